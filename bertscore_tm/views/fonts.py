@@ -10,43 +10,30 @@ from bertscore_tm.utilities.user_warnings import warn_user
 
 __all__ = ["choose_fonts"]
 
-_NO_GLYPH = "\N{WHITE SQUARE}"
-
 
 def choose_fonts(labels: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Choose fonts that have the characters of labels.
+    """Return the fonts that labels need, which matplotlib tries in order for each character, and the labels.
 
-    Args:
-        labels: the labels.
-
-    Returns:
-        Names of fonts, the default ones first, which matplotlib tries in order for each character; and the labels, with
-        a square for each character that no installed font has.
+    A square replaces each character that no installed font has.
     """
     from matplotlib import get_cachedir, rcParams
     from matplotlib.font_manager import FontProperties, findfont
 
     families = list(rcParams["font.family"])
-    characters = {character for character in "".join(labels) if not character.isspace()}
-    missing = characters - _characters_of(findfont(FontProperties()))
-    for name, path in _installed_fonts().items() if missing else ():
-        covered = missing & _characters_of(path)
-        if covered:
+    missing = set("".join("".join(labels).split())) - _characters_of(findfont(FontProperties()))
+    for name, path in _installed_fonts().items():
+        if missing and missing & _characters_of(path):
             families.append(name)
-            missing -= covered
-        if not missing:
-            break
+            missing -= _characters_of(path)
     # Joiners and selectors of forms have no shape of their own.
-    replaced: dict[str, str | int | None] = {
-        character: "" if unicodedata.category(character) in ("Cf", "Mn") else _NO_GLYPH for character in missing
-    }
-    if _NO_GLYPH in replaced.values():
-        shown = "".join(sorted(character for character, square in replaced.items() if square))
+    shapes = {character for character in missing if unicodedata.category(character) not in ("Cf", "Mn")}
+    if shapes:
         warn_user(
-            f"no installed font has the characters {shown[:20]!r}: install Noto Sans of their script, and remove "
-            f"the cached list of fonts in {get_cachedir()}"
+            f"no installed font has the characters {''.join(sorted(shapes))[:20]!r}: install Noto Sans of their "
+            f"script, and remove the cached list of fonts in {get_cachedir()}"
         )
-    return families, [label.translate(str.maketrans(replaced)) for label in labels]
+    squares = {ord(character): "\N{WHITE SQUARE}" if character in shapes else None for character in missing}
+    return families, [label.translate(squares) for label in labels]
 
 
 @cache

@@ -2,49 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import unicodedata
 
 from bertscore_tm.scoring.alignment import AlignedText, AlignmentData
-from bertscore_tm.utilities.columns import align_columns
+from bertscore_tm.utilities.untrusted_text import for_terminal
 
 __all__ = ["format_alignment"]
 
 
 def format_alignment(alignment: AlignmentData) -> str:
-    """Format an alignment as text.
-
-    Args:
-        alignment: the alignment.
-
-    Returns:
-        The scores, and a table of tokens for each text, with the token weights where they differ.
-    """
-    weighted = alignment.is_weighted
-    candidate, reference = alignment.candidate, alignment.reference
-    return "\n".join(
-        (
-            f"P {alignment.precision:.4f}  R {alignment.recall:.4f}  F1 {alignment.f1:.4f}\n",
-            _format_tokens("candidate", candidate, "reference", reference, "precision", weighted),
-            _format_tokens("reference", reference, "candidate", candidate, "recall", weighted),
-        )
+    """Return the scores, and a table of tokens for each text, with the token weights where they differ."""
+    scores = f"P {alignment.precision:.4f}  R {alignment.recall:.4f}  F1 {alignment.f1:.4f}"
+    candidate, reference, is_weighted = alignment.candidate, alignment.reference, alignment.is_weighted
+    first = _format_tokens(
+        candidate, reference, ["candidate", "best match in reference", "part of precision"], is_weighted
     )
+    second = _format_tokens(
+        reference, candidate, ["reference", "best match in candidate", "part of recall"], is_weighted
+    )
+    return f"{scores}\n\n{first}\n\n{second}"
 
 
-def _format_tokens(
-    name: str, text: AlignedText, other_name: str, other: AlignedText, score: str, weighted: bool
-) -> str:
-    """Format one row per token: the token, its best match, their similarity, and its part of the score."""
-    rows = [[name, f"best match in {other_name}", "similarity", *(["weight"] if weighted else []), f"part of {score}"]]
-    columns = (text.matches.tolist(), text.best.tolist(), text.weights.tolist(), text.shares.tolist())
-    for number, (match, best, weight, share) in enumerate(zip(*columns, strict=True)):
-        matched = "special token" if match < 0 else _number_token(match, other.tokens)
-        cells = [_number_token(number, text.tokens), matched, f"{best:.4f}"]
-        rows.append([*cells, *([f"{weight:.4f}"] if weighted else []), f"{share:.4f}"])
+def _format_tokens(text: AlignedText, other: AlignedText, titles: list[str], is_weighted: bool) -> str:
+    """Format one row per token: the token, its best match, their similarity, its weight, and its part of the score."""
+    # Index -1, the match with a special token, takes the last one.
+    tokens, others = _number_tokens(text), [*_number_tokens(other), "special token"]
+    rows = [[*titles[:2], "similarity", "weight", titles[2]]]
+    numbers = zip(text.best.tolist(), text.weights.tolist(), text.shares.tolist(), strict=True)
+    for token, match, values in zip(tokens, text.matches.tolist(), numbers, strict=True):
+        rows.append([token, others[match], *(f"{value:.4f}" for value in values)])
     if abs(text.special_share) >= 5e-5:
-        rows.append(["special tokens", "", "", *([""] if weighted else []), f"{text.special_share:.4f}"])
-    return align_columns(rows, num_left=2)
+        rows.append(["special tokens", "", "", "", f"{text.special_share:.4f}"])
+    columns = [_pad(list(map(for_terminal, column)), is_left=i < 2) for i, column in enumerate(zip(*rows, strict=True))]
+    if not is_weighted:
+        del columns[3]
+    return "\n".join("  ".join(line) for line in zip(*columns, strict=True))
 
 
-def _number_token(index: int, tokens: Sequence[str]) -> str:
-    """Return a token with its number from 1, padded to the width of the last number."""
-    return f"{index + 1:>{len(str(len(tokens)))}} {tokens[index]}"
+def _number_tokens(text: AlignedText) -> list[str]:
+    """Return the tokens with their numbers from 1, padded to the width of the last number."""
+    width = len(str(len(text.tokens)))
+    return [f"{number:>{width}} {token}" for number, token in enumerate(text.tokens, 1)]
+
+
+def _pad(cells: list[str], *, is_left: bool) -> list[str]:
+    """Pad cells to one width in a terminal, where some characters take two columns or none."""
+    shown = [[c for c in cell if unicodedata.category(c) not in ("Mn", "Me", "Cf")] for cell in cells]
+    widths = [sum(1 + (unicodedata.east_asian_width(c) in "WF") for c in characters) for characters in shown]
+    spaces = [" " * (max(widths) - width) for width in widths]
+    return [cell + space if is_left else space + cell for cell, space in zip(cells, spaces, strict=True)]

@@ -26,7 +26,7 @@ def words(axis):
 
 
 def with_gid(ax, gid):
-    return [artist for artist in ax.get_children() if artist.get_gid() == gid]
+    return next(artist for artist in ax.get_children() if artist.get_gid() == gid)
 
 
 def no_overlap(labels):
