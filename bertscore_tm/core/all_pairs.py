@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import product
 
 import torch
 from torch import Tensor
@@ -49,33 +50,25 @@ def score_all_pairs(
         Shape (3, candidates, references), float32. Pairs in which a text has no content or no weight score 0.
     """
     device = vectors.vectors.device
+    limit = numbers_per_step(device)
+    blocks = _make_blocks(vectors, weights, candidates, limit)
     others = candidates if references is None else references
-    precision, recall = _mean_best(vectors, weights, candidates, references, numbers_per_step(device))
-    scored = (vectors.has_content[candidates][:, None] & vectors.has_content[others]).to(device)
-    # Rounding can push the mean of similarities of 1 beyond 1.
-    precision, recall = (torch.where(scored, score, 0.0).clamp(-1, 1) for score in (precision, recall))
-    return torch.stack([precision, recall, harmonic_mean(precision, recall)]).float()
-
-
-def _mean_best(
-    vectors: TokenVectors, weights: Tensor, candidates: Tensor, references: Tensor | None, limit: int
-) -> tuple[Tensor, Tensor]:
-    """Return the mean best similarity of each candidate's tokens in each reference, and of the reference's tokens."""
-    candidate_blocks = _make_blocks(vectors, weights, candidates, limit)
+    precision = weights.new_zeros(len(candidates), len(others))
     if references is None:
-        precision = weights.new_zeros(len(candidates), len(candidates))
         recall = precision.T
-        pairs = [(block, other) for i, block in enumerate(candidate_blocks) for other in candidate_blocks[i:]]
+        pairs = [(block, other) for i, block in enumerate(blocks) for other in blocks[i:]]
     else:
-        precision, recall = weights.new_zeros(2, len(candidates), len(references))
-        reference_blocks = _make_blocks(vectors, weights, references, limit)
-        pairs = [(block, other) for block in candidate_blocks for other in reference_blocks]
+        recall = torch.zeros_like(precision)
+        pairs = list(product(blocks, _make_blocks(vectors, weights, references, limit)))
     for block, other in pairs:
         best, best_back = _match_blocks(vectors.vectors[0], block, other, limit)
         where = block.places[:, None], other.places  # (candidates, references)
         precision[where] = torch.einsum("itj,it->ij", best.to(weights.dtype), block.shares)
         recall[where] = torch.einsum("ijt,jt->ij", best_back.to(weights.dtype), other.shares)
-    return precision, recall
+    scored = (vectors.has_content[candidates][:, None] & vectors.has_content[others]).to(device)
+    # Rounding can push the mean of similarities of 1 beyond 1.
+    precision, recall = (torch.where(scored, score, 0.0).clamp(-1, 1) for score in (precision, recall))
+    return torch.stack([precision, recall, harmonic_mean(precision, recall)]).float()
 
 
 def _make_blocks(vectors: TokenVectors, weights: Tensor, texts: Tensor, limit: int) -> list[_Block]:

@@ -11,18 +11,19 @@ autocast off.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
 
 from bertscore_tm.core.memory import numbers_per_step
-from bertscore_tm.core.token_vectors import TokenVectors, cosine_similarities, segment_ids, token_batches
+from bertscore_tm.core.token_vectors import TokenVectors, cosine_similarities, token_batches
 
 __all__ = [
     "TOKENWISE_MATCHINGS",
     "MatchedPairs",
+    "MatchedTokens",
     "Matching",
     "TokenMass",
     "TokenwiseMatching",
@@ -136,26 +137,32 @@ def _allowed_keys(mask: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @dataclass(frozen=True)
-class MatchedPairs:
-    """Best similarity of each token of several pairs of texts, packed in the order of the pairs.
-
-    Weights and means are applied later, when document frequencies are known.
+class MatchedTokens:
+    """Tokens of the candidates or of the references of pairs, packed in the order of the pairs.
 
     Args:
-        candidate_ids: token ids, shape (candidate tokens,).
-        candidate_best: best similarity in the reference, shape (candidate tokens, layers).
-        candidate_lengths: tokens per candidate, shape (pairs,).
-        reference_ids: token ids, shape (reference tokens,).
-        reference_best: best similarity in the candidate, shape (reference tokens, layers).
-        reference_lengths: tokens per reference, shape (pairs,).
+        ids: token ids, shape (tokens,).
+        best: similarity of each token to the most similar one of the other text, shape (tokens, layers).
+        lengths: tokens per text, shape (pairs,).
     """
 
-    candidate_ids: Tensor
-    candidate_best: Tensor
-    candidate_lengths: Tensor
-    reference_ids: Tensor
-    reference_best: Tensor
-    reference_lengths: Tensor
+    ids: Tensor
+    best: Tensor
+    lengths: Tensor
+
+    @classmethod
+    def concatenate(cls, parts: Sequence[MatchedTokens]) -> MatchedTokens:
+        """Return the tokens of all parts."""
+        names = [field.name for field in fields(cls)]
+        return cls(**{name: torch.cat([getattr(part, name) for part in parts]) for name in names})
+
+
+@dataclass(frozen=True)
+class MatchedPairs:
+    """Matched tokens of pairs of texts; weights and means are applied when document frequencies are known."""
+
+    candidate: MatchedTokens
+    reference: MatchedTokens
 
 
 def match_pairs(vectors: TokenVectors, candidates: Tensor, references: Tensor) -> MatchedPairs:
@@ -180,15 +187,17 @@ def match_pairs(vectors: TokenVectors, candidates: Tensor, references: Tensor) -
         ...     truncated=torch.tensor([False, False]),
         ... )
         >>> matched = match_pairs(vectors, torch.tensor([0]), torch.tensor([1]))
-        >>> matched.candidate_best.T, matched.reference_best.T
+        >>> matched.candidate.best.T, matched.reference.best.T
         (tensor([[0.0000, 0.8000]]), tensor([[0.8000]]))
     """
     device = vectors.vectors.device
     limit = numbers_per_step(device)
     num_layers, _, width = vectors.vectors.shape
-    candidate, reference = _Side.of(vectors, candidates), _Side.of(vectors, references)
+    lengths, other_lengths = vectors.lengths[candidates], vectors.lengths[references]  # (pairs,)
+    best = vectors.vectors.new_zeros(int(lengths.sum()), num_layers)
+    other_best = vectors.vectors.new_zeros(int(other_lengths.sum()), num_layers)
     scored = (vectors.has_content[candidates] & vectors.has_content[references]).nonzero().squeeze(1)
-    longer = torch.maximum(candidate.lengths, reference.lengths)[scored]
+    longer = torch.maximum(lengths, other_lengths)[scored]
     costs = (longer * (longer + 2 * width) * num_layers).tolist()
     # Used again and again, where the allocator would be left with holes in many places.
     memory = vectors.vectors.new_empty(2, min(limit, sum(costs)) // 2)
@@ -196,53 +205,30 @@ def match_pairs(vectors: TokenVectors, candidates: Tensor, references: Tensor) -
         pairs = scored[torch.tensor(batch, device="cpu")]
         places, mask = vectors.locate(candidates[pairs])  # (pairs, candidate tokens)
         other_places, other_mask = vectors.locate(references[pairs])  # (pairs, reference tokens)
-        best, best_back = _best_of_both(
+        matched, other_matched = _best_of_both(
             vectors.gather(places, None, memory[0]),  # (layers, pairs, candidate tokens, width)
             mask.to(device),
             vectors.gather(other_places, None, memory[1]),  # (layers, pairs, reference tokens, width)
             other_mask.to(device),
             limit,
         )
-        candidate.store(pairs, mask, best)
-        reference.store(pairs, other_mask, best_back)
+        _store(best, lengths, pairs, mask, matched)
+        _store(other_best, other_lengths, pairs, other_mask, other_matched)
+    ids, other_ids = (vectors.ids[vectors.positions(texts)].to(device) for texts in (candidates, references))
     return MatchedPairs(
-        candidate_ids=candidate.ids.to(device),
-        candidate_best=candidate.best,
-        candidate_lengths=candidate.lengths.to(device),
-        reference_ids=reference.ids.to(device),
-        reference_best=reference.best,
-        reference_lengths=reference.lengths.to(device),
+        MatchedTokens(ids, best, lengths.to(device)), MatchedTokens(other_ids, other_best, other_lengths.to(device))
     )
 
 
-@dataclass(frozen=True)
-class _Side:
-    """The candidates or the references of pairs, with all tokens packed in the order of the pairs.
+def _store(best: Tensor, lengths: Tensor, pairs: Tensor, mask: Tensor, matched: Tensor) -> None:
+    """Store similarities of a batch, shape (layers, batch, longest), among those of all pairs, (tokens, layers).
 
-    ``lengths`` and ``starts`` (of the first token) have shape (pairs,), ``ids`` shape (tokens,), all on the CPU;
-    ``best``, the best similarities, shape (tokens, layers).
+    ``lengths`` of all texts, ``pairs`` of the batch and the mask of its real tokens are on the CPU.
     """
-
-    lengths: Tensor
-    starts: Tensor
-    ids: Tensor
-    best: Tensor
-
-    @classmethod
-    def of(cls, vectors: TokenVectors, texts: Tensor) -> _Side:
-        lengths = vectors.lengths[texts]
-        starts = lengths.cumsum(0) - lengths
-        owner = segment_ids(lengths)  # (tokens,)
-        places = torch.arange(len(owner), device="cpu") + (vectors.offsets[texts] - starts)[owner]  # (tokens,)
-        best = vectors.vectors.new_zeros(len(owner), len(vectors.vectors))
-        return cls(lengths, starts, vectors.ids[places], best)
-
-    def store(self, pairs: Tensor, mask: Tensor, matched: Tensor) -> None:
-        """Store similarities of a batch, shape (layers, pairs, longest); the mask of real tokens is on the CPU."""
-        places = (self.starts[pairs][:, None] + torch.arange(mask.shape[1], device="cpu"))[mask]  # (real tokens,)
-        real = mask.flatten().nonzero().squeeze(1)  # (real tokens,)
-        device = self.best.device
-        self.best.index_copy_(0, places.to(device), matched.flatten(1).index_select(1, real.to(device)).T)
+    starts = (lengths.cumsum(0) - lengths)[pairs]  # (batch,)
+    places = (starts[:, None] + torch.arange(mask.shape[1], device="cpu"))[mask]  # (real tokens,)
+    real = mask.flatten().nonzero().squeeze(1)  # (real tokens,)
+    best.index_copy_(0, places.to(best.device), matched.flatten(1).index_select(1, real.to(best.device)).T)
 
 
 def _best_of_both(

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bertscore_tm.core.matching import MatchedPairs
-from bertscore_tm.core.token_vectors import segment_ids
+from bertscore_tm.core.matching import MatchedPairs, MatchedTokens
 
 __all__ = [
     "DocumentFrequencies",
@@ -18,7 +17,7 @@ __all__ = [
     "harmonic_mean",
     "idf_weights",
     "precision_recall_f1",
-    "rescale",
+    "segment_ids",
     "selection_f1",
     "special_token_weights",
 ]
@@ -52,7 +51,7 @@ class DocumentFrequencies:
             >>> DocumentFrequencies.of(torch.tensor([1, 1, 2, 2]), torch.tensor([3, 1]), 4).counts.tolist()
             [0, 1, 2, 0]
         """
-        documents = segment_ids(lengths, len(ids))
+        documents = segment_ids(lengths, len(ids))  # (tokens,)
         distinct = torch.unique(documents * vocab_size + ids.long()) % vocab_size
         counts = torch.bincount(distinct, minlength=vocab_size)
         return cls(counts, torch.tensor(len(lengths), device=ids.device))
@@ -159,21 +158,14 @@ def precision_recall_f1(
         Precision, recall and F1, each of shape (layers, pairs), float32. Weights that sum to 0 give 0.
 
     Example:
-        >>> pairs = MatchedPairs(
-        ...     candidate_ids=torch.tensor([0, 1]),
-        ...     candidate_best=torch.tensor([[0.5], [1.0]]),
-        ...     candidate_lengths=torch.tensor([2]),
-        ...     reference_ids=torch.tensor([1]),
-        ...     reference_best=torch.tensor([[1.0]]),
-        ...     reference_lengths=torch.tensor([1]),
-        ... )
-        >>> precision_recall_f1(pairs, torch.tensor([1.0, 3.0]))
+        >>> candidate = MatchedTokens(torch.tensor([0, 1]), torch.tensor([[0.5], [1.0]]), torch.tensor([2]))
+        >>> reference = MatchedTokens(torch.tensor([1]), torch.tensor([[1.0]]), torch.tensor([1]))
+        >>> precision_recall_f1(MatchedPairs(candidate, reference), torch.tensor([1.0, 3.0]))
         (tensor([[0.8750]]), tensor([[1.]]), tensor([[0.9333]]))
     """
-    precision = _weighted_mean(pairs.candidate_best, weights[pairs.candidate_ids], pairs.candidate_lengths)
-    recall = _weighted_mean(pairs.reference_best, weights[pairs.reference_ids], pairs.reference_lengths)
     # Rounding can push the mean of similarities of 1 beyond 1.
-    precision, recall = precision.clamp(-1, 1), recall.clamp(-1, 1)
+    precision = _weighted_mean(pairs.candidate, weights).clamp(-1, 1)
+    recall = _weighted_mean(pairs.reference, weights).clamp(-1, 1)
     return precision.float(), recall.float(), f1(precision, recall).float()
 
 
@@ -206,32 +198,26 @@ def best_of_references(scores: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
     return best, which.scatter_reduce(1, owner, candidates, reduce="amin")
 
 
-def rescale(scores: Tensor, baseline: Tensor) -> Tensor:
-    """Return (x - b) / (1 - b), which spreads scores without changing their order.
+def segment_ids(lengths: Tensor, num_elements: int | None = None) -> Tensor:
+    """Return the segment number of every element of a packed sequence, shape (elements,).
 
     Args:
-        scores: shape (layers, pairs).
-        baseline: b of each layer, shape (layers,).
-
-    Returns:
-        The same shape as the scores.
+        lengths: elements per segment, shape (segments,).
+        num_elements: their sum, for which an accelerator would have to be asked. Default: it is.
 
     Example:
-        >>> rescale(torch.tensor([[0.9]]), torch.tensor([0.8]))
-        tensor([[0.5000]])
+        >>> segment_ids(torch.tensor([2, 0, 1])).tolist()
+        [0, 0, 2]
     """
-    b = baseline.to(scores)[:, None]
-    return (scores - b) / (1 - b)
+    segments = torch.arange(len(lengths), device=lengths.device)
+    return segments.repeat_interleave(lengths, output_size=num_elements)
 
 
-def _weighted_mean(best: Tensor, weights: Tensor, lengths: Tensor) -> Tensor:
-    """Return the weighted mean of each segment, from shape (tokens, layers) to (layers, segments)."""
-    weights = weights[:, None]
-    total = _segment_sum(weights, lengths)
-    mean = _segment_sum(best.to(weights.dtype) * weights, lengths) / torch.where(total > 0, total, 1)
-    return torch.where(total > 0, mean, 0.0).T
-
-
-def _segment_sum(values: Tensor, lengths: Tensor) -> Tensor:
-    sums = values.new_zeros(len(lengths), values.shape[1])
-    return sums.index_add(0, segment_ids(lengths, len(values)), values)
+def _weighted_mean(tokens: MatchedTokens, weights: Tensor) -> Tensor:
+    """Return the weighted mean similarity of each text's tokens, shape (layers, pairs)."""
+    owner = segment_ids(tokens.lengths, len(tokens.ids))  # (tokens,)
+    token_weights = weights[tokens.ids][:, None]  # (tokens, 1)
+    similarities = tokens.best.to(weights.dtype) * token_weights  # (tokens, layers)
+    total = weights.new_zeros(len(tokens.lengths), 1).index_add(0, owner, token_weights)  # (pairs, 1)
+    sums = weights.new_zeros(len(tokens.lengths), similarities.shape[1]).index_add(0, owner, similarities)
+    return torch.where(total > 0, sums / torch.where(total > 0, total, 1), 0.0).T

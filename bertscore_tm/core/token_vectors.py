@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor, nn
 
-__all__ = ["TokenVectors", "concatenate", "cosine_similarities", "segment_ids", "token_batches", "unit_vectors"]
+__all__ = ["TokenVectors", "concatenate", "cosine_similarities", "token_batches", "unit_vectors"]
 
 
 @dataclass(frozen=True)
@@ -42,17 +42,18 @@ class TokenVectors:
         """Number of texts that were cut at the length limit."""
         return int(self.truncated.sum())
 
-    def of_layer(self, layer: int) -> TokenVectors:
-        """Return the vectors of one layer, shape (1, tokens, width)."""
-        return replace(self, vectors=self.vectors[layer : layer + 1])
-
     def select(self, texts: Tensor) -> TokenVectors:
         """Return the vectors of the texts with these indices, shape (texts,), on the CPU, in the given order."""
+        tokens = self.positions(texts)
+        vectors = self.vectors[:, tokens.to(self.vectors.device)]  # (layers, tokens, width)
+        lengths, has_content = self.lengths[texts], self.has_content[texts]
+        return TokenVectors(vectors, self.ids[tokens], lengths, has_content, self.truncated[texts])
+
+    def positions(self, texts: Tensor) -> Tensor:
+        """Return the positions of the tokens of the texts with these indices, packed, shape (tokens,), on the CPU."""
         lengths = self.lengths[texts]
         starts = self.offsets[texts] - (lengths.cumsum(0) - lengths)
-        tokens = starts.repeat_interleave(lengths) + torch.arange(int(lengths.sum()), device="cpu")  # (tokens,)
-        vectors = self.vectors[:, tokens.to(self.vectors.device)]  # (layers, tokens, width)
-        return TokenVectors(vectors, self.ids[tokens], lengths, self.has_content[texts], self.truncated[texts])
+        return starts.repeat_interleave(lengths) + torch.arange(int(lengths.sum()), device="cpu")
 
     def split(self) -> list[TokenVectors]:
         """Return each text's vectors, in the same memory."""
@@ -119,21 +120,6 @@ def concatenate(parts: Sequence[TokenVectors]) -> TokenVectors:
         for field in fields(TokenVectors)
     }
     return TokenVectors(**joined)
-
-
-def segment_ids(lengths: Tensor, num_elements: int | None = None) -> Tensor:
-    """Return the segment number of every element of a packed sequence, shape (elements,).
-
-    Args:
-        lengths: elements per segment, shape (segments,).
-        num_elements: their sum, for which an accelerator would have to be asked. Default: it is.
-
-    Example:
-        >>> segment_ids(torch.tensor([2, 0, 1])).tolist()
-        [0, 0, 2]
-    """
-    segments = torch.arange(len(lengths), device=lengths.device)
-    return segments.repeat_interleave(lengths, output_size=num_elements)
 
 
 def token_batches(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:

@@ -49,12 +49,13 @@ class RankedCandidates:
     scores: list[Tensor]
     order: list[Tensor]
     best: list[str | None]
-    _settings: tuple[FrozenEncoder, WeightSource] = field(repr=False)
+    _encoder: FrozenEncoder = field(repr=False)
+    _source: WeightSource = field(repr=False)
 
     @property
     def signature(self) -> str:
         """Every setting that changes a score, in one line."""
-        return score_signature(*self._settings)
+        return score_signature(self._encoder, self._source)
 
     def __len__(self) -> int:
         return len(self.scores)
@@ -146,7 +147,7 @@ def rank_candidates(
         warn_of_truncation(num_truncated, used_encoder.tokenizer.max_length)
     order = [order_candidates(item_scores) for item_scores in scores]
     best = [item.candidates[int(ranks[0])] if len(ranks) else None for item, ranks in zip(items, order, strict=True)]
-    return RankedCandidates(scores, order, best, (used_encoder, token_table.source))
+    return RankedCandidates(scores, order, best, used_encoder, token_table.source)
 
 
 @dataclass(frozen=True)

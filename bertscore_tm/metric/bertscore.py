@@ -39,7 +39,7 @@ from bertscore_tm.scoring.messages import warn_about_scores, warn_of_leftovers
 from bertscore_tm.scoring.rescaling import Rescale, find_baseline
 from bertscore_tm.scoring.signature import score_signature
 from bertscore_tm.scoring.texts import as_text_pairs
-from bertscore_tm.scoring.token_weights import Idf, TokenWeights, WeightSource, token_weights, weights_of_corpus
+from bertscore_tm.scoring.token_weights import Idf, TokenWeights, WeightSource, token_weights, weights_by_idf
 from bertscore_tm.utilities.class_names import full_class_name
 from bertscore_tm.views import Alignment
 
@@ -176,18 +176,17 @@ class BERTScore(Metric):
         # Once per corpus.
         self._has_leftovers = self._has_leftovers or warn_of_leftovers(texts.candidates, self.encoder.tokenizer)
         check_indices(self.metric_state, indices is not None)
-        numbers = None if indices is None else as_indices(indices, len(texts.candidates))
         matched = match_batch(texts, self.encoder, self.device, self.layer, self.cache_bytes)
-        if self._weights is None:
-            added = pack_tokens(matched, self.encoder.tokenizer.vocab_size)
-        else:
+        if self._weights is not None:
             scores, _ = compute_scores(matched, self._weights, self.encoder.tokenizer, self._f1)
-            added = {"scores": scores.movedim(-1, 0)}
-        if numbers is not None:
-            added["indices"] = numbers
-        added = {name: values.detach().to(self.device, self._dtypes[name]) for name, values in added.items()}
+            states = {"scores": scores.movedim(-1, 0)}  # (pairs, 3, layers)
+        else:
+            states = pack_tokens(matched, self.encoder.tokenizer.vocab_size)
+        if indices is not None:
+            states["indices"] = as_indices(indices, len(texts))
+        states = {name: values.detach().to(self.device, self._dtypes[name]) for name, values in states.items()}
         # Nothing fails from here on.
-        for name, values in added.items():
+        for name, values in states.items():
             getattr(self, name).append(values)
         # Not in place: the state may have been made in inference mode.
         self.num_truncated = self.num_truncated + matched.num_truncated
@@ -253,12 +252,12 @@ class BERTScore(Metric):
         """
         if self._weights is not None:
             return self._weights
-        is_own = self._combined is None
-        with self.sync_context(dist_sync_fn=self.dist_sync_fn, should_sync=is_own, should_unsync=is_own):
+        is_local = self._combined is None
+        with self.sync_context(dist_sync_fn=self.dist_sync_fn, should_sync=is_local, should_unsync=is_local):
             frequencies = self._combine().frequencies
         if frequencies is None or not frequencies.num_documents:
             raise ValueError("idf=True takes the weights from references, and there are none yet: call update first")
-        return weights_of_corpus(frequencies)
+        return weights_by_idf(frequencies, "texts")
 
     def per_pair(self) -> BERTScore:
         """Return an empty metric on the same encoder that computes P, R and F1 of each pair."""
@@ -393,11 +392,16 @@ class BERTScore(Metric):
         if collectives is None and self._combined is not None:
             return self._combined
         device = torch.device("cpu") if self.compute_on_cpu else self.device
-        lists = {name: join_parts(getattr(self, name), dtype, device) for name, dtype in self._dtypes.items()}
-        num_layers = self.encoder.num_outputs if self.layer is None else 1
-        states = lists, self.num_truncated, self.fingerprint[:-1]
-        settings = num_layers, self.encoder.tokenizer, self._weights is None
-        return combine_ranks(*states, *settings, collectives or Collectives(self.device), self._f1)
+        return combine_ranks(
+            {name: join_parts(getattr(self, name), dtype, device) for name, dtype in self._dtypes.items()},
+            self.num_truncated,
+            self.fingerprint[:-1],
+            num_layers=self.encoder.num_outputs if self.layer is None else 1,
+            tokenizer=self.encoder.tokenizer,
+            idf=self._weights is None,
+            collectives=collectives or Collectives(self.device),
+            f1=self._f1,
+        )
 
     def _sync_dist(self, dist_sync_fn: Callable[..., Any] = gather_all_tensors, process_group: Any = None) -> None:
         # torchmetrics would gather each list: tokens too, and none from ranks without pairs.

@@ -17,13 +17,12 @@ import torch
 from torch import Tensor
 from torchmetrics.utilities.distributed import gather_all_tensors
 
-from bertscore_tm.core.matching import MatchedPairs
-from bertscore_tm.core.scores import DocumentFrequencies, harmonic_mean
-from bertscore_tm.core.token_vectors import segment_ids
+from bertscore_tm.core.matching import MatchedPairs, MatchedTokens
+from bertscore_tm.core.scores import DocumentFrequencies, harmonic_mean, segment_ids
 from bertscore_tm.encoder.tokenization import TextTokenizer
 from bertscore_tm.scoring.corpus import SCORES, MatchedTexts, compute_scores
 from bertscore_tm.scoring.rescaling import LayerBaseline, rescale_scores
-from bertscore_tm.scoring.token_weights import weights_of_references
+from bertscore_tm.scoring.token_weights import weights_by_idf
 from bertscore_tm.utilities.score_names import Component
 
 __all__ = [
@@ -68,10 +67,9 @@ def token_dtypes(vocab_size: int) -> dict[str, torch.dtype]:
 def pack_tokens(matched: MatchedTexts, vocab_size: int) -> dict[str, Tensor]:
     """Return a tensor for each of ``TOKEN_STATES``."""
     packed = {"reference_counts": matched.counts}
-    for name, dtype in token_dtypes(vocab_size).items():
-        if name != "reference_counts":
-            values = getattr(matched.pairs, name)
-            packed[name] = (values - _ID_OFFSET if dtype == torch.int16 else values).to(dtype)
+    for side, tokens in (("candidate", matched.pairs.candidate), ("reference", matched.pairs.reference)):
+        ids = tokens.ids - (_ID_OFFSET if vocab_size <= 2 * _ID_OFFSET else 0)
+        packed |= {f"{side}_ids": ids, f"{side}_best": tokens.best, f"{side}_lengths": tokens.lengths}
     return packed
 
 
@@ -79,7 +77,7 @@ def unpack_tokens(state: dict[str, Tensor], num_layers: int, keep: Tensor | None
     """Restore matched pairs from token states, of candidates to keep, shape (candidates,), bool; ``None`` keeps all."""
     counts = state["reference_counts"].long()
     pairs = None if keep is None else keep[segment_ids(counts)]
-    sides: dict[str, Tensor] = {}
+    sides = []
     for side in ("candidate", "reference"):
         ids, lengths = state[f"{side}_ids"], state[f"{side}_lengths"].long()
         ids = ids.long() + (_ID_OFFSET if ids.dtype == torch.int16 else 0)
@@ -87,8 +85,8 @@ def unpack_tokens(state: dict[str, Tensor], num_layers: int, keep: Tensor | None
         if pairs is not None:
             tokens = pairs[segment_ids(lengths)]
             ids, best, lengths = ids[tokens], best[tokens], lengths[pairs]
-        sides |= {f"{side}_ids": ids, f"{side}_best": best, f"{side}_lengths": lengths}
-    return MatchedTexts(MatchedPairs(**sides), counts if keep is None else counts[keep], num_truncated=0)
+        sides.append(MatchedTokens(ids, best, lengths))
+    return MatchedTexts(MatchedPairs(sides[0], sides[1]), counts if keep is None else counts[keep], num_truncated=0)
 
 
 def _first_occurrences(values: Tensor) -> Tensor:
@@ -127,19 +125,20 @@ def check_indices(states: Mapping[str, Any], with_indices: bool) -> None:
         raise ValueError("indices must be passed to every update or to none, also of metrics that are merged")
 
 
-def check_mergeable(states: Mapping[str, Any], own: Mapping[str, Any]) -> None:
-    """Check that the states of another metric can be merged into a metric's own.
+def check_mergeable(incoming: Mapping[str, Any], states: Mapping[str, Any]) -> None:
+    """Check that the states of another metric can be merged into the states of a metric.
 
     Raises:
         ValueError: the other metric encodes or weights differently, or only one of them has indices.
     """
-    if "fingerprint" not in states or not torch.equal(states["fingerprint"][:-1].cpu(), own["fingerprint"][:-1].cpu()):
+    fingerprint = incoming.get("fingerprint")
+    if fingerprint is None or not torch.equal(fingerprint[:-1].cpu(), states["fingerprint"][:-1].cpu()):
         raise ValueError(
             "the state belongs to a metric that differs in model, layer, precision, length limit or idf: create "
             "both metrics with the same arguments"
         )
-    if states["scores"] or states.get("reference_counts"):
-        check_indices(own, bool(states["indices"]))
+    if incoming["scores"] or incoming.get("reference_counts"):
+        check_indices(states, bool(incoming["indices"]))
 
 
 def join_parts(parts: Sequence[Tensor], dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -171,7 +170,7 @@ class Collectives:
             return [tensor]
         with _note_on_failure():
             gathered = self.dist_sync_fn(tensor.to(self.device), group=self.group)
-        return [one.to(tensor.device) for one in gathered]
+        return [part.to(tensor.device) for part in gathered]
 
     def sum(self, tensor: Tensor) -> Tensor:
         """Return the sum of the tensors of all ranks, which have equal shapes."""
@@ -219,6 +218,7 @@ def combine_ranks(
     lists: dict[str, Tensor],
     num_truncated: Tensor,
     fingerprint: Tensor,
+    *,
     num_layers: int,
     tokenizer: TextTokenizer,
     idf: bool,
@@ -254,7 +254,7 @@ def combine_ranks(
     gathered = collectives.gather(torch.cat([facts, num_truncated[None], fingerprint]))
     # A rank with other settings would issue other collectives below, and all would deadlock.
     first = gathered[0]
-    if any(len(one) != len(first) or not torch.equal(one[4:], first[4:]) for one in gathered):
+    if any(len(header) != len(first) or not torch.equal(header[4:], first[4:]) for header in gathered):
         raise ValueError(
             "the metrics of the ranks differ in model, layer, precision, length limit or idf: create them with the "
             "same arguments on every rank"
@@ -268,20 +268,20 @@ def combine_ranks(
     keep, all_indices = None, indices
     if sizes[:, 1].any():
         all_indices = torch.cat(collectives.gather(indices))
-        kept = _first_occurrences(all_indices)
+        is_first = _first_occurrences(all_indices)
         start = int(sizes[:rank, 1].sum())
-        keep = kept[start : start + len(indices)]
-        all_indices = all_indices[kept]
+        keep = is_first[start : start + len(indices)]
+        all_indices = all_indices[is_first]
 
     frequencies = None
     if idf:
         matched = unpack_tokens({name: lists[name] for name in TOKEN_STATES}, num_layers, keep)
-        local = DocumentFrequencies.of(
-            matched.pairs.reference_ids, matched.pairs.reference_lengths, tokenizer.vocab_size
-        )
+        references = matched.pairs.reference
+        local = DocumentFrequencies.of(references.ids, references.lengths, tokenizer.vocab_size)
         summed = collectives.sum(torch.cat([local.counts, local.num_documents[None]]))
         frequencies = DocumentFrequencies(summed[:-1], summed[-1])
-        scores = compute_scores(matched, weights_of_references(frequencies), tokenizer, f1)[0].movedim(-1, 0)
+        weights = weights_by_idf(frequencies, "references")
+        scores = compute_scores(matched, weights, tokenizer, f1)[0].movedim(-1, 0)  # (pairs, 3, layers)
     elif keep is not None:
         scores = scores[keep]
     if table[:, 1].any():
@@ -308,7 +308,7 @@ def summarize(scores: Tensor, baseline: LayerBaseline | None, reduction: str) ->
     Returns:
         By name, shape (layers,), or (layers, pairs) of scores with ``reduction="none"``; float32.
     """
-    values = scores if baseline is None else rescale_scores(scores, baseline)
+    values = rescale_scores(scores, baseline)
     if reduction == "mean":
         # On the CPU, as some accelerators have no float64. The mean of no pairs is 0.
         values = values.cpu().double().sum(-1) / max(values.shape[-1], 1)

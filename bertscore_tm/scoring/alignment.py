@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -110,7 +110,7 @@ def compute_alignment(
             raise ValueError(f"{name}={text!r} has no tokens except special ones: pass a text with content")
     vectors = encoder.encode(tokenized, device)
     if layer is not None:
-        vectors = vectors.of_layer(layer)
+        vectors = replace(vectors, vectors=vectors.vectors[layer : layer + 1])
     if weights is None:
         weights = token_weights(encoder, device=device)
     require_known(weights, vectors.ids, encoder.tokenizer)
@@ -126,16 +126,13 @@ def compute_alignment(
         is_content = [mask[mask] for mask in is_content]
 
     sides = []
-    for number, ids, best, similarities in (
-        (0, pairs.candidate_ids, pairs.candidate_best, matrix),
-        (1, pairs.reference_ids, pairs.reference_best, matrix.T),
-    ):
+    for number, (matched, similarities) in enumerate([(pairs.candidate, matrix), (pairs.reference, matrix.T)]):
         content, other_content = is_content[number], is_content[1 - number]
-        token_weight = table[ids].cpu().double()
+        token_weight = table[matched.ids].cpu().double()
         total = token_weight.sum()
         fraction = token_weight / total if total > 0 else torch.zeros_like(token_weight)
         # Baselines differ between precision and recall: each text's similarities are rescaled by those of its score.
-        rescaled = rescale_scores(best.T.expand(3, 1, -1), baseline)[number, 0]  # (tokens,)
+        rescaled = rescale_scores(matched.best.T.expand(3, 1, -1), baseline)[number, 0]  # (tokens,)
         shares = fraction * rescaled.cpu().double()
         content_index = torch.where(other_content, other_content.cumsum(0) - 1, SPECIAL)  # (other tokens,)
         sides.append(
@@ -143,7 +140,7 @@ def compute_alignment(
                 tokens=displayed[number].tokens,
                 joined=displayed[number].joined,
                 weights=token_weight[content],
-                best=best[:, 0].cpu()[content],
+                best=matched.best[:, 0].cpu()[content],
                 matches=content_index[similarities.argmax(1)][content],
                 shares=shares[content],
                 special_share=float(shares[~content].sum()),
@@ -170,7 +167,7 @@ def _describe_settings(
     name = encoder.name
     if Path(name).is_dir():
         # The last folder is often named "model" or "checkpoint-500".
-        name = Path(*Path(name).resolve().parts[-2:]).as_posix()
+        name = "/".join(Path(name).resolve().parts[-2:])
     facts = [name, f"layer {layer}"]
     if encoder.tokenizer.exclude_special_tokens:
         facts.append("without special tokens")

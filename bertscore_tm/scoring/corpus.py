@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
-from bertscore_tm.core.matching import MatchedPairs, match_pairs
+from bertscore_tm.core.matching import MatchedPairs, MatchedTokens, match_pairs
 from bertscore_tm.core.memory import return_freed_memory
 from bertscore_tm.core.scores import best_of_references, harmonic_mean, precision_recall_f1
 from bertscore_tm.core.token_vectors import TokenVectors, concatenate
@@ -192,11 +192,11 @@ def compute_scores(
     f1: Callable[[Tensor, Tensor], Tensor] = harmonic_mean,
 ) -> tuple[Tensor, Tensor]:
     """Return ``scores`` and ``best_reference`` of :class:`CorpusScores`, on the device of the matched tokens."""
+    if weights.source.kind == "mapping":
+        for tokens in (matched.pairs.candidate, matched.pairs.reference):
+            require_known(weights, tokens.ids, tokenizer)
     if weights.table.device != matched.counts.device:
         weights = weights.to(matched.counts.device)
-    if weights.source.kind == "mapping":
-        for ids in (matched.pairs.candidate_ids, matched.pairs.reference_ids):
-            require_known(weights, ids, tokenizer)
     scores = precision_recall_f1(matched.pairs, weights.table, f1)
     best = [best_of_references(score, matched.counts) for score in scores]
     return torch.stack([score for score, _ in best]), best[2][1]
@@ -285,8 +285,10 @@ def match_batch(
     if layer is None:
         return matched
     # Copies, or states would hold the memory of all layers.
-    sides = {name: getattr(pairs, name)[:, layer : layer + 1].clone() for name in ("candidate_best", "reference_best")}
-    return replace(matched, pairs=replace(pairs, **sides))
+    candidate, reference = (
+        replace(tokens, best=tokens.best[:, layer : layer + 1].clone()) for tokens in (pairs.candidate, pairs.reference)
+    )
+    return replace(matched, pairs=MatchedPairs(candidate, reference))
 
 
 def forget_batch(encoder: FrozenEncoder, device: torch.device) -> None:
@@ -295,8 +297,7 @@ def forget_batch(encoder: FrozenEncoder, device: torch.device) -> None:
 
 
 def _join_steps(steps: Sequence[MatchedTexts]) -> MatchedTexts:
-    pairs = {
-        field.name: torch.cat([getattr(step.pairs, field.name) for step in steps]) for field in fields(MatchedPairs)
-    }
+    candidate = MatchedTokens.concatenate([step.pairs.candidate for step in steps])
+    reference = MatchedTokens.concatenate([step.pairs.reference for step in steps])
     counts = torch.cat([step.counts for step in steps])  # (candidates,)
-    return MatchedTexts(MatchedPairs(**pairs), counts, sum(step.num_truncated for step in steps))
+    return MatchedTexts(MatchedPairs(candidate, reference), counts, sum(step.num_truncated for step in steps))

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from bertscore_tm import catalog
-from bertscore_tm.core.scores import rescale as rescale_by
 from bertscore_tm.encoder import FrozenEncoder
 from bertscore_tm.utilities.option_names import name_option
 from bertscore_tm.utilities.user_warnings import warn_user
@@ -186,10 +185,11 @@ def _published_baseline(encoder: FrozenEncoder) -> Baseline:
 
 
 def rescale_scores(scores: Tensor, baseline: LayerBaseline | None) -> Tensor:
-    """Rescale precision, recall and F1, shape (3, layers, pairs), each by its own baseline; unchanged without one."""
+    """Return (x - b) / (1 - b) of precision, recall and F1, shape (3, layers, pairs); unchanged without a baseline."""
     if baseline is None:
         return scores
-    return torch.stack([rescale_by(score, b) for score, b in zip(scores, baseline.rows, strict=True)])
+    b = baseline.rows.to(scores)[..., None]  # (3, layers, 1)
+    return (scores - b) / (1 - b)
 
 
 def score_range(num_layers: int, baseline: LayerBaseline | None) -> tuple[Tensor, Tensor]:

@@ -39,7 +39,7 @@ class TextPairs:
 
     def distinct(self) -> list[str]:
         """Return the distinct texts."""
-        return list(dict.fromkeys(chain(self.candidates, *self.references)))
+        return list(dict.fromkeys(chain(self.candidates, chain.from_iterable(self.references))))
 
     def omit_blank_references(self) -> TextPairs:
         """Return the candidates with their references that are not blank, or one blank reference where all are."""
@@ -118,7 +118,7 @@ def as_list(texts: Any, name: str, dimensions: int = 1) -> list[Any]:
     raise TypeError(f"{name} must be a string or a sequence of strings, got {describe_given(texts)}")
 
 
-def describe_given(value: Any, ids_remedy: str = _DECODE) -> str:
+def describe_given(value: Any) -> str:
     """Describe a value that is not a text for an error: shortened, with its type and what to do with it."""
     shown = repr(value)
     described = f"{shown if len(shown) <= 80 else shown[:77] + '...'} ({type(value).__name__})"
@@ -126,7 +126,7 @@ def describe_given(value: Any, ids_remedy: str = _DECODE) -> str:
         return f"{described}: decode bytes to a string first, as with .decode('utf-8')"
     is_ids = isinstance(value, Sequence) and value and all(isinstance(number, int) for number in value)
     if is_ids or _has_integers(value) or (isinstance(value, Mapping) and "input_ids" in value):
-        described += f": {ids_remedy}"
+        described += f": {_DECODE}"
     return described
 
 

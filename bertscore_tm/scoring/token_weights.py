@@ -22,9 +22,9 @@ __all__ = [
     "Idf",
     "TokenWeights",
     "WeightSource",
+    "require_known",
     "token_weights",
-    "weights_of_corpus",
-    "weights_of_references",
+    "weights_by_idf",
 ]
 
 _TEXTS_PER_BLOCK = 10_000  # whose token ids are in memory at a time
@@ -129,7 +129,7 @@ def token_weights(
                 "idf=True weights tokens by the references, which are not known here: pass texts to count, such as all "
                 "references of the training set, or a BERTScore that has them"
             )
-        return weights_of_references(_count(references, tokenizer, device)[0])
+        return weights_by_idf(_count(references, tokenizer, device)[0], "references")
     if isinstance(idf, TokenWeights) or hasattr(idf, "token_weights"):
         weights = idf if isinstance(idf, TokenWeights) else idf.token_weights()
         if len(weights.table) != tokenizer.vocab_size:
@@ -146,18 +146,13 @@ def token_weights(
     frequencies, num_truncated = _count(documents, tokenizer, device)
     if num_truncated:
         warn_user(describe_truncation(num_truncated, tokenizer.max_length, source="idf"))
-    return weights_of_corpus(frequencies)
+    return weights_by_idf(frequencies, "texts")
 
 
-def weights_of_references(frequencies: DocumentFrequencies) -> TokenWeights:
-    """Return the idf weights of the references that are scored."""
-    return TokenWeights(idf_weights(frequencies), WeightSource("references", int(frequencies.num_documents)))
-
-
-def weights_of_corpus(frequencies: DocumentFrequencies) -> TokenWeights:
-    """Return the idf weights of a corpus; the digest of their source distinguishes corpora of equal size."""
-    source = WeightSource("texts", int(frequencies.num_documents), _digest(frequencies.counts))
-    return TokenWeights(idf_weights(frequencies), source)
+def weights_by_idf(frequencies: DocumentFrequencies, kind: Literal["references", "texts"]) -> TokenWeights:
+    """Return the idf weights of the references that are scored, or of other texts, with a digest."""
+    digest = _digest(frequencies.counts) if kind == "texts" else ""
+    return TokenWeights(idf_weights(frequencies), WeightSource(kind, int(frequencies.num_documents), digest))
 
 
 def require_known(weights: TokenWeights, ids: Tensor, tokenizer: TextTokenizer) -> None:

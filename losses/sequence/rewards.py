@@ -10,13 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bertscore_tm.core.scores import precision_recall_f1, rescale, selection_f1
+from bertscore_tm.core.scores import precision_recall_f1, selection_f1
 from bertscore_tm.encoder import Encoder, as_encoder
 from bertscore_tm.encoder.vector_cache import as_cache_bytes
 from bertscore_tm.functional.ranking import Component, ReferencesReduce
 from bertscore_tm.losses.sequence.texts import Text, list_completions, list_references
 from bertscore_tm.scoring.corpus import SCORES, MatchedTexts, encode_steps, match_encoded
-from bertscore_tm.scoring.rescaling import Rescale, find_baseline
+from bertscore_tm.scoring.rescaling import Rescale, find_baseline, rescale_scores
 from bertscore_tm.scoring.texts import TextPairs
 from bertscore_tm.scoring.token_weights import Idf, token_weights
 from bertscore_tm.utilities.settings import require_choice
@@ -176,9 +176,7 @@ class BERTScoreReward:
                 f"texts are longer than {self.encoder.tokenizer.max_length} tokens and were truncated, so that the "
                 f"rest is not rewarded; long_text='window' scores whole texts"
             )
-        if self._baseline is None:
-            return scores
-        return rescale(scores[None], self._baseline.rows[SCORES.index(self.component)])[0]
+        return rescale_scores(scores.expand(3, 1, -1), self._baseline)[SCORES.index(self.component), 0]
 
     def _reduce(self, matched: MatchedTexts, counts: Sequence[int]) -> Tensor:
         """Return the scores of matched candidates over their references, shape (candidates,), on the CPU."""

@@ -40,8 +40,8 @@ def looped(vectors, pairs):
 def assert_equals_loops(vectors, pairs):
     matched = match_pairs(vectors, *torch.tensor(pairs).T)
     expected_candidate, expected_reference = looped(vectors, pairs)
-    assert matched.candidate_best[:, 0].tolist() == pytest.approx(expected_candidate, abs=1e-6)
-    assert matched.reference_best[:, 0].tolist() == pytest.approx(expected_reference, abs=1e-6)
+    assert matched.candidate.best[:, 0].tolist() == pytest.approx(expected_candidate, abs=1e-6)
+    assert matched.reference.best[:, 0].tolist() == pytest.approx(expected_reference, abs=1e-6)
 
 
 def angle(degrees):
@@ -70,10 +70,10 @@ def test_matching_real_texts_in_small_steps_equals_loops(minilm, pairs, monkeypa
 def test_pairs_without_content_match_nothing():
     vectors = packed([[angle(0), angle(9)], [angle(0)], [angle(180)]], has_content=[True, False, True])
     matched = match_pairs(vectors, torch.tensor([0, 1, 0]), torch.tensor([1, 0, 2]))
-    assert matched.candidate_best[:3].abs().max() == 0
-    assert matched.reference_best[:3].abs().max() == 0
-    assert (matched.candidate_best[3:] < 0).all()
-    assert matched.candidate_lengths.tolist() == [2, 1, 2]
+    assert matched.candidate.best[:3].abs().max() == 0
+    assert matched.reference.best[:3].abs().max() == 0
+    assert (matched.candidate.best[3:] < 0).all()
+    assert matched.candidate.lengths.tolist() == [2, 1, 2]
 
 
 @pytest.mark.parametrize("match", [match_greedily, match_by_softmax])

@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from bertscore_tm import FrozenEncoder, bert_score
-from bertscore_tm.core.matching import MatchedPairs
+from bertscore_tm.core.matching import MatchedPairs, MatchedTokens
 from bertscore_tm.core.scores import (
     best_of_references,
     harmonic_mean,
@@ -107,9 +107,8 @@ def deviations(minilm, pairs, tmp_path_factory):
 @pytest.mark.parametrize("weight", [1.0, 0.0])
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 def test_scores_stay_in_the_range_of_similarities_and_are_0_without_weight(sign, weight):
-    token = {"ids": torch.tensor([0]), "best": torch.tensor([[sign * (1 + 1e-6)]]), "lengths": torch.tensor([1])}
-    sides = {f"{side}_{name}": value for side in ("candidate", "reference") for name, value in token.items()}
-    scores = precision_recall_f1(MatchedPairs(**sides), torch.tensor([weight], dtype=torch.float64))
+    token = MatchedTokens(torch.tensor([0]), torch.tensor([[sign * (1 + 1e-6)]]), torch.tensor([1]))
+    scores = precision_recall_f1(MatchedPairs(token, token), torch.tensor([weight], dtype=torch.float64))
     assert [score.item() for score in scores] == [sign * weight] * 3
 
 

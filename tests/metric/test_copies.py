@@ -11,7 +11,7 @@ import torch
 from torchmetrics import MetricCollection
 
 from bertscore_tm import BERTScore, FrozenEncoder
-from bertscore_tm.core.matching import MatchedPairs
+from bertscore_tm.core.matching import MatchedPairs, MatchedTokens
 from bertscore_tm.metric.states import pack_tokens, token_dtypes, unpack_tokens
 from bertscore_tm.scoring.corpus import MatchedTexts
 from tests.support.metric_batches import FIRST, SECOND, THIRD, assert_equal, mean, per_pair, updated
@@ -91,30 +91,21 @@ def test_tokens_come_back(vocab_size, keep):
     def ids(count):
         return torch.cat([torch.tensor([0, vocab_size - 1]), torch.randint(vocab_size, (count - 2,))])
 
-    pairs = MatchedPairs(
-        candidate_ids=ids(9),
-        candidate_best=torch.rand(9, 2),
-        candidate_lengths=torch.tensor([2, 3, 0, 4]),
-        reference_ids=ids(8),
-        reference_best=torch.rand(8, 2),
-        reference_lengths=torch.tensor([1, 1, 5, 1]),
-    )
-    counts = torch.tensor([1, 2, 1])
-    packed = pack_tokens(MatchedTexts(pairs, counts, 0), vocab_size)
-    assert {name: values.dtype for name, values in packed.items() if name.endswith("_ids")} == {
-        name: dtype for name, dtype in token_dtypes(vocab_size).items() if name.endswith("_ids")
-    }
-    flat = {name: values.flatten().to(token_dtypes(vocab_size)[name]) for name, values in packed.items()}
-    found = unpack_tokens(flat, 2, None if keep is None else torch.tensor(keep))
-    kept_pairs = [0, 1, 2, 3] if keep is None else [0, 3]
-    for side in ("candidate", "reference"):
-        lengths = getattr(pairs, f"{side}_lengths").tolist()
+    candidate = MatchedTokens(ids(9), torch.rand(9, 2), torch.tensor([2, 3, 0, 4]))
+    reference = MatchedTokens(ids(8), torch.rand(8, 2), torch.tensor([1, 1, 5, 1]))
+    matched = MatchedTexts(MatchedPairs(candidate, reference), torch.tensor([1, 2, 1]), 0)
+    dtypes = token_dtypes(vocab_size)
+    states = {name: values.flatten().to(dtypes[name]) for name, values in pack_tokens(matched, vocab_size).items()}
+    unpacked = unpack_tokens(states, 2, None if keep is None else torch.tensor(keep))
+    pairs = [0, 1, 2, 3] if keep is None else [0, 3]
+    for tokens, expected in ((unpacked.pairs.candidate, candidate), (unpacked.pairs.reference, reference)):
+        lengths = expected.lengths.tolist()
         starts = [sum(lengths[:number]) for number in range(4)]
-        places = list(chain(*(range(starts[pair], starts[pair] + lengths[pair]) for pair in kept_pairs)))
-        for name in (f"{side}_ids", f"{side}_best"):
-            assert torch.equal(getattr(found.pairs, name), getattr(pairs, name)[places])
-        assert getattr(found.pairs, f"{side}_lengths").tolist() == [lengths[pair] for pair in kept_pairs]
-    assert found.counts.tolist() == ([1, 2, 1] if keep is None else [1, 1])
+        places = list(chain(*(range(starts[pair], starts[pair] + lengths[pair]) for pair in pairs)))
+        assert torch.equal(tokens.ids, expected.ids[places])
+        assert torch.equal(tokens.best, expected.best[places])
+        assert tokens.lengths.tolist() == [lengths[pair] for pair in pairs]
+    assert unpacked.counts.tolist() == ([1, 2, 1] if keep is None else [1, 1])
 
 
 @pytest.mark.parametrize(
