@@ -89,12 +89,11 @@ class Corpus(NamedTuple):
     test: list[tuple[int, DocstringPair]]
 
 
-def collect_pairs(packages: Sequence[str] = PACKAGES, *, include_stdlib: bool = True) -> list[DocstringPair]:
+def collect_pairs(packages: Sequence[str] = PACKAGES) -> list[DocstringPair]:
     """Collect documents and summaries, distinct ones, from installed source files without importing them.
 
     Args:
-        packages: top-level names of the packages to read.
-        include_stdlib: read the standard library too.
+        packages: top-level names of the packages to read in addition to the standard library.
 
     Returns:
         The pairs, ordered by module name and by position in the module.
@@ -102,7 +101,7 @@ def collect_pairs(packages: Sequence[str] = PACKAGES, *, include_stdlib: bool = 
     Raises:
         ModuleNotFoundError: a package is not installed.
     """
-    modules = _modules_below(Path(sysconfig.get_path("stdlib")), ()) if include_stdlib else {}
+    modules = _modules_below(Path(sysconfig.get_path("stdlib")), ())
     for package in packages:
         spec = importlib.util.find_spec(package)
         if spec is None:
@@ -172,12 +171,12 @@ def load_generator(
     ids += full([pair.summary for _, pair in pairs], max_length=TARGET_TOKENS, truncation=True)["input_ids"]
     vocabulary = full.get_vocab()
     letters = {number for token, number in vocabulary.items() if len(token.removeprefix("##")) == 1 and token.isascii()}
-    kept = sorted({number for row in ids for number in row} | letters | set(full.all_special_ids))
+    used = sorted({number for row in ids for number in row} | letters | set(full.all_special_ids))
     for half in (model.encoder, model.decoder):
         table = half.get_input_embeddings().weight.data
-        table[: len(kept)] = table[kept]
-        half.resize_token_embeddings(len(kept))
-    tokenizer = _with_vocabulary(full, full.convert_ids_to_tokens(kept))
+        table[: len(used)] = table[used]
+        half.resize_token_embeddings(len(used))
+    tokenizer = _with_vocabulary(full, full.convert_ids_to_tokens(used))
     for config in (model.config, model.generation_config):
         config.decoder_start_token_id, config.eos_token_id = tokenizer.cls_token_id, tokenizer.sep_token_id
         config.pad_token_id = tokenizer.pad_token_id

@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     if unknown := set(options.parts) - set(PARTS):
         parser.error(f"unknown parts {', '.join(unknown)}: choose from {', '.join(PARTS)}")
-    pairs = collect_pairs([], include_stdlib=True)
+    pairs = collect_pairs([])
     texts = [(" ".join(pair.document.split()[:30]), pair.summary) for pair in pairs]
     settings = Options(options.rounds, options.threads, options.pairs, texts)
     facts = {

@@ -42,11 +42,11 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     with ProcessPoolExecutor(options.jobs, initializer=_prepare) as pool:
         # Seeds in the outer loop, so that an interrupted study has complete seeds.
         keys = [(task, regime, seed) for seed, task, regime in product(range(options.seeds), TASKS, REGIMES)]
-        found = list(pool.map(_run, [output] * len(keys), keys))
+        pairs = list(pool.map(_run, [output] * len(keys), keys))
         times = pool.submit(_stored, output, "step_seconds", training.time_steps, output / "start_0", ARM_TASK).result()
         plan = [(arm, steps, seed) for steps, seed, arm in product(ARM_STEPS, range(options.seeds), ARMS)]
         arms = list(pool.map(_run_arm, [output] * len(plan), plan, [times[RISK] / times[CROSS_ENTROPY]] * len(plan)))
-    runs, choices = (dict(zip(keys, column, strict=True)) for column in zip(*found, strict=True))
+    runs, choices = (dict(zip(keys, column, strict=True)) for column in zip(*pairs, strict=True))
     results = {"rules": summarize_rules(runs, choices), "arms": summarize_arms(dict(zip(plan, arms, strict=True)))}
     results = json.loads(json.dumps(results | {"step_seconds": times}), parse_float=lambda text: round(float(text), 6))
     with write_atomically(output / "results.json") as file:

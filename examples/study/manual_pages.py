@@ -72,8 +72,8 @@ def read_page(path: Path) -> DocstringPair | None:
 def _section(lines: Sequence[str], name: str) -> list[str]:
     """Return the lines between a heading and the next one."""
     heading = re.compile(rf'\.SH\s+"?{name}"?\s*', re.IGNORECASE)
-    found = islice(dropwhile(lambda line: not heading.fullmatch(line), lines), 1, None)
-    return list(takewhile(lambda line: not re.match(r"\.S[Hh]\b", line), found))
+    following = islice(dropwhile(lambda line: not heading.fullmatch(line), lines), 1, None)
+    return list(takewhile(lambda line: not re.match(r"\.S[Hh]\b", line), following))
 
 
 def _name_and_summary(lines: Sequence[str]) -> tuple[str, str]:

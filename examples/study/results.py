@@ -18,7 +18,7 @@ from examples.study.rules import BASELINE, BEST, LARGEST_F1, LAST, PATIENCES, SU
 from examples.study.training import CROSS_ENTROPY, RISK, SHUFFLED, WALL_TIME
 
 MEASURES = {"layer5": "F1 layer 5", "layer3": "layer 3", "layer6": "layer 6", "rougeL": "ROUGE-L", "bleu": "BLEU"}
-STOPPING = [f"early stopping on F1, patience {one}" for one in PATIENCES]
+STOPPING = [f"early stopping on F1, patience {patience}" for patience in PATIENCES]
 RULES = [LARGEST_F1, "largest val ROUGE-L", "largest val BLEU", "largest mean rank", LAST, BEST]
 
 Key = tuple[str, str, int]  # task, regime and seed of a run
@@ -28,24 +28,24 @@ def summarize_rules(runs: Mapping[Key, Any], choices: Mapping[Key, Mapping[str, 
     """Return the curves and choices of every run, the costs, and the gain when seeds and texts are drawn anew."""
     curves = []
     for key, run in runs.items():
-        table = pd.DataFrame([{**one, **_means(one["test"]), "val_f1": fmean(one["f1"])} for one in run["checkpoints"]])
+        checkpoints = run["checkpoints"]
+        table = pd.DataFrame([{**row, **_means(row["test"]), "val_f1": fmean(row["f1"])} for row in checkpoints])
         values = table[["step", "val_loss", "val_f1", *MEASURES]].to_dict("list")
         curves.append({"condition": " / ".join(key[:2]), "seed": key[2], **values, "choices": choices[key]})
-    cost = fmean(one["seconds"]["decoding and scoring"] / one["seconds"]["training"] for one in runs.values())
+    cost = fmean(run["seconds"]["decoding and scoring"] / run["seconds"]["training"] for run in runs.values())
     redrawn = {measure: _seeds_and_texts(runs, choices, measure) for measure in ("layer3", "layer6", "rougeL")}
     # From the sixth checkpoint on: all signals agree on the first ones.
     correlations = {
-        name: float(np.nanmean([spearmanr(one[name][5:], one["layer5"][5:]).statistic for one in curves]))
+        name: float(np.nanmean([spearmanr(curve[name][5:], curve["layer5"][5:]).statistic for curve in curves]))
         for name in ("val_f1", "val_loss")
     }
     return {"curves": curves, "correlations": correlations, "cost": cost, "seeds_and_texts": redrawn}
 
 
-def summarize_arms(found: Mapping[tuple[str, int, int], Any]) -> list[dict[str, Any]]:
+def summarize_arms(arms: Mapping[tuple[str, int, int], Any]) -> list[dict[str, Any]]:
     """Return what every arm reaches; keys are arm, steps and seed."""
-    return [
-        {"arm": arm, "steps": steps, "seed": seed, **_means(one["test"])} for (arm, steps, seed), one in found.items()
-    ]
+    keys = ("arm", "steps", "seed")
+    return [dict(zip(keys, key, strict=True)) | _means(reached["test"]) for key, reached in arms.items()]
 
 
 def _means(test: Mapping[str, Any]) -> dict[str, float]:
@@ -60,7 +60,7 @@ def _seeds_and_texts(runs: Mapping[Key, Any], choices: Mapping[Key, Any], measur
     gains: dict[str, dict[int, list[Any]]] = {}
     for key, run in runs.items():
         chosen = (choices[key][rule][0][0] for rule in (LARGEST_F1, BASELINE))
-        ours, baseline = (np.array(run["checkpoints"][one]["test"][measure]) for one in chosen)
+        ours, baseline = (np.array(run["checkpoints"][i]["test"][measure]) for i in chosen)
         gains.setdefault(key[0], {}).setdefault(key[2], []).append(ours - baseline)
 
     def shares(count: int) -> Any:
@@ -69,8 +69,8 @@ def _seeds_and_texts(runs: Mapping[Key, Any], choices: Mapping[Key, Any], measur
     draws = np.random.default_rng(0)
     seeds = shares(len({key[2] for key in runs}))
     tasks = [np.array([np.mean(rows, 0) for rows in by_seed.values()]) for by_seed in gains.values()]
-    means = np.mean([((seeds @ one) * shares(one.shape[1])).sum(1) for one in tasks], 0)
-    return [float(one) for one in np.quantile(means, [0.025, 0.975])]
+    means = np.mean([((seeds @ task) * shares(task.shape[1])).sum(1) for task in tasks], 0)
+    return list(np.quantile(means, [0.025, 0.975]).tolist())
 
 
 def compare_rules(results: Mapping[str, Any]) -> pd.DataFrame:
@@ -85,7 +85,7 @@ def compare_rules(results: Mapping[str, Any]) -> pd.DataFrame:
     }
     table = pd.DataFrame.from_dict(reached, "index").rename_axis(["rule", "condition", "seed"])
     baseline = table.loc[BASELINE].assign(steps=0)
-    return table.groupby("rule", sort=False, group_keys=False).apply(lambda found: found - baseline)
+    return table.groupby("rule", sort=False, group_keys=False).apply(lambda rows: rows - baseline)
 
 
 def tables(results: Mapping[str, Any]) -> list[str]:
@@ -95,18 +95,18 @@ def tables(results: Mapping[str, Any]) -> list[str]:
     """
     gains = compare_rules(results)
     by_seed = gains.groupby(["rule", "seed"], sort=False).mean()
-    names = [one for one in by_seed.index.unique("rule") if "early stopping" in one and "at the stop" not in one]
+    names = [rule for rule in by_seed.index.unique("rule") if "early stopping" in rule and "at the stop" not in rule]
     names = [*RULES, *names, f"{STOPPING[4]}, weights at the stop", *(f"F1 of {count} texts" for count in SUBSETS)]
-    rules = {(one, f"{by_seed.loc[one, 'steps'].mean():.0%}"): by_seed.loc[one, [*MEASURES]] for one in names}
-    conditions = {(one,): found for one, found in gains.loc[LARGEST_F1, [*MEASURES]].groupby("condition", sort=False)}
+    rules = {(rule, f"{by_seed.loc[rule, 'steps'].mean():.0%}"): by_seed.loc[rule, [*MEASURES]] for rule in names}
+    conditions = {(name,): rows for name, rows in gains.loc[LARGEST_F1, [*MEASURES]].groupby("condition", sort=False)}
     held_out = [measure for measure in MEASURES if measure != "layer5"]
-    tests = {(one,): (by_seed.loc[LARGEST_F1] - by_seed.loc[one])[held_out] for one in (BASELINE, LAST)}
+    tests = {(rule,): (by_seed.loc[LARGEST_F1] - by_seed.loc[rule])[held_out] for rule in (BASELINE, LAST)}
     arms = pd.DataFrame(results["arms"]).set_index(["steps", "arm", "seed"])[[*MEASURES, "length"]].sort_index()
     differences = {}
     for steps in arms.index.unique("steps"):
-        found = arms.loc[steps]
+        reached = arms.loc[steps]
         for arm, minus in ((RISK, CROSS_ENTROPY), (RISK, WALL_TIME), (RISK, SHUFFLED), (SHUFFLED, CROSS_ENTROPY)):
-            differences[f"{steps} ({len(found.loc[arm])})", arm, minus] = found.loc[arm] - found.loc[minus]
+            differences[f"{steps} ({len(reached.loc[arm])})", arm, minus] = reached.loc[arm] - reached.loc[minus]
     tested = [(key, measure) for key in differences if key[1] == RISK for measure in ("layer5", "layer6")]
     return [
         _table(["rule", "trained"], rules),
@@ -116,14 +116,14 @@ def tables(results: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _table(head: list[str], found: Mapping[tuple[str, ...], pd.DataFrame], tested: Sequence[Any] = ()) -> str:
+def _table(head: list[str], gains: Mapping[tuple[str, ...], pd.DataFrame], tested: Sequence[Any] = ()) -> str:
     """Return a Markdown table of points, with p-values of the tested keys and measures, adjusted together (Holm)."""
     # Differences that are all 0 have no p-value.
-    p_values = [np.nan_to_num(ttest_1samp(found[key][measure], 0).pvalue, nan=1.0) for key, measure in tested]
+    p_values = [np.nan_to_num(ttest_1samp(gains[key][measure], 0).pvalue, nan=1.0) for key, measure in tested]
     adjusted = dict(zip(tested, holm(p_values), strict=True))
-    rows = [[*head, *(MEASURES.get(measure, measure) for measure in next(iter(found.values())))]]
+    rows = [[*head, *(MEASURES.get(measure, measure) for measure in next(iter(gains.values())))]]
     rows.append(["---"] * len(rows[0]))
-    for key, differences in found.items():
+    for key, differences in gains.items():
         rows.append([*key])
         for measure, values in (100 * differences).items():
             low, high = mean_interval(values.tolist())
@@ -136,7 +136,7 @@ def draw(results: Mapping[str, Any], path: Path) -> None:
     """Draw one run's loss and score with the chosen checkpoints, and the gain of each rule with its interval."""
     figure = Figure(figsize=(11, 4), layout="constrained")
     left, right = figure.subplots(1, 2)
-    run = next(one for one in results["rules"]["curves"] if one["condition"] == "manual pages / few pairs")
+    run = next(run for run in results["rules"]["curves"] if run["condition"] == "manual pages / few pairs")
     left.set(xlabel="training step", title="One run: manual pages, few pairs")
     shown = ((left, "val_loss", BASELINE, "C1"), (left.twinx(), "val_f1", LARGEST_F1, "C0"))
     for axis, name, rule, color in shown:

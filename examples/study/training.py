@@ -119,7 +119,7 @@ class Generator(NamedTuple):
     ) -> None:
         """Train with cross-entropy and, on the first inputs of each batch, a risk; the seed fixes order and dropout."""
         torch.manual_seed(seed)
-        optimizer = torch.optim.AdamW((one for one in self.model.parameters() if one.requires_grad), lr=1.0)
+        optimizer = torch.optim.AdamW((weight for weight in self.model.parameters() if weight.requires_grad), lr=1.0)
         draw = torch.Generator().manual_seed(seed)
         loader = DataLoader(list(examples), BATCH_SIZE, shuffle=True, drop_last=True, collate_fn=list, generator=draw)
         for step, rows in enumerate(islice(chain.from_iterable(repeat(loader)), steps)):
@@ -166,11 +166,10 @@ def run_checkpoints(task: str, regime: str, seed: int, keep: Path | None) -> dic
         f1 = score(texts, references, LAYER).tolist()
         seconds["training"] += trained - began
         seconds["decoding and scoring"] += time.perf_counter() - trained
-        one = {"step": step, "val_loss": generator.loss(validation), "f1": f1, "texts": texts}
-        tested = generator.summarize(test)
-        one |= {"test_texts": tested, "test": measure(tested, [summary for _, _, summary in test])}
-        checkpoints.append(one | {"validation": measure(texts, references)})
-        if keep is not None and fmean(f1) == max(fmean(found["f1"]) for found in checkpoints):
+        checkpoint = {"step": step, "val_loss": generator.loss(validation), "f1": f1, "texts": texts}
+        checkpoint |= _test(generator, test)
+        checkpoints.append(checkpoint | {"validation": measure(texts, references)})
+        if keep is not None and fmean(f1) == max(fmean(row["f1"]) for row in checkpoints):
             torch.save(generator, keep)
         began = time.perf_counter()
 
@@ -185,8 +184,12 @@ def run_arm(start: Path, task: str, arm: str, steps: int, seed: int) -> dict[str
     examples, test = generator.encode(drawn), generator.encode(corpus.test[:TEST_PAIRS])
     risk = make_risk(generator, seed, shuffled=arm == SHUFFLED) if arm in (RISK, SHUFFLED) else None
     generator.train(examples, steps, seed, falls=True, risk=risk)
-    texts = generator.summarize(test)
-    return {"test_texts": texts, "test": measure(texts, [summary for _, _, summary in test])}
+    return _test(generator, test)
+
+
+def _test(generator: Generator, examples: Sequence[Example]) -> dict[str, Any]:
+    texts = generator.summarize(examples)
+    return {"test_texts": texts, "test": measure(texts, [summary for _, _, summary in examples])}
 
 
 def make_risk(generator: Generator, seed: int, *, shuffled: bool) -> BERTScoreRisk:
@@ -195,9 +198,9 @@ def make_risk(generator: Generator, seed: int, *, shuffled: bool) -> BERTScoreRi
     true = BERTScoreReward(encoder)
 
     def exchange(completions: list[str], references: list[list[str]]) -> list[float | None]:
-        found = true(completions=completions, references=references)
-        groups = (found[first : first + SAMPLES] for first in range(0, len(found), SAMPLES))
-        return [one for group in groups for one in draw.sample(group, SAMPLES)]
+        rewards = true(completions=completions, references=references)
+        groups = (rewards[first : first + SAMPLES] for first in range(0, len(rewards), SAMPLES))
+        return [reward for group in groups for reward in draw.sample(group, SAMPLES)]
 
     options = {"num_samples": SAMPLES, "max_new_tokens": TARGET_TOKENS, "reward": exchange if shuffled else true}
     return BERTScoreRisk(encoder, generator.tokenizer, **options)
@@ -210,7 +213,7 @@ def time_steps(start: Path, task: str) -> dict[str, float]:
     risks = {CROSS_ENTROPY: None, RISK: make_risk(generator, 0, shuffled=False)}
     run = partial(generator.train, examples, TIMED_STEPS, 0, falls=True)
     seconds = in_turn({name: partial(run, risk=risk) for name, risk in risks.items()}, rounds=12)
-    return {name: median(found) / TIMED_STEPS for name, found in seconds.items()}
+    return {name: median(times) / TIMED_STEPS for name, times in seconds.items()}
 
 
 @lru_cache
@@ -235,8 +238,8 @@ def measure(texts: list[str], references: list[str]) -> dict[str, Any]:
     words, expected = (sum(len(text.split()) for text in side) for side in (texts, references))
     return {
         **{f"layer{layer}": f1[layer].tolist() for layer in (LAYER, *HELD_OUT_LAYERS)},
-        "rougeL": [float(one["rougeL_fmeasure"]) for one in rouge],
-        "bleu": float(sacre_bleu_score(texts, [[one] for one in references], smooth=True)),
+        "rougeL": [float(scores["rougeL_fmeasure"]) for scores in rouge],
+        "bleu": float(sacre_bleu_score(texts, [[text] for text in references], smooth=True)),
         "length": words / expected,
     }
 

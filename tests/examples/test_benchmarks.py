@@ -149,7 +149,7 @@ def quick(docstring_pairs, monkeypatch):
     """Leave one part of the command, which takes no time."""
     parts = {"loss": ("a step", lambda options: [Figure("nothing", [0.1, 0.3, 0.1][: options.rounds], "s")])}
     monkeypatch.setattr(command, "PARTS", parts)
-    monkeypatch.setattr(command, "collect_pairs", lambda packages, include_stdlib: docstring_pairs)
+    monkeypatch.setattr(command, "collect_pairs", lambda packages: docstring_pairs)
 
 
 @pytest.mark.usefixtures("quick")

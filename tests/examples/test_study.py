@@ -3,7 +3,6 @@
 import copy
 import gzip
 import json
-import operator
 import random
 import shutil
 import subprocess
@@ -12,8 +11,11 @@ from statistics import fmean
 import numpy as np
 import pytest
 import torch
+from lightning.pytorch import Trainer
+from lightning.pytorch.demos.boring_classes import BoringModel
 from scipy import stats
 
+from bertscore_tm.callbacks import BERTScoreEarlyStopping
 from bertscore_tm.statistics import holm
 from examples.docstrings import Corpus, DocstringPair, load_generator, split_by_module
 from examples.study import __main__ as command
@@ -122,37 +124,40 @@ def run():
     return {"checkpoints": checkpoints, "references": references, "seconds": {"training": 4, "decoding and scoring": 1}}
 
 
-def stop_of(values, patience, is_better):
-    """The last checkpoint that early stopping trains to, by a plain loop."""
-    best, waited = values[0], 0
-    for i, value in enumerate(values[1:], 1):
-        best, waited = (value, 0) if is_better(value, best) else (best, waited + 1)
-        if waited == patience:
-            return i
-    return len(values) - 1
+class Replay(BoringModel):
+    """Logs the score of one checkpoint per epoch."""
 
+    def __init__(self, values) -> None:
+        super().__init__()
+        self.values = values
 
-def stop_of_run(run, kind, patience):
-    """The last checkpoint of a run, by the loop over its losses or scores."""
-    if kind == "F1":
-        return stop_of([fmean(one["f1"]) for one in run["checkpoints"]], patience, operator.gt)
-    return stop_of([one["val_loss"] for one in run["checkpoints"]], patience, operator.lt)
+    def validation_step(self, *batch) -> None:
+        self.log("val_bertscore_f1", self.values[self.current_epoch])
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_rules_choose_what_plain_loops_choose(run):
+@pytest.mark.parametrize("patience", [1, 2, 3, 10])
+def test_stops_are_those_of_the_callback(patience):
+    values = np.array([0.3, 0.5, 0.45, 0.6, 0.6, 0.7, 0.65, 0.6, 0.55, 0.5])
+    names = ("logger", "enable_checkpointing", "enable_model_summary", "enable_progress_bar", "num_sanity_val_steps")
+    limits = {"max_epochs": len(values), "limit_train_batches": 1, "limit_val_batches": 1}
+    callbacks = [BERTScoreEarlyStopping(patience=patience)]
+    trainer = Trainer(accelerator="cpu", callbacks=callbacks, **limits, **dict.fromkeys(names, False))
+    trainer.fit(Replay(values))
+    assert rules.stop_early(values, patience) == trainer.current_epoch - 1
+
+
+def test_rules_choose(run):
     choices = apply_rules(run, num_draws=3)
-    f1 = [fmean(one["f1"]) for one in run["checkpoints"]]
+    f1 = [fmean(checkpoint["f1"]) for checkpoint in run["checkpoints"]]
     assert choices[BASELINE] == [[2, 7]]
     assert choices[LARGEST_F1] == choices[BEST] == [[f1.index(max(f1)), 7]] == [[4, 7]]
     assert choices[LAST] == [[7, 7]]
-    for patience in (1, 2, 3, 10):
-        stop = stop_of_run(run, "val_loss", patience)
-        assert choices[f"early stopping on val_loss, patience {patience}"] == [[min(2, stop), stop]]
-        stop = stop_of_run(run, "F1", patience)
-        name = f"early stopping on F1, patience {patience}"
-        assert choices[name] == [[f1.index(max(f1[: stop + 1])), stop]]
-        assert choices[f"{name}, weights at the stop"] == [[stop, stop]]
+    # The losses are 5, 4, 3, 3.5, 3.2 and larger ones; the fourth score exceeds the second.
+    assert choices["early stopping on val_loss, patience 2"] == [[2, 4]]
+    assert choices["early stopping on F1, patience 1"] == [[1, 2]]
+    assert choices["early stopping on F1, patience 2"] == [[4, 6]]
+    assert choices["early stopping on F1, patience 2, weights at the stop"] == [[6, 6]]
     assert choices["F1 of 40 texts"] == 3 * [[4, 7]]
     assert {stop for _, stop in choices["F1 of 10 texts"]} == {7}
 
@@ -333,8 +338,6 @@ def test_a_stopped_study_resumes(pairs, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(command, "REGIMES", training.REGIMES)
     monkeypatch.setattr(command, "ARM_STEPS", (1,))
     monkeypatch.setattr(training, "TIMED_STEPS", 1)
-    # Lightning's replay equals this loop (above), and 160 of its Trainers would take most of the test's time.
-    monkeypatch.setattr(rules, "replay", stop_of_run)
     given = ["--seeds=2", "--jobs=1", "--output", str(tmp_path)]
     first = command.main(given)
     stored = [path for path in tmp_path.rglob("*.json") if path.name != "results.json"]

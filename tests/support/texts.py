@@ -25,7 +25,7 @@ def stdlib_pairs() -> list[DocstringPair]:
     version = sha256(f"{sys.version} {Path(docstrings.__file__).read_text(encoding='utf-8')}".encode()).hexdigest()
     path = ROOT / ".pytest_cache" / f"stdlib_{version[:16]}.json"
     if not path.exists():
-        pairs = docstrings.collect_pairs((), include_stdlib=True)
+        pairs = docstrings.collect_pairs(())
         path.parent.mkdir(exist_ok=True)
         # Named by the process, as the workers of a parallel run write at once.
         part = path.with_suffix(f".{os.getpid()}")
