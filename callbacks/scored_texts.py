@@ -219,8 +219,7 @@ def write_file(path: str, content: str | bytes, writer: str) -> bool:
     filesystem = get_filesystem(path)
     try:
         filesystem.makedirs(path.rpartition("/")[0], exist_ok=True)
-        with write_atomically(path, "wb", filesystem=filesystem) as file:
-            file.write(content.encode() if isinstance(content, str) else content)
+        write_atomically(path, content, filesystem=filesystem)
     except OSError as error:
         warn_user(
             f"{writer} could not write {path} ({error.strerror or error}); training continues without it: "

@@ -111,8 +111,7 @@ def write_output(content: str | bytes, path: str | None) -> None:
             raise CommandError(f"standard output: {error.strerror or error}", FAILED) from error
         return
     try:
-        with write_atomically(path, "wb") as file:
-            file.write(content.encode("utf-8") if isinstance(content, str) else content)
+        write_atomically(path, content)
     except OSError as error:
         if isinstance(content, str):
             write_output(content, None)

@@ -214,9 +214,7 @@ class Report:
         Raises:
             OSError: the file cannot be written.
         """
-        page = self.to_html()
-        with write_atomically(path) as file:
-            file.write(page)
+        write_atomically(path, self.to_html())
 
     def _repr_html_(self) -> str:
         return write_frame(self.to_html())

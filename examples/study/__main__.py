@@ -49,8 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     runs, choices = (dict(zip(keys, column, strict=True)) for column in zip(*pairs, strict=True))
     results = {"rules": summarize_rules(runs, choices), "arms": summarize_arms(dict(zip(plan, arms, strict=True)))}
     results = json.loads(json.dumps(results | {"step_seconds": times}), parse_float=lambda text: round(float(text), 6))
-    with write_atomically(output / "results.json") as file:
-        json.dump(results, file)
+    write_atomically(output / "results.json", json.dumps(results))
     draw(results, output / "figure.png")
     print(*tables(results), f"Written: {output / 'results.json'}", sep="\n\n")
     return results
@@ -82,8 +81,7 @@ def _stored(output: Path, name: str, make: Callable[..., Any], *arguments: Any) 
     path = output / f"{name.replace(',', '').replace(' ', '_')}.json"
     if not path.exists():
         content = make(*arguments)
-        with write_atomically(path) as file:
-            json.dump(content, file)
+        write_atomically(path, json.dumps(content))
         print(f"{path.name}: done", flush=True)
     return json.loads(path.read_text(encoding="utf-8"))
 
