@@ -22,6 +22,7 @@ from bertscore_tm.losses.soft.relaxation import Relaxation, mask_excluded, softm
 from bertscore_tm.scoring.token_weights import TokenWeights
 
 if TYPE_CHECKING:
+    from bertscore_tm.losses.soft.bridge.piece_table import PieceTable
     from bertscore_tm.losses.soft.bridge.vocabulary import VocabularyBridge
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "OutputVocabulary",
     "SoftTokens",
     "encode_soft_tokens",
+    "expand_to_pieces",
     "find_likeliest",
     "predict_from_hidden",
     "predict_from_logits",
@@ -49,16 +51,20 @@ class OutputVocabulary:
         weights: weight of each token, shape (vocabulary,); ``None`` where all weigh 1.
         columns: the table and the weights, whose expectations one product computes, shape (vocabulary, columns).
         excluded_ids: tokens that get no probability.
-        encoder_ids: the encoder's id of each token, shape (vocabulary,), int64; ``None`` where a token has several.
+        encoder_table: input embedding of each of the encoder's tokens, shape (encoder's vocabulary, width).
         encoder_weights: weight of each of the encoder's tokens, shape (encoder's vocabulary,).
+        encoder_ids: the encoder's id of each token, shape (vocabulary,), int64; ``None`` where a token has several.
+        pieces: the encoder's pieces of each token, where positions are expanded to them.
     """
 
     table: Tensor
     weights: Tensor | None
     columns: Tensor
     excluded_ids: Sequence[int]
-    encoder_ids: Tensor | None
+    encoder_table: Tensor
     encoder_weights: Tensor
+    encoder_ids: Tensor | None
+    pieces: PieceTable | None
 
 
 class GeneratorVocabulary:
@@ -92,26 +98,26 @@ class GeneratorVocabulary:
     def _load_once(self, name: str) -> bool:
         if name in self._loaded:
             return True
-        device, encoder = torch.device(name), self._encoder
+        device, encoder, bridge = torch.device(name), self._encoder, self._bridge
         # Cached by the tokenizer here, since the graph must not ask it.
-        _ = encoder.tokenizer.special_affixes, encoder.tokenizer.unweighted_ids
+        _ = encoder.tokenizer.special_affixes
         with torch.inference_mode(False), torch.no_grad():
             encoder_weights = self._weights.to(device).table
-            weights = None if self._weights.is_uniform else encoder_weights
-            columns = table = embedding_table(encoder, device)
+            encoder_table = table = embedding_table(encoder, device)
+            pieces = None
             encoder_ids: Tensor | None = torch.arange(len(table), device=device)
-            if self._bridge is not None:
-                encoder_ids = self._bridge.encoder_ids(device)
-                bridged = self._bridge.embedding_table(device)
-                # Equal vocabularies share one table.
-                if bridged.data_ptr() != table.data_ptr():
-                    columns = table = bridged
-                    weights = self._bridge.average_weights(encoder_weights)
-            if weights is not None:
-                weights = weights[: len(table)].to(torch.promote_types(torch.float32, table.dtype))
+            if bridge is not None:
+                pieces, table = bridge.pieces.to(device), bridge.embedding_table(device)
+                encoder_ids = pieces.single_pieces
+            weights, columns = None, table
+            if table.data_ptr() != encoder_table.data_ptr() or not self._weights.is_uniform:
+                weights = encoder_weights[: len(table)] if pieces is None else pieces.average_weights(encoder_weights)
+                weights = weights.to(torch.promote_types(torch.float32, table.dtype))
                 columns = torch.cat([table, weights[:, None].to(table.dtype)], dim=1)  # (vocabulary, width + 1)
+            if bridge is not None and bridge.mode != "expand":
+                pieces = None
             self._loaded[name] = OutputVocabulary(
-                table, weights, columns, self.control_ids, encoder_ids, encoder_weights
+                table, weights, columns, self.control_ids, encoder_table, encoder_weights, encoder_ids, pieces
             )
         return True
 
@@ -245,6 +251,21 @@ def find_likeliest(logits: Callable[[slice | Tensor], Tensor], content: Tensor, 
     return _spread(torch.cat(likeliest), indices, content)
 
 
+def expand_to_pieces(
+    tokens: SoftTokens, likeliest: Tensor, pieces: PieceTable, vocabulary: OutputVocabulary
+) -> SoftTokens:
+    """Return one position per piece of the likeliest token at each position, in the mode ``"expand"``."""
+    ids, position, content = pieces.expand(likeliest, tokens.content)
+    dtype, token = tokens.embeddings.dtype, likeliest.gather(1, position)  # (batch, pieces)
+    correction = vocabulary.encoder_table[ids].to(dtype) - vocabulary.table[token].to(dtype)  # (batch, pieces, width)
+    expanded = tokens.embeddings.gather(1, position[..., None].expand_as(correction)) + correction
+    weights = vocabulary.encoder_weights[ids]  # (batch, pieces)
+    if tokens.weights is not None:
+        surplus = tokens.weights.gather(1, position) - pieces.average_weights(vocabulary.encoder_weights)[token]
+        weights = (weights + surplus).clamp(min=0)
+    return SoftTokens(expanded, content, weights.to(dtype))
+
+
 def _needed_positions(content: Tensor) -> Tensor | None:
     """Return the indices of the flattened positions with content; ``None`` where all have it or are to be computed."""
     # Elsewhere their number would have to be waited for, and it would break a compiled graph.
@@ -288,16 +309,13 @@ class EncodedTokens:
         return EncodedTokens(self.vectors[rows], mass, self.has_content[rows])
 
 
-def encode_soft_tokens(
-    tokens: SoftTokens, encoder: FrozenEncoder, encoder_weights: Tensor | None = None
-) -> EncodedTokens:
+def encode_soft_tokens(tokens: SoftTokens, encoder: FrozenEncoder, encoder_weights: Tensor) -> EncodedTokens:
     """Encode soft tokens with the encoder's special tokens around them, with gradient.
 
     Args:
         tokens: the texts.
         encoder: the encoder.
-        encoder_weights: weight of each token id, for the special tokens, shape (vocabulary,). Default: 0 for the cls
-            and sep tokens and 1 for others, as in the metric without idf.
+        encoder_weights: weight of each token id, for the special tokens, shape (vocabulary,).
 
     Returns:
         The encoded texts, their content moved to the left.
@@ -312,9 +330,6 @@ def encode_soft_tokens(
     special = embedding_table(encoder, device)[special_ids].to(dtype)  # (special, width)
     if tokenizer.exclude_special_tokens:
         special_weights = torch.zeros(len(special_ids), dtype=dtype, device=device)
-    elif encoder_weights is None:
-        weighted = [float(token not in tokenizer.unweighted_ids) for token in special_ids]
-        special_weights = torch.tensor(weighted, dtype=dtype, device=device)
     else:
         special_weights = encoder_weights.to(device)[special_ids].to(dtype)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -28,9 +28,8 @@ from bertscore_tm.losses.soft.output_layer import read_output_layer, require_equ
 from bertscore_tm.losses.soft.predictions import (
     EncodedTokens,
     GeneratorVocabulary,
-    OutputVocabulary,
-    SoftTokens,
     encode_soft_tokens,
+    expand_to_pieces,
     find_likeliest,
     predict_from_hidden,
     predict_from_logits,
@@ -216,9 +215,10 @@ class SoftBERTScoreLoss(nn.Module):
             warn_if_misaligned(logits, target, content, self.ignore_index, vocabulary.excluded_ids)
         with torch.autocast(device_type=logits.device.type, enabled=False):
             tokens = predict_from_logits(logits, content, vocabulary, self._relax, self.temperature)
-            if self.bridge is not None and self.bridge.mode == "expand":
-                flat = logits.detach().flatten(0, 1)  # (batch * positions, vocabulary)
-                tokens = self._to_pieces(self.bridge, tokens, lambda rows: flat[rows], vocabulary)
+            if vocabulary.pieces is not None:
+                flat = logits.flatten(0, 1)  # (batch * positions, vocabulary)
+                likeliest = find_likeliest(lambda rows: flat[rows], content, vocabulary.excluded_ids)
+                tokens = expand_to_pieces(tokens, likeliest, vocabulary.pieces, vocabulary)
             candidates = encode_soft_tokens(tokens, self.encoder, vocabulary.encoder_weights)
             return self._score(candidates, references, included, return_components)
 
@@ -285,9 +285,12 @@ class SoftBERTScoreLoss(nn.Module):
             tokens, cross_entropy = predict_from_hidden(
                 hidden, content, layer, vocabulary, self.temperature, labels=labels, ignore_index=self.ignore_index
             )
-            if self.bridge is not None and self.bridge.mode == "expand":
+            if vocabulary.pieces is not None:
                 flat = hidden.flatten(0, 1)  # (batch * positions, features)
-                tokens = self._to_pieces(self.bridge, tokens, lambda rows: layer.logits(flat[rows], size), vocabulary)
+                likeliest = find_likeliest(
+                    lambda rows: layer.logits(flat[rows], size), content, vocabulary.excluded_ids
+                )
+                tokens = expand_to_pieces(tokens, likeliest, vocabulary.pieces, vocabulary)
             candidates = encode_soft_tokens(tokens, self.encoder, vocabulary.encoder_weights)
             result = self._score(candidates, references, included, return_components)
         if cross_entropy is None:
@@ -341,8 +344,8 @@ class SoftBERTScoreLoss(nn.Module):
         content = locate_label_content(target, allowed, self._vocabulary, size, self.ignore_index)
         if self.bridge is not None and self.bridge.mode != "identity":
             rows = [[i for i in row if i >= 0] for row in target.masked_fill(~content, -1).tolist()]
-            texts = [[text] for text in self.bridge.decode(rows)]
-            return content, content.any(1), self._encode_texts(texts, device)
+            texts = self.bridge.generator_tokenizer.batch_decode(rows, skip_special_tokens=True)
+            return content, content.any(1), self._encode_texts([[text] for text in texts], device)
         references = encode_reference_labels(target, content, vocabulary, self.encoder, self.cache_bytes)
         return content, content.any(1), references
 
@@ -353,18 +356,6 @@ class SoftBERTScoreLoss(nn.Module):
         if encoded.num_truncated:
             warn_user(describe_truncation(encoded.num_truncated, self.encoder.tokenizer.max_length, "target text"))
         return encoded
-
-    def _to_pieces(
-        self,
-        bridge: VocabularyBridge,
-        tokens: SoftTokens,
-        logits: Callable[[slice | Tensor], Tensor],
-        vocabulary: OutputVocabulary,
-    ) -> SoftTokens:
-        """Expand soft tokens through the bridge; ``logits`` returns those of some of the flattened positions."""
-        likeliest = find_likeliest(logits, tokens.content, vocabulary.excluded_ids)
-        pieces = None if self.weights.is_uniform else vocabulary.encoder_weights
-        return bridge.to_soft_tokens(tokens.embeddings, likeliest, tokens.content, tokens.weights, pieces)
 
     def _score(
         self, candidates: EncodedTokens, references: EncodedReferences, included: Tensor | None, return_components: bool

@@ -3,7 +3,3 @@
 Builds the table of the encoder's pieces of each of the generator's tokens, and measures how closely scores through it
 follow the metric. Knows tokenizers and tables, no loss.
 """
-
-from bertscore_tm.losses.soft.bridge.vocabulary import VocabularyBridge
-
-__all__ = ["VocabularyBridge"]

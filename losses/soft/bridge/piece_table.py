@@ -60,6 +60,10 @@ class PieceTable:
         options: dict[str, Any] = {"mode": "sum", "per_sample_weights": shares.to(values.dtype)}
         return torch.nn.functional.embedding_bag(pieces, values, offsets, include_last_offset=True, **options)
 
+    def average_weights(self, weights: Tensor) -> Tensor:
+        """Return the mean weight of each token's pieces, 0 without any, shape (vocabulary,)."""
+        return self.average(weights[:, None]).squeeze(1)
+
     @cached_property
     def _mean(self) -> tuple[Tensor, Tensor, Tensor]:
         """Start of each token among the entries with a share, their pieces and their shares."""
@@ -96,6 +100,11 @@ class PieceTable:
         position = torch.searchsorted(ends, place, right=True).clamp(max=tokens.shape[1] - 1)  # (batch, pieces)
         entry = (self.offsets[rows] - ends + counts).gather(1, position) + place
         return self.pieces[torch.where(is_piece, entry, 0)], position, is_piece
+
+    def has_encoder_ids(self, size: int) -> bool:
+        """Return whether the tokens have the ids of an encoder's pieces, of which there are ``size``."""
+        ids = self.single_pieces
+        return self.identity and ids is not None and torch.equal(ids, torch.arange(size, device=ids.device))
 
     @cached_property
     def single_pieces(self) -> Tensor | None:
