@@ -117,7 +117,7 @@ class FrozenEncoder:
         if forward_fn is not None:  # which takes ids
             family = replace(family, takes_embeddings=False)
         depth = None if forward_fn is not None else int(self.config.num_hidden_layers)
-        self._row = None if listed_as is None else catalog.layer_row(listed_as, depth)
+        self._listed = None if listed_as is None else catalog.layer_row(listed_as, depth)
         self.num_layers = self._resolve_layer(settings["num_layers"])
         self._backbone = Backbone(
             source,
@@ -184,36 +184,34 @@ class FrozenEncoder:
 
     def layer_number(self, num_layers: int) -> int:
         """Return the number, from 0, of a layer that the encoder returns; negative ones count from the model's last."""
-        layer = self._count_from_zero(num_layers)
-        if not 0 <= layer <= self.num_layers:
-            raise ValueError(f"num_layers={num_layers} is not one of the layers 0 to {self.num_layers} of {self!r}")
-        return layer
+        return self._count_from_zero(num_layers, self.num_layers, repr(self))
 
     def _resolve_layer(self, num_layers: int | None) -> int:
         """Return the number of the compared layer: by default the tuned one, or the last one with ``all_layers``."""
+        listed_layer = None if self._listed is None else self._listed[1]
         if self._forward_fn is not None:
             if self.all_layers:
                 raise ValueError("forward_fn returns one layer: all_layers=True is not possible with it")
-            default = 0 if self._row is None else self._row[1]
-            return default if num_layers is None else as_integer("num_layers", num_layers)
+            return (listed_layer or 0) if num_layers is None else as_integer("num_layers", num_layers)
         available = int(self.config.num_hidden_layers)
         if num_layers is None and self.all_layers:
             num_layers = available
         elif num_layers is None:
-            num_layers = catalog.tuned_layer(self.listed_name) if self._row is None else self._row[1]
-        layer = self._count_from_zero(num_layers)
-        if not 0 <= layer <= available:
-            raise ValueError(
-                f"{name_option('num_layers', num_layers)} does not exist: {self.name} has layers 0 to {available}"
-            )
+            num_layers = catalog.tuned_layer(self.listed_name) if listed_layer is None else listed_layer
+        layer = self._count_from_zero(num_layers, available, self.name)
         width = self.config.hidden_size
         if self.all_layers and getattr(self.config, "word_embed_proj_dim", width) != width:
             raise ValueError(f"the layers of {self.name} differ in width: choose one with num_layers, not all_layers")
         return layer
 
-    def _count_from_zero(self, num_layers: int) -> int:
+    def _count_from_zero(self, num_layers: int, highest: int, owner: str) -> int:
         number = as_integer("num_layers", num_layers)
-        return number + int(self.config.num_hidden_layers) + 1 if number < 0 else number
+        layer = number + int(self.config.num_hidden_layers) + 1 if number < 0 else number
+        if not 0 <= layer <= highest:
+            raise ValueError(
+                f"{name_option('num_layers', num_layers)} is not one of the layers 0 to {highest} of {owner}"
+            )
+        return layer
 
     @property
     def num_outputs(self) -> int:
@@ -223,8 +221,8 @@ class FrozenEncoder:
     @property
     def listed_name(self) -> str:
         """The name to look up in the published tables; ``listed_as``, or of a folder the name of its origin."""
-        if self._row is not None:
-            return self._row[0]
+        if self._listed is not None:
+            return self._listed[0]
         depth = int(getattr(self.config, "num_hidden_layers", 0))
         return catalog.name_of_copy(self.name, self.config.model_type, depth)
 
@@ -245,10 +243,11 @@ class FrozenEncoder:
 
     def process_hash(self) -> int:
         """Return a number that is equal for encoders of one process that give the same vectors."""
-        return hash((self._key(), self._forward_fn))
+        return hash((self._key, self._forward_fn))
 
+    @property
     def _key(self) -> Hashable:
-        """Return everything that token vectors depend on, besides the text and the device."""
+        """Everything that token vectors depend on, besides the text and the device."""
         layers = self.num_layers, self.all_layers
         return self._backbone.source, self._given_tokenizer, self._tokenizer_settings, self.dtype, *layers
 
@@ -366,7 +365,7 @@ class FrozenEncoder:
         device = torch.empty(0, dtype=torch.float32, device=device).device
         key = device, of_losses
         if key not in self._caches:
-            self._caches[key] = shared_cache((self._key(), of_losses), device)
+            self._caches[key] = shared_cache((self._key, of_losses), device)
         return self._caches[key]
 
     def backbone(self, device: torch.device | str) -> Any:
@@ -395,13 +394,10 @@ Encoder = FrozenEncoder | str | os.PathLike[str]
 def as_encoder(encoder: Encoder, *, single_layer: bool = False) -> FrozenEncoder:
     """Return the encoder that an ``encoder`` argument names; where one layer is compared, an encoder of one layer."""
     if not isinstance(encoder, FrozenEncoder):
-        kind = f"a {full_class_name(encoder)}"
-        if isinstance(getattr(encoder, "encoder", None), FrozenEncoder):
-            raise TypeError(f"encoder is {kind}: pass its .encoder")
         if not isinstance(encoder, str | os.PathLike):
             raise TypeError(
-                f"encoder must be a FrozenEncoder, or the name or folder of a model, got {kind}: wrap a ready model as "
-                f"FrozenEncoder(model, tokenizer)"
+                f"encoder must be a FrozenEncoder, or the name or folder of a model, got a {full_class_name(encoder)}: "
+                f"wrap a ready model as FrozenEncoder(model, tokenizer); of a metric or a loss, pass its .encoder"
             )
         encoder = FrozenEncoder(encoder)
     if single_layer and encoder.all_layers:

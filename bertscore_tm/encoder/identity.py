@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import count
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import nn
@@ -128,18 +128,13 @@ def hash_tokenizer(tokenizer: PreTrainedTokenizerBase) -> str:
     settings = {name: getattr(tokenizer, name, None) for name in _TOKENIZER_SETTINGS}
     parts: list[Any] = [type(tokenizer).__qualname__, settings, tokenizer.special_tokens_map, tokenizer.get_vocab()]
     if tokenizer.is_fast:
-        parts.append(_serialize_backend(tokenizer))
+        try:
+            serialized = json.loads(cast(Any, tokenizer).backend_tokenizer.to_str())
+            # Truncation and padding are what the latest call left in it.
+            parts.append({key: serialized[key] for key in serialized if key not in ("truncation", "padding")})
+        except Exception as error:
+            # A part of it is written in Python. The tokenizers package raises Exception itself.
+            if "cannot be serialized" not in str(error):
+                raise
+            parts.append(None)
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
-
-
-def _serialize_backend(tokenizer: Any) -> dict[str, Any] | None:
-    """Return the serialised form of a fast tokenizer; ``None`` if a part of it is written in Python."""
-    try:
-        serialized = tokenizer.backend_tokenizer.to_str()
-    except Exception as error:
-        # The tokenizers package raises Exception itself.
-        if "cannot be serialized" in str(error):
-            return None
-        raise
-    # Truncation and padding are what the latest call left in it.
-    return {key: value for key, value in json.loads(serialized).items() if key not in ("truncation", "padding")}

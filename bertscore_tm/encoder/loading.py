@@ -36,7 +36,7 @@ __all__ = [
     "resolve_tokenizer",
 ]
 
-# Tokens that tokenizers without words have besides the added ones, such as special tokens that are listed twice.
+# Tokens that tokenizers without words have besides the added ones, such as the mark of a word's start.
 _MOST_WITHOUT_WORDS = 16
 
 
@@ -101,16 +101,14 @@ def resolve_tokenizer(
     if isinstance(tokenizer, str | os.PathLike):
         name = os.fspath(tokenizer)
         return load_tokenizer(ModelSource.from_name(name), name)
-    return require_tokenizer(tokenizer, argument, "a tokenizer of transformers or its name")
+    return require_tokenizer(tokenizer, argument)
 
 
-def require_tokenizer(
-    tokenizer: Any, argument: str, allowed: str = "a tokenizer of transformers"
-) -> PreTrainedTokenizerBase:
+def require_tokenizer(tokenizer: Any, argument: str) -> PreTrainedTokenizerBase:
     """Return an argument that must be a tokenizer of transformers, with its files."""
     if not isinstance(tokenizer, PreTrainedTokenizerBase):
         raise TypeError(
-            f"{argument} must be {allowed}, got a {type(tokenizer).__name__}; "
+            f"{argument} must be a tokenizer of transformers, got a {type(tokenizer).__name__}; "
             f"wrap one of the tokenizers package with transformers.PreTrainedTokenizerFast(tokenizer_object=...)"
         )
     if not _has_vocabulary(tokenizer):
@@ -122,11 +120,7 @@ def require_tokenizer(
 
 def _has_vocabulary(tokenizer: PreTrainedTokenizerBase) -> bool:
     """Return whether a tokenizer has tokens besides special ones; transformers makes one without if files lack."""
-    added = tokenizer.added_tokens_decoder
-    if len(tokenizer) - len(added) > _MOST_WITHOUT_WORDS:  # the vocabulary itself may take long to list
-        return True
-    # Those of T5 and mBART still have the mark of a word's start.
-    return len(set(tokenizer.get_vocab().values()) - added.keys()) > 1
+    return len(tokenizer) - len(tokenizer.added_tokens_decoder) > _MOST_WITHOUT_WORDS
 
 
 @contextmanager
@@ -155,11 +149,10 @@ def _quiet_loading(what: str, name: str, location: str) -> Iterator[None]:
         tried, remedy = _describe_attempt(name, location)
         if "trust_remote_code" in str(error):
             remedy = f"To run the code that is stored with the model, pass {name_option('trust_remote_code', True)}"
+        cause = f"{type(error).__name__}: {error}"
         if type(error).__name__ == "UnpicklingError":
             # The message of torch advises to run any code that the file holds.
             cause = "a .bin file holds more than tensors, or is damaged; .safetensors files are safe"
-        else:
-            cause = f"{type(error).__name__}: {error}"
         raise OSError(f"could not load the {what} of {name!r}; tried {tried}. {remedy}. The cause: {cause}") from error
     finally:
         if has_progress_bar:

@@ -327,7 +327,7 @@ def test_pickle(encoder):
 def test_wrong_arguments(encoder):
     with pytest.raises(ValueError, match="mode='merge' is not one of 'auto', 'identity'"):
         VocabularyBridge(generator("words"), encoder, "merge")
-    with pytest.raises(TypeError, match="must be a tokenizer of transformers or its name, got a Tokenizer"):
+    with pytest.raises(TypeError, match="must be a tokenizer of transformers, got a Tokenizer"):
         VocabularyBridge(Tokenizer(models.BPE()), encoder)
 
 

@@ -70,5 +70,5 @@ def test_a_place_without_a_model_is_an_error_with_the_remedy(tmp_path, place, sa
     ],
 )
 def test_a_metric_in_place_of_its_encoder_is_named(encoder, use):
-    with pytest.raises(TypeError, match=r"encoder is a bertscore_tm\..*\.BERTScore: pass its \.encoder"):
+    with pytest.raises(TypeError, match=r"got a bertscore_tm\..*\.BERTScore: .*pass its \.encoder"):
         use(BERTScore(encoder))
