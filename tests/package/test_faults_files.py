@@ -100,12 +100,11 @@ def test_training_continues_when_samples_cannot_be_written(tiny, tmp_path):
     # The metrics of the same logger are smaller.
     with (
         limit_file_size(300),
-        pytest.warns(UserWarning, match="SampleLogger could not write val_samples of step") as said,
+        pytest.warns(UserWarning, match="SampleLogger could not write .*/val_samples_step") as said,
     ):
         found, found_score = train("full")
     own = [str(one.message) for one in said if "SampleLogger" in str(one.message)]
     assert len(own) == 2
-    assert "to the CSVLogger (" in own[0]
     assert "File too large; no file was written); training continues without it" in own[0]
     assert torch.equal(weights(found), weights(wanted))
     assert torch.equal(found_score, score)

@@ -7,14 +7,9 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoModel, PreTrainedTokenizerFast
 
 from bertscore_tm import FrozenEncoder
-from bertscore_tm.scoring.token_weights import token_weights
 from tests.support.models import randomised, tiny_config
 
 CANDIDATE, REFERENCE = "The weather is unbelievably cold today.", "It is freezing today, isn't it?"
-
-
-def weights_of(encoder, options):
-    return token_weights(encoder, options.get("idf", False))
 
 
 def text_labels(axis):

@@ -20,38 +20,13 @@ from tests.support.models import EVERY_FAMILY, KINDS, randomised, tiny_config, t
 WITH_SPECIALS = ("bert", "roberta", "gpt2", "llama", "t5", "mbart", "xlnet")
 
 
-def by_hand(model, tokenizer, text, layer=None):
-    """Vectors of all tokens from the Hugging Face model itself, and which tokens are special."""
+def by_hand(model, tokenizer, text):
+    """Vectors of all tokens from the Hugging Face model itself, and the places of those that are not special."""
     encoded = tokenizer(text, return_tensors="pt", return_special_tokens_mask=True)
     inner = model.get_encoder() if model.config.is_encoder_decoder else model
     with torch.no_grad():
-        output = inner(encoded.input_ids, attention_mask=encoded.attention_mask, output_hidden_states=True)
-    vectors = output.last_hidden_state[0] if layer is None else output.hidden_states[layer][0]
-    return vectors, [bool(special) for special in encoded.special_tokens_mask[0]]
-
-
-def expected_matches(own, other):
-    """Each content token's best similarity and its partner's number, cell by cell; -1 for special partners."""
-    (vectors, special), (others, other_special) = own, other
-    numbers = []
-    for is_special in other_special:
-        numbers.append(-1 if is_special else max(numbers, default=-1) + 1)
-    best, partners = [], []
-    for vector, is_special in zip(vectors, special, strict=True):
-        if not is_special:
-            row = [torch.cosine_similarity(vector, one, dim=0).item() for one in others]
-            best.append(max(row))
-            partners.append(numbers[row.index(max(row))])
-    return best, partners
-
-
-def content_similarities(own, other):
-    (vectors, special), (others, other_special) = own, other
-    return [
-        [torch.cosine_similarity(a, b, dim=0).item() for b, skip in zip(others, other_special, strict=True) if not skip]
-        for a, skip in zip(vectors, special, strict=True)
-        if not skip
-    ]
+        vectors = inner(encoded.input_ids, attention_mask=encoded.attention_mask).last_hidden_state[0]
+    return vectors, [place for place, special in enumerate(encoded.special_tokens_mask[0]) if not special]
 
 
 @pytest.mark.parametrize("family", WITH_SPECIALS)
@@ -63,13 +38,17 @@ def test_matches_and_similarities_equal_those_of_the_model(family, pairs):
     for candidate, reference in zip(pairs[0][:4], pairs[1][:4], strict=True):
         reference = " ".join(reference.split()[:8])
         alignment = compute_alignment(candidate, reference, encoder)
-        one, other = (by_hand(model, tokenizer, space + text) for text in (candidate, reference))
-        torch.testing.assert_close(
-            alignment.similarity, torch.tensor(content_similarities(one, other)), atol=2e-6, rtol=0
+        (vectors, places), (others, other_places) = (
+            by_hand(model, tokenizer, space + text) for text in (candidate, reference)
         )
-        for side, (own, its_other) in ((alignment.candidate, (one, other)), (alignment.reference, (other, one))):
-            best, partners = expected_matches(own, its_other)
-            assert side.best.tolist() == pytest.approx(best, abs=2e-6)
+        matrix = torch.cosine_similarity(vectors[:, None], others[None], dim=-1)  # (tokens, other tokens)
+        torch.testing.assert_close(alignment.similarity, matrix[places][:, other_places], atol=2e-6, rtol=0)
+        for side, rows, partner_places in (
+            (alignment.candidate, matrix[places], other_places),
+            (alignment.reference, matrix.T[other_places], places),
+        ):
+            partners = [partner_places.index(j) if j in partner_places else -1 for j in rows.argmax(1).tolist()]
+            assert side.best.tolist() == pytest.approx(rows.amax(1).tolist(), abs=2e-6)
             assert side.matches.tolist() == partners
             assert len(side.tokens) == len(side.joined) == len(side.weights) == len(side.shares) == len(partners)
             special_matches += partners.count(-1)
@@ -193,12 +172,12 @@ def test_any_text_can_be_read(family, text):
 )
 def test_tokens_of_other_scripts(family, text, tokens):
     tokenizer = TextTokenizer(tiny_model(family)[1], tiny_config(family))
-    found = split_for_display(text, tokenizer)
+    readable = split_for_display(text, tokenizer)
     # It depends on the tokenizer's training whether the space in front is a token.
-    assert found.tokens[-len(tokens) :] == tokens
-    assert len(found.tokens) - len(tokens) <= (text == "½")
+    assert readable.tokens[-len(tokens) :] == tokens
+    assert len(readable.tokens) - len(tokens) <= (text == "½")
     # Parts of a character are joined.
-    assert all(joined for token, joined in zip(found.tokens, found.joined, strict=True) if token[-1] in "₂₃₄")
+    assert all(joined for token, joined in zip(readable.tokens, readable.joined, strict=True) if token[-1] in "₂₃₄")
 
 
 def test_the_real_encoder_reads_words_as_they_are_written(encoder):
@@ -260,13 +239,17 @@ def test_bad_texts(encoder, candidate, reference, error, said):
         compute_alignment(candidate, reference, encoder)
 
 
-def test_bad_options(encoder, minilm):
-    with pytest.raises(ValueError, match="needs a single layer: pass num_layers="):
-        compute_alignment("a cat", "the cat", FrozenEncoder(minilm, all_layers=True))
-    with pytest.raises(ValueError, match="no baseline for language 'en'"):
-        align("a cat", "the cat", encoder, rescale=True)
-    with pytest.raises(ValueError, match="idf has no weight for token id"):
-        compute_alignment("a cat", "the cat", encoder, token_weights(encoder, {5: 1.0}))
+@pytest.mark.parametrize(
+    ("layers", "idf", "message"),
+    [
+        ({"all_layers": True}, False, "needs a single layer: pass num_layers="),
+        ({"num_layers": 5}, {5: 1.0}, "idf has no weight for token id"),
+    ],
+)
+def test_bad_options(minilm, layers, idf, message):
+    encoder = FrozenEncoder(minilm, **layers)
+    with pytest.raises(ValueError, match=message):
+        compute_alignment("a cat", "the cat", encoder, token_weights(encoder, idf))
 
 
 def test_a_prompt_shows_a_table(minilm):

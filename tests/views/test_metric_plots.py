@@ -37,11 +37,11 @@ def test_metric_plot_of_now(encoder, pairs, reduction):
 def test_metric_plot_of_several_values(encoder, pairs):
     metric = BERTScore(encoder)
     steps = [metric(pairs[0][i : i + 3], pairs[1][i : i + 3]) for i in range(0, 12, 3)]
-    own = Figure().subplots()
-    assert metric.plot(steps, ax=own)[1] is own
-    for name, values in lines_by_label(own).items():
+    axes = Figure().subplots()
+    assert metric.plot(steps, ax=axes)[1] is axes
+    for name, values in lines_by_label(axes).items():
         torch.testing.assert_close(values.float(), torch.stack([step[name] for step in steps]))
-    assert all(tick == int(tick) for tick in own.get_xticks())
+    assert all(tick == int(tick) for tick in axes.get_xticks())
     figure, ax = metric.plot(steps[1])
     plt.close(figure)
     assert lines_by_label(ax)["f1"].item() == pytest.approx(steps[1]["f1"].item())
@@ -60,11 +60,11 @@ def test_metric_plot_of_many_pairs(encoder, pairs, tmp_path):
     table.write_text("LAYER,P,R,F\n" + "".join(f"{layer},.5,.5,.5\n" for layer in range(6)))
     metric = BERTScore(encoder, reduction="none", rescale=table)
     metric.update(pairs[0][:60], pairs[1][60:120])
-    own = Figure().subplots()
-    figure, ax = metric.plot(ax=own)
-    assert (figure, ax) == (own.figure, own)
+    axes = Figure().subplots()
+    figure, ax = metric.plot(ax=axes)
+    assert (figure, ax) == (axes.figure, axes)
     lowest = min(score.min() for score in metric.compute().values())
-    assert own.get_ylim()[0] < lowest < 0
-    assert own.get_xlabel() == "pair"
+    assert axes.get_ylim()[0] < lowest < 0
+    assert axes.get_xlabel() == "pair"
     figure.canvas.draw()
-    assert no_overlap(text_labels(own.xaxis))
+    assert no_overlap(text_labels(axes.xaxis))
