@@ -8,6 +8,7 @@ import time
 import warnings
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from itertools import chain, product
 from typing import Any
 
@@ -21,7 +22,6 @@ from torchmetrics.utilities.prints import rank_zero_only
 from torchmetrics.wrappers import MetricTracker
 
 from bertscore_tm import BERTScore, FrozenEncoder
-from bertscore_tm.encoder.tokenization import TextTokenizer
 from bertscore_tm.functional import SCORES, bert_score
 from bertscore_tm.scoring.rescaling import LayerBaseline
 from tests.support.ranks import run_ranks, run_separate_ranks
@@ -111,58 +111,29 @@ def test_equals_one_process(minilm):
 # --- what is sent
 
 
-class Counted:
-    """Counts what this rank does: texts that it encodes, calls of the tokenizer, and collectives with their bytes."""
+def record_collectives() -> list[tuple[str, int]]:
+    """Record the name and the bytes of every collective of this rank from now on."""
+    calls: list[tuple[str, int]] = []
 
-    def __init__(self) -> None:
-        self.encoded: list[str] = []
-        self.tokenized = 0
-        self.collectives: list[str] = []
-        self.bytes = 0
-        encode, tokenize = FrozenEncoder.encode, TextTokenizer.__call__
-
-        def counted_encode(encoder: FrozenEncoder, given: Any, *args: Any, **kwargs: Any) -> Any:
-            self.encoded += list(given)
-            return encode(encoder, given, *args, **kwargs)
-
-        def counted_tokenize(tokenizer: TextTokenizer, given: Any) -> Any:
-            self.tokenized += 1
-            return tokenize(tokenizer, given)
-
-        FrozenEncoder.encode, TextTokenizer.__call__ = counted_encode, counted_tokenize
-        for name, position in (("all_gather", 1), ("all_reduce", 0)):
-            setattr(dist, name, self._counted(name, position))
-        for name in ("all_gather_into_tensor", "all_gather_object", "broadcast", "gather", "reduce", "send"):
-            setattr(dist, name, self._unexpected)
-
-    def _counted(self, name: str, position: int) -> Callable[..., Any]:
+    def record(name: str, position: int) -> Callable[..., Any]:
         function = getattr(dist, name)
 
-        def counted(*args: Any, **kwargs: Any) -> Any:
-            self.collectives.append(name)
-            self.bytes += args[position].numel() * args[position].element_size()
+        def recorded(*args: Any, **kwargs: Any) -> Any:
+            calls.append((name, args[position].numel() * args[position].element_size()))
             return function(*args, **kwargs)
 
-        return counted
+        return recorded
 
-    def _unexpected(self, *args: Any, **kwargs: Any) -> Any:
-        raise AssertionError("a collective that is not counted")
-
-    def by(self, metric: BERTScore, preds: list[str], target: list[Any], indices: list[int] | None) -> tuple[Any, ...]:
-        """Return the bytes and the collectives of ``compute``, and the texts that ``update`` encoded."""
-        self.encoded = []
-        metric.update(preds, target, indices=indices)
-        encoded, tokenized = list(self.encoded), self.tokenized
-        self.bytes, self.collectives = 0, []
-        metric.compute()
-        # What a rank holds after compute is its own share, of which nothing was encoded or tokenized again.
-        assert num_pairs(metric) == len(preds)
-        assert (self.encoded, self.tokenized) == (encoded, tokenized)
-        return self.bytes, self.collectives, encoded
+    for name, position in (("all_gather", 1), ("all_reduce", 0)):
+        setattr(dist, name, record(name, position))
+    for name in ("all_gather_into_tensor", "all_gather_object", "broadcast", "gather", "reduce", "send"):
+        # A call would be an error, as these are not counted.
+        setattr(dist, name, None)
+    return calls
 
 
 def count_all(rank: int, model: str, pairs: tuple[list[str], list[str]]) -> dict[Any, tuple[Any, ...]]:
-    counted = Counted()
+    calls = record_collectives()
     encoder = FrozenEncoder(model, num_layers=1)
     options: dict[str, dict[str, Any]] = {
         "mean": {},
@@ -175,11 +146,13 @@ def count_all(rank: int, model: str, pairs: tuple[list[str], list[str]]) -> dict
         preds, target = ([text * (3 if long else 1) for text in side[:count]] for side in pairs)
         # Two numbers in common, of which each is sent by both ranks before it is found to be the same.
         indices = [rank * (count - 2) + i for i in range(count)] if indexed else None
-        metric = BERTScore(encoder, cache_bytes=0, **settings)
-        bytes_sent, collectives, encoded = counted.by(metric, preds, target, indices)
-        # Each text of this rank once, unless another metric has just had the same batch.
-        assert sorted(encoded) in ([], sorted({*preds, *target}))
-        found[name, count, long, indexed] = bytes_sent, collectives
+        metric = BERTScore(encoder, **settings)
+        metric.update(preds, target, indices=indices)
+        calls.clear()
+        metric.compute()
+        # What a rank holds after compute is its own share.
+        assert num_pairs(metric) == count
+        found[name, count, long, indexed] = sum(size for _, size in calls), [call for call, _ in calls]
     return found
 
 
@@ -311,56 +284,40 @@ def test_as_in_training(minilm):
 
 # --- calls by hand
 
-# Calls after an update, and sync_on_compute; "again" is another update.
-CALLS = [
-    (calls, on_compute)
-    for on_compute in (True, False)
-    for calls in ("sync compute unsync compute", "sync compute compute", "sync sync unsync unsync compute")
-]
-CALLS += [("sync unsync again compute", False), ("sync unsync again compute", True), ("compute sync compute", True)]
+# Calls after an update; "again" is another update.
+CALLS = ["sync compute unsync compute", "sync compute compute", "sync sync unsync unsync compute"]
+CALLS += ["sync unsync again compute"]
 
 
-def try_calls(metric: Metric, calls: str, again: tuple[Any, ...]) -> list[tuple[str, Any]]:
+def gather_twice(tensor: Tensor, group: Any) -> list[Tensor]:
+    """Gather as if another rank had the same pairs."""
+    return [tensor, tensor]
+
+
+def try_calls(metric: Metric, calls: str, pair: tuple[Any, ...]) -> list[Any]:
     """Return what each call returned, or the type of its error."""
-    found = []
+    metric.update(*pair)
+    methods = {
+        "again": partial(metric.update, *pair),
+        "sync": partial(metric.sync, dist_sync_fn=gather_twice, distributed_available=lambda: True),
+    }
+    results: list[Any] = []
     for name in calls.split():
         try:
-            value = metric.update(*again) if name == "again" else getattr(metric, name)()
+            results.append(methods.get(name, getattr(metric, name, None))())
         except TorchMetricsUserError as error:
-            value = type(error)
-        found.append((name, value))
-    return found
+            results.append(type(error))
+    return results
 
 
-def synchronise_by_hand(rank: int, model: str, data: tuple[list[str], list[Any]]) -> dict[Any, Any]:
-    report = {}
-    for calls, on_compute in CALLS:
-        # Sums of powers of two, which name the pairs that are in them.
-        plain = SumMetric(sync_on_compute=on_compute)
-        plain.update(2.0**rank)
-        ours = BERTScore(FrozenEncoder(model, num_layers=LAYERS), reduction="none", sync_on_compute=on_compute)
-        ours.update(*part(data, [rank]))
-        found = [try_calls(plain, calls, (2.0 ** (rank + 2),)), try_calls(ours, calls, part(data, [rank + 2]))]
-        report[calls, on_compute] = found
-    return report
-
-
-def test_sync_and_compute_by_hand_as_in_torchmetrics(minilm):
-    reports = run_ranks(synchronise_by_hand, 2, minilm, texts(7)[False])
-    wanted = expected(FrozenEncoder(minilm, num_layers=LAYERS), False, [0, 1, 2, 3])["f1"]
-    for report in reports:
-        for calls, (plain, ours) in report.items():
-            for (name, sum_of_pairs), (_, scores) in zip(plain, ours, strict=True):
-                if isinstance(sum_of_pairs, Tensor):
-                    pairs = [pair for pair in (0, 2, 1, 3) if int(sum_of_pairs) >> pair & 1]
-                    torch.testing.assert_close(scores["f1"], wanted[pairs], atol=TOLERANCE, rtol=0)
-                else:
-                    assert scores == sum_of_pairs, (calls, name)
-    # As promised: all ranks' scores after sync, where compute does not synchronise by itself.
-    for report in reports:
-        assert report["sync compute compute", False][1][1][1]["f1"].shape == (2,)
-        assert report["sync sync unsync unsync compute", False][1][-1][1]["f1"].shape == (1,)
-        assert report["sync compute compute", True][1][1][1] is TorchMetricsUserError
+@pytest.mark.parametrize(("calls", "on_compute"), [*product(CALLS, (True, False)), ("compute sync compute", True)])
+def test_sync_and_compute_by_hand_as_in_torchmetrics(minilm, calls, on_compute):
+    settings: dict[str, Any] = {"dist_sync_fn": gather_twice, "distributed_available_fn": lambda: True}
+    settings["sync_on_compute"] = on_compute
+    counts = try_calls(SumMetric(**settings), calls, (1.0,))
+    metric = BERTScore(FrozenEncoder(minilm, num_layers=LAYERS), reduction="none", **settings)
+    for count, scores in zip(counts, try_calls(metric, calls, (["a cat"], ["the cat"])), strict=True):
+        assert len(scores["f1"]) == count if isinstance(count, Tensor) else scores == count
 
 
 # --- a rank whose other rank dies or is silent ends with an error and keeps its pairs

@@ -19,7 +19,6 @@ from torch import Tensor
 from torchmetrics import Metric, MetricCollection, SumMetric
 from torchmetrics.utilities.exceptions import TorchMetricsUserError
 from torchmetrics.wrappers import (
-    ClasswiseWrapper,
     MetricTracker,
     Running,
 )
@@ -264,16 +263,6 @@ def test_tracker(workshop):
     tracker.reset()
     tracker.update(*workshop.batch(kind(), EPOCHS[0]))
     assert tracker.compute()["f1"].item() == pytest.approx(expected["f1"][0], abs=TOLERANCE)
-
-
-def test_layers_by_name(workshop):
-    layers = [f"layer{layer}" for layer in range(LAYERS + 1)]
-    wrapped = ClasswiseWrapper(workshop.metric(kind(all_layers=True, component="f1")), layers, prefix="f1_")
-    wrapped.update(*workshop.batch(kind(), EPOCHS[0]))
-    expected = workshop.scores(kind(all_layers=True), EPOCHS[0])[2].double().mean(-1)
-    assert {name: value.item() for name, value in wrapped.compute().items()} == {
-        f"f1_{name}": pytest.approx(value, abs=TOLERANCE) for name, value in zip(layers, expected.tolist(), strict=True)
-    }
 
 
 def test_running_window(workshop):
