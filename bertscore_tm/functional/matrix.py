@@ -61,13 +61,12 @@ def score_matrix(
     """
     rows = as_documents(candidates, "candidates")
     columns = rows if references is None else as_documents(references, "references")
-    used_encoder = as_encoder(encoder, single_layer=True)
-    used_device = used_encoder.device
-    weights = token_weights(used_encoder, idf, columns, used_device)
+    used = as_encoder(encoder, single_layer=True)
+    weights = token_weights(used, idf, columns, used.device)
     row_places = {text: place for place, text in enumerate(dict.fromkeys(rows))}
     column_places = {text: place for place, text in enumerate(dict.fromkeys(columns))}
-    vectors = used_encoder.encode(list(row_places), used_device)
-    require_known(weights, vectors.ids, used_encoder.tokenizer)
+    vectors = used.encode(list(row_places), used.device)
+    require_known(weights, vectors.ids, used.tokenizer)
     num_truncated = vectors.num_truncated
     numbers = torch.arange(len(row_places), device="cpu")  # (rows,)
     scores = torch.zeros(len(SCORES), len(row_places), len(column_places), dtype=torch.float32, device="cpu")
@@ -75,24 +74,21 @@ def score_matrix(
     others = [text for text in column_places if text not in row_places]
     with tqdm(total=len(column_places), unit="text", disable=not verbose) as bar:
         if shared:
-            row_numbers = torch.tensor([row_places[text] for text in shared], dtype=torch.long, device="cpu")
+            shared_numbers = torch.tensor([row_places[text] for text in shared], dtype=torch.long, device="cpu")
             # A list with itself has each pair once.
-            shared_numbers = None if references is None else row_numbers
-            shared_scores = score_all_pairs(vectors, weights.table, numbers, shared_numbers)
-            scores[..., [column_places[text] for text in shared]] = shared_scores.cpu()  # (scores, rows, shared)
+            block = score_all_pairs(vectors, weights.table, numbers, None if references is None else shared_numbers)
+            scores[..., [column_places[text] for text in shared]] = block.cpu()  # (scores, rows, shared)
             bar.update(len(shared))
-        for step, _, encoded in encode_steps(TextPairs([], [[text] for text in others]), used_encoder, used_device):
-            require_known(weights, encoded.vectors.ids, used_encoder.tokenizer)
-            both = concatenate([vectors, encoded.vectors])
-            step_numbers = torch.arange(len(step), device="cpu") + len(row_places)
-            step_scores = score_all_pairs(both, weights.table, numbers, step_numbers)
-            scores[..., [column_places[others[i]] for i in step]] = (
-                step_scores.cpu()
-            )  # (scores, rows, texts of the step)
+        for step, _, encoded in encode_steps(TextPairs([], [[text] for text in others]), used, used.device):
+            require_known(weights, encoded.vectors.ids, used.tokenizer)
             num_truncated += encoded.vectors.num_truncated
+            step_numbers = torch.arange(len(step), device="cpu") + len(row_places)  # (texts of the step,)
+            both = concatenate([vectors, encoded.vectors])
+            block = score_all_pairs(both, weights.table, numbers, step_numbers)
+            scores[..., [column_places[others[i]] for i in step]] = block.cpu()  # (scores, rows, texts of the step)
             del both
             bar.update(len(step))
     if num_truncated:
-        warn_of_truncation(num_truncated, used_encoder.tokenizer.max_length)
+        warn_of_truncation(num_truncated, used.tokenizer.max_length)
     scores = scores[:, [row_places[text] for text in rows]][:, :, [column_places[text] for text in columns]]
     return dict(zip(SCORES, scores, strict=True))

@@ -16,7 +16,7 @@ from bertscore_tm.encoder import Encoder, FrozenEncoder, as_encoder
 from bertscore_tm.scoring.corpus import EncodedTexts, encode_steps
 from bertscore_tm.scoring.messages import warn_of_leftovers, warn_of_truncation
 from bertscore_tm.scoring.signature import score_signature
-from bertscore_tm.scoring.texts import TextPairs, as_documents, as_list
+from bertscore_tm.scoring.texts import TextPairs, as_documents, as_list, counted_references
 from bertscore_tm.scoring.token_weights import Idf, TokenWeights, WeightSource, require_known, token_weights
 from bertscore_tm.utilities.score_names import Component
 from bertscore_tm.utilities.settings import require_choice
@@ -180,7 +180,7 @@ def score_items(
     Returns:
         Scores per item, shape (candidates,), float32, on the CPU, and the number of texts that were truncated.
     """
-    scores: list[Tensor] = [torch.zeros(0, dtype=torch.float32, device="cpu")] * len(items)
+    scores: dict[int, Tensor] = {}
     truncated: set[str] = set()
     weights = weights.to(device)
     # An item is a step's smallest part, as a candidate with its references is in a corpus.
@@ -193,7 +193,7 @@ def score_items(
             scores[i] = _score_item(items[i], encoded, weights, component, references_reduce)
         if progress is not None:
             progress(len(step))
-    return scores, len(truncated)
+    return [scores[i] for i in range(len(items))], len(truncated)
 
 
 def order_candidates(scores: Tensor) -> Tensor:
@@ -226,7 +226,7 @@ def _check_items(candidates: Any, references: Any, weights: Any) -> list[Item]:
             noun = "candidate" if item_references is None else "reference"
             item_weights = _check_weights(weight_lists[i], f"weights[{i}]", noun, len(item_references or texts))
         if item_references is not None and len(item_references) > 1:
-            indices = [j for j, text in enumerate(item_references) if text.strip()] or [0]
+            indices = counted_references(item_references)
             item_references = [item_references[j] for j in indices]
             item_weights = None if item_weights is None else item_weights[indices]
         items.append(Item(texts, item_references, item_weights))

@@ -74,29 +74,10 @@ class Baseline:
             OSError: the file cannot be read.
             ValueError: it is malformed.
         """
-        return cls.parse(Path(path).read_bytes(), Path(path).name)
-
-    @classmethod
-    def parse(cls, content: bytes, name: str) -> Baseline:
-        r"""Read a table from the contents of a file.
-
-        Args:
-            content: the contents.
-            name: name of the file.
-
-        Returns:
-            The baseline.
-
-        Raises:
-            ValueError: it is malformed.
-
-        Example:
-            >>> str(Baseline.parse(b"LAYER,P,R,F\n0,0.1,0.2,0.3", "mine.csv"))
-            'mine.csv#4057e5a0'
-        """
-        table = catalog.parse_baseline(content.decode("utf-8"), name)
-        header = next(csv.reader(content.decode("utf-8").splitlines()))
-        comment = _COMMENT.search(header[-1])
+        content, name = Path(path).read_bytes(), Path(path).name
+        text = content.decode("utf-8")
+        table = catalog.parse_baseline(text, name)
+        comment = _COMMENT.search(next(csv.reader(text.splitlines()))[-1])
         return cls(table, name, hashlib.sha256(content).hexdigest()[:8], "" if comment is None else comment["model"])
 
     def rows(self, layers: range) -> Tensor:

@@ -15,6 +15,7 @@ __all__ = [
     "as_documents",
     "as_list",
     "as_text_pairs",
+    "counted_references",
     "describe_given",
     "omit_blank",
 ]
@@ -50,8 +51,8 @@ class TextPairs:
         restored = best_reference.clone()
         for i, references in enumerate(self.references):
             if len(references) > 1:
-                indices = [j for j, text in enumerate(references) if text.strip()] or [0]
-                restored[:, i] = torch.tensor(indices, dtype=torch.long, device="cpu")[best_reference[:, i]]
+                indices = torch.tensor(counted_references(references), dtype=torch.long, device="cpu")
+                restored[:, i] = indices[best_reference[:, i]]
         return restored
 
 
@@ -62,7 +63,12 @@ def omit_blank(references: Sequence[str]) -> list[str]:
         >>> omit_blank(["a cat", "", " "]), omit_blank(["", " "])
         (['a cat'], [''])
     """
-    return [text for text in references if text.strip()] or list(references[:1])
+    return [references[i] for i in counted_references(references)]
+
+
+def counted_references(references: Sequence[str]) -> list[int]:
+    """Return the indices of the references that are not blank; of blank ones alone the first."""
+    return [i for i, text in enumerate(references) if text.strip()] or [*range(len(references))][:1]
 
 
 def as_text_pairs(

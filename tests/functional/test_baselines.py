@@ -131,9 +131,10 @@ def test_models_without_a_hash_are_compared_by_name(named, is_same):
 
 
 @pytest.mark.parametrize("model", ["a,b", 'a"b', "with space # sign"])
-def test_names_that_csv_quotes_are_read_back(model):
+def test_names_that_csv_quotes_are_read_back(model, tmp_path):
     rows = torch.tensor([[0.25, 0.5, 0.375]], dtype=torch.float64)
-    baseline = Baseline.parse(MeasuredBaseline(rows, rows, 2, 2, 0, "", model).to_csv().encode(), "table.csv")
+    (tmp_path / "table.csv").write_text(MeasuredBaseline(rows, rows, 2, 2, 0, "", model).to_csv())
+    baseline = Baseline.read(tmp_path / "table.csv")
     assert baseline.model == model
     assert torch.equal(baseline.table, rows)
 
