@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import os
+import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
+from inspect import Parameter, signature
 from typing import Any
 
 import lightning.pytorch as pl
+import numpy as np
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel, register_fsdp_forward_method
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils.rnn import pad_sequence
-from transformers import PreTrainedTokenizerBase
+from transformers import GenerationMixin, PreTrainedTokenizerBase
 
 from bertscore_tm.callbacks.corpus_warnings import warn_once
-from bertscore_tm.callbacks.generator_state import isolate_random_state, list_input_names
 from bertscore_tm.callbacks.trainer import is_of_class
 from bertscore_tm.encoder import Encoder, as_encoder
 from bertscore_tm.encoder.loading import resolve_tokenizer
@@ -33,11 +35,25 @@ __all__ = [
     "Generate",
     "HuggingFaceGenerate",
     "Seq2SeqGenerate",
+    "isolate_random_state",
     "isolate_training_state",
 ]
 
 Generate = Callable[[pl.LightningModule, Any], tuple[Sequence[str], Sequence[str] | Sequence[Sequence[str]]]]
 """Function of a LightningModule and a batch that returns generated texts and their references."""
+
+
+@contextmanager
+def isolate_random_state(device: torch.device) -> Generator[None, None, None]:
+    """Run a block and restore the random states of Python, NumPy, torch and, if on one, of all CUDA devices."""
+    python_state, numpy_state = random.getstate(), np.random.get_state()
+    devices = range(torch.cuda.device_count()) if device.type == "cuda" else []
+    try:
+        with torch.random.fork_rng(devices=devices):
+            yield
+    finally:
+        random.setstate(python_state)
+        np.random.set_state(numpy_state)
 
 
 @contextmanager
@@ -195,7 +211,7 @@ class Seq2SeqGenerate(HuggingFaceGenerate):
         return self._decode(batch["input_ids"])
 
     def _generate(self, model: Any, batch: Mapping[str, Any], options: dict[str, Any]) -> list[str]:
-        names = list_input_names(model)
+        names = _list_input_names(model)
         inputs = {
             key: value
             for key, value in batch.items()
@@ -315,6 +331,22 @@ def _find_generator(pl_module: pl.LightningModule, path: str) -> Any:
             f"model= with the dotted path of the model, or a function as generate="
         )
     return model
+
+
+def _list_input_names(model: nn.Module) -> set[str] | None:
+    """Return the names of the inputs that a model takes; ``None`` where it takes any.
+
+    ``forward(*args, **kwargs)`` of a wrapper, or of a subclass, does not name them: those of the wrapped Hugging Face
+    model and of its base classes are included.
+    """
+    wrapped = next((part for part in model.modules() if isinstance(part, GenerationMixin)), None)
+    parameters_of_forward = signature(model.forward).parameters.values()
+    if wrapped is None and any(p.kind is Parameter.VAR_KEYWORD for p in parameters_of_forward):
+        return None
+    bases = () if wrapped is None else type(wrapped).__mro__
+    forwards = [vars(base)["forward"] for base in bases if "forward" in vars(base)]
+    parameters = [*parameters_of_forward, *(p for forward in forwards for p in signature(forward).parameters.values())]
+    return {p.name for p in parameters if p.kind not in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)} - {"self"}
 
 
 @contextmanager

@@ -89,10 +89,8 @@ class LoaderScores:
 
     def mark_seen(self, indices: Sequence[int]) -> list[bool]:
         """Return whether this rank has read each example before, and remember the examples."""
-        repeated = []
-        for index in indices:
-            repeated.append(index in self._seen)
-            self._seen.add(index)
+        repeated = [index in self._seen or index in indices[:i] for i, index in enumerate(indices)]
+        self._seen.update(indices)
         return repeated
 
     def update(self, batch: ScoredBatch, *, hold: bool) -> None:

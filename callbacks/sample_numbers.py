@@ -26,7 +26,6 @@ __all__ = [
     "find_value",
     "get_sample_orders",
     "has_random_order",
-    "is_tensor_parallel_replica",
     "read_indices",
 ]
 
@@ -69,14 +68,13 @@ def get_sample_orders(trainer: pl.Trainer) -> list[SampleOrder]:
 
 
 def _get_sample_order(loader: Any, world_size: int) -> SampleOrder:
-    if not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset):
-        data = loader.dataset if isinstance(loader, DataLoader) else loader
+    data = getattr(loader, "dataset", loader)
+    if not isinstance(loader, DataLoader) or isinstance(data, IterableDataset):
         raise _unknown_order(f"{type(data).__name__}, which is read in order", world_size)
-    batch_sampler, sampler = loader.batch_sampler, _get_sampler(loader)
-    if type(batch_sampler) not in (BatchSampler, type(None)):
-        raise _unknown_order(type(batch_sampler).__name__, world_size)
-    if type(sampler) is not DistributedSampler:
-        raise _unknown_order(type(sampler).__name__, world_size)
+    sampler = _get_sampler(loader)
+    for part, expected in ((loader.batch_sampler, (BatchSampler, type(None))), (sampler, (DistributedSampler,))):
+        if type(part) not in expected:
+            raise _unknown_order(type(part).__name__, world_size)
     numbers: list[int] = list(sampler)
     size = len(loader.dataset)  # type: ignore[arg-type]
     repeated = [sampler.rank + i * sampler.num_replicas >= size for i in range(len(numbers))]
@@ -134,9 +132,3 @@ def has_random_order(trainer: pl.Trainer, dataloader_idx: int) -> bool:
         and isinstance(_get_sampler(loader), random)
         for loader in loaders
     )
-
-
-def is_tensor_parallel_replica(pl_module: pl.LightningModule) -> bool:
-    """Return whether the first rank of this one's tensor-parallel group gets the same batches and counts them."""
-    mesh = pl_module.device_mesh
-    return mesh is not None and bool(mesh["tensor_parallel"].get_local_rank() > 0)

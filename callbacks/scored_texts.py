@@ -15,7 +15,7 @@ from lightning.fabric.utilities.cloud_io import get_filesystem
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from torch import Tensor
 
-from bertscore_tm.callbacks.generator_state import isolate_random_state
+from bertscore_tm.callbacks.generation import isolate_random_state
 from bertscore_tm.callbacks.loader_scores import ScoredBatch, ScoredLoader
 from bertscore_tm.callbacks.scoring import BERTScoreCallback, TextListener
 from bertscore_tm.callbacks.trainer import count_scored_loaders, count_steps, find_callbacks, gather_objects
@@ -66,27 +66,17 @@ class TextCollector(TextListener):
         metric: BERTScore,
         loader: ScoredLoader,
     ) -> Any:
-        """Write the texts of a dataloader; called on all ranks.
-
-        Args:
-            trainer: the running trainer.
-            texts: texts of this rank by the number of the example.
-            scores: precision, recall and F1 of the pairs of all ranks, in the order of the examples' numbers.
-            metric: the metric that computed the scores.
-            loader: the dataloader.
-        """
+        """Write this rank's texts by the number of the example; ``metric`` computed the ``scores`` of all ranks."""
 
     def get_inputs(self, scorer: BERTScoreCallback, scored: ScoredBatch) -> Sequence[str] | None:
         """Return the inputs of a batch as texts. Default: ``None``."""
         return None
 
     def on_validation_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Start to keep texts."""
-        self._texts = _empty_texts(trainer)
+        """Start to keep the texts of each dataloader, except in the sanity check."""
+        self._texts = [] if trainer.sanity_checking else [{} for _ in range(count_scored_loaders(trainer))]
 
-    def on_test_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Start to keep texts."""
-        self._texts = _empty_texts(trainer)
+    on_test_epoch_start = on_validation_epoch_start
 
     def on_texts_scored(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, scorer: BERTScoreCallback, scored: ScoredBatch
@@ -143,11 +133,6 @@ class TextCollector(TextListener):
                 f"{', '.join(map(repr, scorers))}: pass one of these names"
             )
         return scorers[name], name
-
-
-def _empty_texts(trainer: pl.Trainer) -> list[dict[int, ExampleTexts]]:
-    """Return a dictionary for each dataloader of a run whose texts are kept; none in the sanity check."""
-    return [] if trainer.sanity_checking else [{} for _ in range(count_scored_loaders(trainer))]
 
 
 class ScoredTextWriter(TextCollector):

@@ -25,13 +25,7 @@ from bertscore_tm.callbacks.loader_scores import (
     compute_metric,
     flatten_metrics,
 )
-from bertscore_tm.callbacks.sample_numbers import (
-    SampleOrder,
-    get_sample_orders,
-    has_random_order,
-    is_tensor_parallel_replica,
-    read_indices,
-)
+from bertscore_tm.callbacks.sample_numbers import SampleOrder, get_sample_orders, has_random_order, read_indices
 from bertscore_tm.callbacks.trainer import (
     count_scored_loaders,
     find_callbacks,
@@ -160,8 +154,8 @@ class BERTScoreCallback(Callback):
         super().__init__()
         self.metric = metric
         self.metrics = flatten_metrics(metric, name)
-        if max_batches is not None and max_batches < 1:
-            raise ValueError(f"max_batches must be at least 1, got {max_batches}; remove the callback to score nothing")
+        if max_batches is not None:
+            require_at_least("max_batches", max_batches, 1)
         require_at_least("every_n_validations", every_n_validations, 1)
         require_at_least("first_validation", first_validation, 1)
         if generate is not None and not callable(generate):
@@ -198,12 +192,6 @@ class BERTScoreCallback(Callback):
                 "BERTScoreCallback scores the validation loop, but this run has no validation: define "
                 "validation_step, pass validation data, and keep limit_val_batches above 0"
             )
-        if stage in ("validate", "test"):
-            limit = "limit_val_batches" if stage == "validate" else "limit_test_batches"
-            if getattr(trainer, limit) == 0:
-                raise MisconfigurationException(
-                    f"BERTScoreCallback has no batches to score with {limit}=0: raise it, or remove the callback"
-                )
         for name in self.metrics:
             count = sum(name in callback.metrics for callback in find_callbacks(trainer, BERTScoreCallback))
             if count > 1:
@@ -231,7 +219,7 @@ class BERTScoreCallback(Callback):
             restart_validation(trainer)
             past_first = self._validations + 1 - self.first_validation
             self.is_scoring = past_first >= 0 and past_first % self.every_n_validations == 0
-            self.num_scored_validations = past_first // self.every_n_validations + 1
+            self.num_scored_validations = max(0, past_first // self.every_n_validations + 1)
 
     on_test_start = on_validation_start
 
@@ -280,8 +268,17 @@ class BERTScoreCallback(Callback):
             return
         loader = self._loaders[dataloader_idx]
         preds, target = self._get_texts(trainer, pl_module, outputs, batch)
-        numbers, repeated = self._number_examples(loader, batch, outputs, len(preds))
-        if is_tensor_parallel_replica(pl_module):
+        if self.index_key is not None:
+            numbers = read_indices(self.index_key, batch, outputs, len(preds))
+            repeated = loader.mark_seen(numbers)
+        elif loader.order is not None:
+            numbers, repeated = loader.order.select_batch(loader.num_pairs, len(preds))
+        else:
+            numbers = list(range(loader.num_pairs, loader.num_pairs + len(preds)))
+            repeated = [False] * len(preds)
+        mesh = pl_module.device_mesh
+        # The ranks of a tensor-parallel group read the same batches; the first one counts them.
+        if mesh is not None and mesh["tensor_parallel"].get_local_rank() > 0:
             repeated = [True] * len(preds)
         scored = ScoredBatch(batch, outputs, preds, target, numbers, repeated, dataloader_idx, loader.has_numbers)
         if not all(repeated):
@@ -359,17 +356,6 @@ class BERTScoreCallback(Callback):
         if num_loaders == 1:
             return ""
         return f"_{self.loader_names[dataloader_idx]}" if self.loader_names else f"_dataloader_idx_{dataloader_idx}"
-
-    def _number_examples(
-        self, loader: LoaderScores, batch: Any, outputs: Any, count: int
-    ) -> tuple[list[int], list[bool]]:
-        """Return the numbers of the examples of a batch, and whether this rank knows that they are duplicates."""
-        if self.index_key is not None:
-            indices = read_indices(self.index_key, batch, outputs, count)
-            return indices, loader.mark_seen(indices)
-        if loader.order is not None:
-            return loader.order.select_batch(loader.num_pairs, count)
-        return list(range(loader.num_pairs, loader.num_pairs + count)), [False] * count
 
     def _get_texts(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any

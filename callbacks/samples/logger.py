@@ -8,7 +8,6 @@ from typing import Any
 import lightning.pytorch as pl
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.loggers import Logger
-from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
 from bertscore_tm.callbacks.generation import HuggingFaceGenerate
@@ -21,6 +20,7 @@ from bertscore_tm.callbacks.trainer import count_steps, is_training_validation
 from bertscore_tm.metric import BERTScore
 from bertscore_tm.scoring.token_weights import TokenWeights
 from bertscore_tm.utilities.settings import require_at_least
+from bertscore_tm.utilities.user_warnings import warn_user
 from bertscore_tm.views import Alignment, require_matplotlib
 
 __all__ = ["SampleLogger", "align_with_closest", "choose_samples"]
@@ -93,7 +93,6 @@ class SampleLogger(TextCollector):
         self.follow = list(follow)
         self.every_n_validations = every_n_validations
         self.writer = writer
-        self._unseen: set[int] = set()
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Check that the trainer has a BERTScoreCallback, and that pictures can be drawn."""
@@ -146,22 +145,6 @@ class SampleLogger(TextCollector):
             )
         return list(inputs)
 
-    def on_run_scored(
-        self,
-        trainer: pl.Trainer,
-        pl_module: pl.LightningModule,
-        scorer: BERTScoreCallback,
-        loaders: Sequence[ScoredLoader],
-    ) -> None:
-        """Write the samples."""
-        is_active = bool(self._texts) and scorer is self.find_scorer(trainer)[0]
-        self._unseen = set(self.follow) if is_active else set()
-        super().on_run_scored(trainer, pl_module, scorer, loaders)
-        if self._unseen:
-            rank_zero_warn(
-                f"SampleLogger got follow={self.follow}, but this run did not score the examples {sorted(self._unseen)}"
-            )
-
     def write_loader(
         self,
         trainer: pl.Trainer,
@@ -174,10 +157,12 @@ class SampleLogger(TextCollector):
         folder = trainer.log_dir or trainer.default_root_dir  # a collective call
         weights = metric.token_weights() if self.num_alignments else None  # a collective call
         texts = gather_texts(trainer, texts)
-        self._unseen -= texts.keys()
         if not trainer.is_global_zero or trainer.fast_dev_run:  # type: ignore[attr-defined]
             return
         key = f"{loader.stage}_samples" if self.name is None else f"{loader.stage}_{self.name}_samples"
+        unseen = sorted(set(self.follow) - texts.keys())
+        if unseen:
+            warn_user(f"SampleLogger got follow={self.follow}, but {key}{loader.suffix} is without examples {unseen}")
         samples, pictures, numbers = [], {}, list(texts)
         chosen = choose_samples(scores["f1"], self.num_examples)
         chosen["followed"] = [numbers.index(number) for number in self.follow if number in texts]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-
 import pytest
 
 # Imports of seconds are inside functions, as in the conftest.py above.
@@ -30,14 +28,3 @@ def shallow(minilm):
     from tests.support.callback_runs import LAYER
 
     return FrozenEncoder(minilm, num_layers=LAYER)
-
-
-@pytest.fixture
-def said(caplog):
-    """Function that returns the log messages of early stopping so far."""
-    logger = logging.getLogger("lightning.pytorch")
-    before, logger.propagate = logger.propagate, True
-    name = "lightning.pytorch.callbacks.early_stopping"
-    with caplog.at_level(logging.INFO, name):
-        yield lambda: [record.getMessage() for record in caplog.records if record.name == name]
-    logger.propagate = before

@@ -5,15 +5,17 @@ from __future__ import annotations
 import copy
 import inspect
 import warnings
+from contextlib import nullcontext
 
 import pytest
+import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from lightning.pytorch.callbacks.early_stopping import EarlyStoppingReason
 
 from bertscore_tm import BERTScore
 from bertscore_tm.callbacks import BERTScoreCallback, BERTScoreEarlyStopping
-from tests.support.lightning_modules import Logs, Quality, Record, chooser, trainer
+from tests.support.lightning_modules import Logs, Quality, Record, chooser, loader, trainer
 
 # Runs of a few epochs need a small patience.
 pytestmark = pytest.mark.filterwarnings("ignore:patience=[12] tends to stop too early")
@@ -55,23 +57,16 @@ def test_old_values_burn_patience_in_lightning_and_not_here(tmp_path):
     assert stopping.best_score.item() == pytest.approx(0.8)
 
 
-@pytest.mark.parametrize(
-    ("hook", "lightnings", "ours"),
-    [
-        ("on_train_epoch_end", (4, 5), (6, 1)),  # the third and fourth epochs log nothing
-        ("on_train_end", (6, 1), (6, 0)),
-    ],
-)
-def test_old_values_do_not_count_where_a_subclass_checks_either(tmp_path, hook, lightnings, ours):
-    """The check is moved, as in Lightning's guide, and made twice."""
+def test_old_values_do_not_count_where_a_subclass_checks_twice_elsewhere(tmp_path):
+    """The check is moved, as in Lightning's guide; the third and fourth epochs log nothing."""
 
     def check(self, trainer, pl_module):
         self._run_early_stopping_check(trainer)
         self._run_early_stopping_check(trainer)
 
-    for kind, expected in ((EarlyStopping, lightnings), (BERTScoreEarlyStopping, ours)):
-        moved = type("Moved", (kind,), {"on_validation_end": lambda self, trainer, pl_module: None, hook: check})
-        stopping = moved("val_bertscore_f1", mode="max", patience=4, check_on_train_epoch_end=False)
+    for kind, expected in ((EarlyStopping, (4, 5)), (BERTScoreEarlyStopping, (6, 1))):
+        hooks = {"on_validation_end": lambda *args: None, "on_train_epoch_end": check}
+        stopping = type("Moved", (kind,), hooks)("val_bertscore_f1", mode="max", patience=4)
         module = fitted(tmp_path, stopping, [0.5, 0.6, None, None, None, 0.5])
         assert (module.epochs, stopping.wait_count) == expected
 
@@ -97,17 +92,14 @@ def test_a_small_patience_for_bertscore_warns_once(monitor, patience):
         copy.deepcopy(BERTScoreEarlyStopping(monitor, patience=patience))
     (warning,) = caught
     assert (warning.category, warning.filename) == (UserWarning, __file__)
-    assert str(warning.message) == (
-        f"patience={patience} tends to stop too early: the F1 of generated texts often falls for a few validations "
-        f"before it rises. Use patience=5, and keep the best model with "
-        f"ModelCheckpoint(monitor={monitor!r}, mode='max')"
-    )
+    assert str(warning.message).startswith(f"patience={patience} tends to stop too early")
+    assert str(warning.message).endswith(f"ModelCheckpoint(monitor={monitor!r}, mode='max')")
 
 
 @pytest.mark.filterwarnings("error")
-def test_a_larger_patience_or_another_key_does_not_warn():
-    for arguments in ({}, {"patience": 3}, {"monitor": "val_loss", "mode": "min", "patience": 1}):
-        BERTScoreEarlyStopping(**arguments)
+@pytest.mark.parametrize("arguments", [{}, {"patience": 3}, {"monitor": "val_loss", "mode": "min", "patience": 1}])
+def test_a_larger_patience_or_another_key_does_not_warn(arguments):
+    BERTScoreEarlyStopping(**arguments)
 
 
 @pytest.mark.parametrize(
@@ -130,29 +122,21 @@ def test_a_resumed_run_stops_where_an_unbroken_one_does(tmp_path, values, first,
     assert resumed.state_dict() == unbroken.state_dict()
 
 
-class NoValidation(Logs):
-    validation_step = None
-
-
-@pytest.mark.parametrize("kind", [Logs, NoValidation])
-@pytest.mark.parametrize(("check", "strict"), [(False, True), (False, False), (True, True)])
-def test_missing_validation_is_an_error(tmp_path, kind, check, strict):
-    stopping = BERTScoreEarlyStopping("score", check_on_train_epoch_end=check, strict=strict, patience=1)
-    module = kind([0.5, 0.5, 0.5], key="score", hook="training_step")
-    run = trainer(tmp_path, [stopping], max_epochs=3, limit_val_batches=0 if kind is Logs else 1.0)
-    if check is False and strict:
-        said = r"'score' is checked after validation, but this run has no validation.*=True"
-        with pytest.raises(MisconfigurationException, match=said):
-            run.fit(module)
-        assert module.epochs == 0
-    else:
-        # Where a missing key is allowed, so is a missing check.
+@pytest.mark.parametrize(
+    ("arguments", "epochs"),
+    [({}, 0), ({"strict": False}, 3), ({"check_on_train_epoch_end": True}, 2)],
+)
+@pytest.mark.parametrize("has_step", [True, False])
+def test_missing_validation_is_an_error(tmp_path, has_step, arguments, epochs):
+    module = Logs([0.5, 0.5, 0.5], hook="training_step")
+    stopping = BERTScoreEarlyStopping(patience=1, **arguments)
+    if not has_step:
+        module.validation_step = None
+    run = trainer(tmp_path, [stopping], max_epochs=3, limit_val_batches=0 if has_step else 1.0)
+    said = r"'val_bertscore_f1' is checked after validation, but this run has no validation.*=True"
+    with nullcontext() if arguments else pytest.raises(MisconfigurationException, match=said):
         run.fit(module)
-        assert module.epochs == (3 if check is False else 2)
-
-
-def test_runs_without_training_need_no_validation_of_a_training(tmp_path):
-    trainer(tmp_path, [BERTScoreEarlyStopping()]).validate(Logs([0.5]), verbose=False)
+    assert module.epochs == epochs
 
 
 @pytest.mark.parametrize("order", [1, -1])
@@ -170,9 +154,83 @@ def test_with_the_scores_of_the_callback(pairs, encoder, tmp_path, order):
     assert checkpoint.best_model_path.endswith("epoch=1.ckpt")
 
 
-def test_a_second_validation_run_does_not_count(tmp_path):
+def test_other_runs_neither_need_a_validation_nor_count(tmp_path):
     stopping, module = BERTScoreEarlyStopping(patience=1), Logs([0.5, 0.6])
     run = trainer(tmp_path, [stopping])
+    run.validate(module, verbose=False)
     run.fit(module)
     run.validate(module, verbose=False)
     assert stopping.wait_count == 0
+
+
+# Equal to Lightning's callback where every check sees a new value.
+
+
+class Script(Logs):
+    """Logs the next value whenever the hook runs; an epoch has four steps."""
+
+    times = 0
+
+    def log_value(self, hook):
+        if hook == self.hook and not self.trainer.sanity_checking:
+            self.log(self.key, torch.tensor(float(self.values[min(self.times, len(self.values) - 1)])))
+            self.times += 1
+
+    def train_dataloader(self):
+        return loader(4, batch_size=1)
+
+    def val_dataloader(self):
+        return loader(1)
+
+
+def state(stopping):
+    return {name: value.item() if torch.is_tensor(value) else value for name, value in stopping.state_dict().items()}
+
+
+STEP, TRAINED, VALIDATED = "training_step", "on_train_epoch_end", "on_validation_epoch_end"
+AFTER = {"check_on_train_epoch_end": False}
+# name: (values, arguments of the callback, hook that logs, arguments of the trainer, whether it stops)
+SITUATIONS = {
+    "training steps": ([5, 4, 3, 4, 3, 4, 3, 5] * 4, {"patience": 2}, STEP, {}, True),
+    "steps, after validation": ([4] * 4 + [5, 5, 6, 6] * 4, {"patience": 1} | AFTER, STEP, {}, True),
+    "no validation": ([5, 6, 7, 8], {"patience": 2}, TRAINED, {"limit_val_batches": 0}, True),
+    "after each batch": ([5, 4, 4, 4, 1], {"patience": 2}, VALIDATED, {"val_check_interval": 1}, True),
+    "sanity": ([5, 6, 7], {"patience": 2}, "validation_step", {"num_sanity_val_steps": 1}, True),
+    "trial run": ([5, NAN], {}, VALIDATED, {"fast_dev_run": True}, False),
+    "lenient": ([5], {"monitor": "other", "strict": False}, VALIDATED, {"max_epochs": 2}, False),
+}
+
+
+@pytest.mark.parametrize("name", SITUATIONS)
+def test_run_equals_that_of_lightning(tmp_path, name):
+    values, arguments, hook, options, stops = SITUATIONS[name]
+    # Lightning's defaults that differ from ours.
+    settings = {"monitor": "key", "mode": "min", "patience": 3, "check_on_train_epoch_end": None} | arguments
+    outcomes = []
+    for kind in (EarlyStopping, BERTScoreEarlyStopping):
+        stopping = kind(**settings)
+        run = trainer(tmp_path, [stopping], **({"max_epochs": 8} | options))
+        run.fit(Script(values, "key", hook))
+        outcomes.append((run.global_step, stopping._check_on_train_epoch_end, stopping.stopped_epoch, state(stopping)))
+        assert (stopping.stopping_reason is EarlyStoppingReason.PATIENCE_EXHAUSTED) == stops
+    assert outcomes[0] == outcomes[1]
+
+
+@pytest.mark.parametrize("kind", [EarlyStopping, BERTScoreEarlyStopping])
+def test_a_key_that_is_missing_is_lightnings_error(tmp_path, kind):
+    stopping = kind("key", patience=3)
+    with pytest.raises(RuntimeError, match=r"metric `key` which is not available. Pass in or modify.*: `other`"):
+        fitted(tmp_path, stopping, [1.0], module=Logs([1.0], "other"))
+
+
+@pytest.mark.parametrize("shape", [(), (1, 1, 1)])
+def test_manual_check(tmp_path, shape):
+    """With values that no module has logged, of any shape with one element."""
+    stopping, run = BERTScoreEarlyStopping("key", patience=2), trainer(tmp_path)
+    for value in (0.5, 0.6, 0.6, 0.6, 0.9):
+        run.callback_metrics["key"] = torch.full(shape, value)
+        stopping._run_early_stopping_check(run)
+        if run.should_stop:
+            break
+    assert stopping.best_score.shape == ()
+    assert (stopping.wait_count, value, stopping.best_score.item()) == (2, 0.6, pytest.approx(0.6))

@@ -17,10 +17,6 @@ NAN = float("nan")
 class Differing(Logs):
     """Logs a value per epoch, which differs between ranks."""
 
-    def __init__(self, values):
-        super().__init__([], "score")
-        self.of_ranks = values
-
     def log_value(self, hook):
         self.values = self.of_ranks[self.global_rank]
         super().log_value(hook)
@@ -43,20 +39,13 @@ DISAGREEMENTS = {
 }
 
 
-def two_devices():
-    return {"devices": 2, "strategy": DDPStrategy(process_group_backend="gloo")}
-
-
 def outcome(folder, values, **arguments):
-    stopping, module = BERTScoreEarlyStopping("score", mode="max", **{"patience": 2} | arguments), Differing(values)
-    run = trainer(folder, [stopping], max_epochs=6, **two_devices())
+    stopping, module = BERTScoreEarlyStopping("score", **{"patience": 2} | arguments), Differing([], "score")
+    module.of_ranks = values
+    strategy = DDPStrategy(process_group_backend="gloo")
+    run = trainer(folder, [stopping], max_epochs=6, devices=2, strategy=strategy)
     run.fit(module)
-    return {
-        "reason": stopping.stopping_reason.name,
-        "epoch": stopping.stopped_epoch,
-        "waited": stopping.wait_count,
-        "epochs": run.current_epoch,
-    }
+    return stopping.stopping_reason.name, stopping.stopped_epoch, stopping.wait_count, run.current_epoch
 
 
 def disagree(rank, folder):
@@ -75,16 +64,12 @@ def ranks(tmp_path_factory):
 def test_all_ranks_stop_with_the_first_that_stops(ranks, name):
     _, _, reasons, epoch, waited = DISAGREEMENTS[name]
     epochs = 6 if set(reasons) == {NOT} else epoch + 1
-    expected = [
-        {"reason": reason, "epoch": epoch, "waited": count, "epochs": epochs}
-        for reason, count in zip(reasons, waited, strict=True)
-    ]
-    assert [found[name] for found in ranks] == expected
+    expected = [(reason, epoch, count, epochs) for reason, count in zip(reasons, waited, strict=True)]
+    assert [report[name] for report in ranks] == expected
 
 
 def test_key_missing_on_a_rank_is_an_error_there_and_stops_the_others(ranks):
-    first, second = (one["one lacks it"] for one in ranks)
-    assert first["epochs"] == 1
-    assert "`score` which is not available. Pass in" in second
-    for one in ranks:
-        assert "`score` which is not available. Pass in" in one["all lack it"]
+    said = "`score` which is not available. Pass in"
+    assert ranks[0]["one lacks it"][-1] == 1
+    assert said in ranks[1]["one lacks it"]
+    assert all(said in report["all lack it"] for report in ranks)

@@ -27,7 +27,7 @@ class Awkward(Mixed):
 
     def choose(self, numbers):
         preds, references = super().choose(numbers)
-        return [f"{AWKWARD} {pred}" for pred in preds], [f"@SUM({one})" for one in references]
+        return [f"{AWKWARD} {pred}" for pred in preds], [f"@SUM({text})" for text in references]
 
 
 class Other(Logger):
@@ -35,7 +35,7 @@ class Other(Logger):
 
     def __init__(self, folder):
         super().__init__()
-        self.folder = folder / type(self).__name__
+        self.folder = folder / "other"
 
     @property
     def log_dir(self):
@@ -46,9 +46,6 @@ class Other(Logger):
 
     def log_hyperparams(self, params):
         pass
-
-    def files(self):
-        return sorted(path.name for path in (self.folder / "samples").iterdir())
 
 
 TABLE = ["val_samples_step_0.csv"]
@@ -97,7 +94,7 @@ def test_tensorboard_shows_texts_as_they_are_but_long_ones_shortened(logged):
 
 def test_other_loggers_get_files(logged):
     folder, (_, _, other) = logged
-    assert other.files() == TABLE + PICTURES
+    assert sorted(path.name for path in (other.folder / "samples").iterdir()) == TABLE + PICTURES
     written = (other.folder / "samples" / TABLE[0]).read_bytes()
     assert written == (folder / "csv" / "version_0" / "samples" / TABLE[0]).read_bytes()
 
@@ -120,7 +117,7 @@ def test_weights_and_biases_gets_the_table_and_the_pictures(pairs, encoder, tmp_
 
 def test_a_writer_gets_each_logger_and_the_table(pairs, encoder, tmp_path):
     written, loggers = [], [Other(tmp_path), CSVLogger(tmp_path, "own")]
-    samples = SampleLogger(3, 1, inputs=inputs_of, writer=lambda *given: written.append(given))
+    samples = SampleLogger(3, 1, inputs=inputs_of, writer=lambda logger, table: written.append((logger, table)))
     run_with(tmp_path, mixed(pairs), encoder, samples, logger=loggers)
     run_with(tmp_path, mixed(pairs), encoder, samples, logger=False)
     assert [logger for logger, _ in written] == [*loggers, None]

@@ -31,7 +31,9 @@ from tests.support.lightning_modules import (
 from tests.support.texts import several_references
 
 
-def expected(preds, references, encoder, **options):
+def expected(batches, encoder, number=None, **options):
+    """The mean scores of the texts of one loader, or of all."""
+    preds, references = texts_of(batches, number)
     return pytest.approx(means(preds, references, encoder, **options), abs=1e-6)
 
 
@@ -39,11 +41,10 @@ def expected(preds, references, encoder, **options):
 
 
 @pytest.mark.parametrize(
-    ("source", "several", "idf"),
-    [("step", False, False), ("keys", True, True), ("generate", False, True), ("generate", True, False)],
+    ("source", "has_lists", "idf"), [("step", False, False), ("keys", True, True), ("generate", True, False)]
 )
-def test_scores_equal_functional(pairs, encoder, tmp_path, source, several, idf):
-    references = several_references(pairs[1][:9]) if several else None
+def test_scores_equal_functional(pairs, encoder, tmp_path, source, has_lists, idf):
+    references = several_references(pairs[1][:9]) if has_lists else None
     names = ("said", "wanted") if source == "keys" else ("preds", "target")
     module = chooser(pairs, references=references, kind=Silent if source == "generate" else Chooser, keys=names)
     options = {"generate": generate} if source == "generate" else {"preds_key": names[0], "target_key": names[1]}
@@ -53,12 +54,9 @@ def test_scores_equal_functional(pairs, encoder, tmp_path, source, several, idf)
     for stage, call in (("val", run.validate), ("test", run.test)):
         [result] = call(module, verbose=False)
         if source == "generate":
-            module.eval()
-            preds, wanted = generate(module, torch.arange(7))
-        else:
-            preds, wanted = texts_of(module.seen)
-        assert len(preds) == 7
-        assert logged(run.callback_metrics, stage=stage) == expected(preds, wanted, encoder, idf=idf)
+            module.seen = [(0, *generate(module.eval(), torch.arange(7)))]
+        assert len(texts_of(module.seen)[0]) == 7
+        assert logged(run.callback_metrics, stage=stage) == expected(module.seen, encoder, idf=idf)
         assert logged(result, stage=stage) == logged(run.callback_metrics, stage=stage)
         assert len(run.callback_metrics) == 3
 
@@ -79,7 +77,7 @@ def test_each_loader_has_keys_and_the_plain_key_is_the_mean(pairs, encoder, tmp_
         assert not names or all(re.search(rf"\b{key}\b", shown) for key in keys)
         parts = [logged(run.callback_metrics, stage=stage, suffix=end) for end in ends]
         for number, part in enumerate(parts):
-            assert part == expected(*texts_of(module.seen, number), encoder)
+            assert part == expected(module.seen, encoder, number)
             assert callback.pairs[f"{stage}_bertscore_f1{ends[number]}"].shape == ((9, 2)[number],)
         assert logged(run.callback_metrics, stage=stage) == pytest.approx(np.mean(parts, axis=0), abs=1e-6)
         assert parts[0] != pytest.approx(parts[1], abs=1e-3)
@@ -94,11 +92,10 @@ def test_unusable_loader_names_are_an_error(encoder, names, error):
 
 
 def test_one_name_per_loader(pairs, encoder, tmp_path):
-    metric = BERTScore(encoder)
-    run = trainer(tmp_path, [BERTScoreCallback(metric, loader_names=["news", "books"])])
+    run = trainer(tmp_path, [BERTScoreCallback(BERTScore(encoder), loader_names=["news", "books"])])
     with pytest.raises(MisconfigurationException, match=r"2 loader_names .* for 3 dataloaders: pass one name per"):
         run.validate(chooser(pairs, val_sizes=(1, 1, 1)), verbose=False)
-    run.validate(chooser(pairs), loader(2), verbose=False)
+    run.validate(chooser(pairs), verbose=False)
     assert "val_bertscore_f1" in run.callback_metrics
 
 
@@ -114,17 +111,17 @@ class EmptyTexts(Chooser):
 def test_empty_texts_are_warned_of_once_and_not_in_the_sanity_check(pairs, encoder, tmp_path, recwarn):
     callbacks = [BERTScoreCallback(BERTScore(encoder)), SampleLogger(1)]
 
-    def said():
-        found = [str(one.message) for one in recwarn if "scored 0 because" in str(one.message)]
+    def counts():
+        messages = [str(warning.message) for warning in recwarn if "scored 0 because" in str(warning.message)]
         recwarn.clear()
-        return [text.split(" ", 1)[0] for text in found]
+        return [message.split(" ", 1)[0] for message in messages]
 
     module = chooser(pairs, kind=EmptyTexts, val_sizes=(3,))
     run = trainer(tmp_path, callbacks, logger=CSVLogger(tmp_path), num_sanity_val_steps=1, max_epochs=3)
     run.fit(module)
-    assert said() == ["1"]
+    assert counts() == ["1"]
     run.validate(module, verbose=False)
-    assert said() == ["3"]
+    assert counts() == ["3"]
 
 
 class CombinedLoaders(Chooser):
@@ -142,12 +139,12 @@ def test_a_loader_without_batches_has_no_score_and_combined_loaders_have_one(pai
     module = chooser(pairs)
     run = trainer(tmp_path, [BERTScoreCallback(BERTScore(encoder))])
     run.validate(module, [loader(0), loader(6)], verbose=False)
-    assert logged(run.callback_metrics) == expected(*texts_of(module.seen), encoder)
+    assert logged(run.callback_metrics) == expected(module.seen, encoder)
     assert logged(run.callback_metrics, suffix="_dataloader_idx_1") == logged(run.callback_metrics)
     assert "val_bertscore_f1_dataloader_idx_0" not in run.callback_metrics
     module = chooser(pairs, kind=CombinedLoaders)
     run.validate(module, verbose=False)
-    assert logged(run.callback_metrics) == expected(*texts_of(module.seen), encoder)
+    assert logged(run.callback_metrics) == expected(module.seen, encoder)
     assert len(run.callback_metrics) == 3
 
 
@@ -161,33 +158,10 @@ def test_training_raises_the_score_that_a_logger_gets(pairs, encoder, tmp_path):
     assert [row["val_bs_f1"] for row in rows] == [row["val_bertscore_f1"] for row in rows]
 
 
-def test_the_sanity_check_runs_the_callback_and_leaves_no_value(pairs, encoder, tmp_path):
-    callback = BERTScoreCallback(BERTScore(encoder))
-    found = []
-
-    class Watch(Record):
-        def on_validation_end(self, trainer, pl_module):
-            found.append((trainer.sanity_checking, "val_bertscore_f1" in trainer.callback_metrics))
-
-        def on_train_start(self, trainer, pl_module):
-            found.append(dict(trainer.callback_metrics))
-
-    run = trainer(tmp_path, [callback, Watch()], num_sanity_val_steps=1, max_epochs=1)
+def test_progress_bar_shows_f1(pairs, encoder, tmp_path):
+    bars = TQDMProgressBar()
+    run = trainer(tmp_path, [BERTScoreCallback(BERTScore(encoder)), bars], enable_progress_bar=True, max_epochs=1)
     run.fit(chooser(pairs))
-    assert found == [(True, True), {}, (False, True)]
-
-
-def test_progress_bar_counts_scored_batches_and_shows_f1(pairs, encoder, tmp_path):
-    seen, bars = [], TQDMProgressBar()
-
-    def generate_and_record(pl_module, batch):
-        seen.append((bars.val_progress_bar.n, bars.val_progress_bar.total))
-        return generate(pl_module, batch)
-
-    callback = BERTScoreCallback(BERTScore(encoder), generate_and_record)
-    run = trainer(tmp_path, [callback, bars], enable_progress_bar=True, max_epochs=1)
-    run.fit(chooser(pairs, kind=Silent), loader(2), loader(7))
-    assert seen == [(0, 3), (1, 3), (2, 3)]
     shown = bars.get_metrics(run, run.lightning_module)
     assert shown["val_bertscore_f1"] == pytest.approx(run.callback_metrics["val_bertscore_f1"].item(), abs=1e-6)
     assert "val_bertscore_precision" not in shown
@@ -199,16 +173,7 @@ def test_every_validation_across_epochs_is_scored(pairs, encoder, tmp_path):
     trainer(tmp_path, [BERTScoreCallback(BERTScore(encoder)), history], **options).fit(module)
     assert [step for step, _, _ in history.seen] == [2, 4, 6, 8]
     for _, scores, seen in history.seen:
-        assert scores == expected(*texts_of(seen), encoder)
-
-
-def test_prediction_is_not_scored(pairs, encoder, tmp_path):
-    module = chooser(pairs)
-    module.predict_step = lambda batch, batch_idx: module.choose(batch)
-    run = trainer(tmp_path, [BERTScoreCallback(BERTScore(encoder), generate)])
-    predicted = run.predict(module, loader(7))
-    assert [target for _, targets in predicted for target in targets] == pairs[1][:7]
-    assert not run.callback_metrics
+        assert scores == expected(seen, encoder)
 
 
 def test_pairs_of_earlier_runs_are_dropped(pairs, encoder, tmp_path):
@@ -234,7 +199,7 @@ def test_run_after_an_error_starts_empty(pairs, encoder, tmp_path):
         trainer(tmp_path, [callback]).validate(broken, verbose=False)
     run = trainer(tmp_path, [callback])
     run.validate(module, verbose=False)
-    assert logged(run.callback_metrics) == expected(*texts_of(module.seen), encoder)
+    assert logged(run.callback_metrics) == expected(module.seen, encoder)
 
 
 # Unrelated texts at the last layer: P = .015, R = -.015 and F1 = 1.000 by its formula, then .66.
@@ -242,29 +207,29 @@ UNRELATED = ["Construct a Ttk Panedwindow", "If y is not"]
 OTHERS = ["Return all members of", "Handle request to open"]
 
 
-def plain_selection_f1(pred, references, encoder, b=0.0, **options):
-    """F1 of one prediction by plain arithmetic, reference by reference, rescaled by b."""
+def plain_selection_f1(pred, references, encoder, baseline, **options):
+    """F1 of one prediction by plain arithmetic, reference by reference."""
     best = -1.0
     for reference in references:
         scores = bert_score([pred], [reference], encoder, **options)
         p, r = scores["precision"].item(), scores["recall"].item()
         best = max(best, 2 * p * r / (p + r) if p > 0 and r > 0 else min(p, r))
-    return (best - b) / (1 - b)
+    return (best - baseline) / (1 - baseline)
 
 
-@pytest.mark.parametrize("kind", ["several", "idf", "rescaled"])
+@pytest.mark.parametrize("kind", ["two references", "idf", "rescaled"])
 def test_logged_f1_and_samples_have_no_pole(minilm, tmp_path, kind):
     encoder = FrozenEncoder(minilm, num_layers=6)
     (tmp_path / "baseline.csv").write_text("LAYER,P,R,F\n" + "".join(f"{i},.25,.25,.25\n" for i in range(7)))
-    options, b = ({"rescale": tmp_path / "baseline.csv"}, 0.25) if kind == "rescaled" else ({}, 0.0)
-    references = [[one, "Read everything up to"] if kind == "several" else [one] for one in OTHERS]
+    options, baseline = ({"rescale": tmp_path / "baseline.csv"}, 0.25) if kind == "rescaled" else ({}, 0.0)
+    references = [[text, "Read everything up to"] if kind == "two references" else [text] for text in OTHERS]
     assert bert_score(UNRELATED, references, encoder, **options)["f1"][0] == 1.0  # by the formula
     callback = BERTScoreCallback(BERTScore(encoder, reduction="none", idf=kind == "idf", **options))
     module = Returns(OTHERS, references, {"preds": UNRELATED, "target": references})
     run = trainer(tmp_path, [callback, SampleLogger(1)], logger=CSVLogger(tmp_path, "csv"))
     run.validate(module, loader(2), verbose=False)
-    weights = {"idf": OTHERS} if kind == "idf" else {}
-    wanted = [plain_selection_f1(*pair, encoder, b, **weights) for pair in zip(UNRELATED, references, strict=True)]
+    idf = OTHERS if kind == "idf" else False
+    wanted = [plain_selection_f1(UNRELATED[i], references[i], encoder, baseline, idf=idf) for i in range(2)]
     assert max(wanted) < 0.1
     assert callback.pairs["val_bertscore_f1"].tolist() == pytest.approx(wanted, abs=1e-6)
     assert run.callback_metrics["val_bertscore_f1"].item() == pytest.approx(sum(wanted) / 2, abs=1e-6)

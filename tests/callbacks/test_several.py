@@ -31,9 +31,8 @@ def test_every_metric_scores_the_same_texts(pairs, encoder, shallow, tmp_path):
     run = trainer(tmp_path, [BERTScoreCallback(metrics, counted)])
     run.validate(module, verbose=False)
     assert sum(calls) == 7
-    found = {key: value.item() for key, value in run.callback_metrics.items()}
-    module.eval()
-    preds, target = generate(module, torch.arange(7))
+    logged = {key: value.item() for key, value in run.callback_metrics.items()}
+    preds, target = generate(module.eval(), torch.arange(7))
     wanted = {}
     for name, options, model in (("bertscore", {}, encoder), ("idf", {"idf": True}, encoder), ("shallow", {}, shallow)):
         scores = bert_score(preds, target, model, **options)
@@ -43,38 +42,35 @@ def test_every_metric_scores_the_same_texts(pairs, encoder, shallow, tmp_path):
     wanted |= {f"val_rouge_{key}": value.item() for key, value in rouge.items()}
     wanted["val_errors_cer"] = CharErrorRate()(preds, target).item()
     wanted["val_errors_distance"] = EditDistance()(preds, target).item()
-    assert found == pytest.approx(wanted, abs=1e-6)
+    assert logged == pytest.approx(wanted, abs=1e-6)
     # The caller's own metrics were left alone.
     assert metrics["bleu"].update_count == metrics["bertscore"].update_count == 0
 
 
 @pytest.mark.parametrize("limit", [1, 50])
 def test_fewer_batches_are_generated(pairs, encoder, tmp_path, limit):
-    module = chooser(pairs, kind=Silent)
-    calls = []
+    module, sizes = chooser(pairs, kind=Silent), []
 
     def counted(pl_module, batch):
-        calls.append(batch)
+        sizes.append(len(batch))
         return generate(pl_module, batch)
 
     run = trainer(tmp_path, [BERTScoreCallback(BERTScore(encoder), counted, max_batches=limit)])
     run.validate(module, loader(7, batch_size=3), verbose=False)
-    count = min(3 * limit, 7)
-    module.eval()
-    preds, target = generate(module, torch.arange(count))
+    assert sizes == [3, 3, 1][:limit]
+    preds, target = generate(module.eval(), torch.arange(sum(sizes)))
     expected = bert_score(preds, target, encoder)["f1"].mean().item()
     assert run.callback_metrics["val_bertscore_f1"].item() == pytest.approx(expected, abs=1e-6)
-    assert len(calls) == min(limit, 3)
 
 
 def test_metrics_with_one_encoder_encode_each_batch_once_and_a_listener_gets_all_scores(
     pairs, shallow, tmp_path, monkeypatch
 ):
-    encoded, batches, found, encode = [], [], [], FrozenEncoder.encode
+    encoded, batches, scored_loaders, encode = [], [], [], FrozenEncoder.encode
 
-    def record(self, *args, **kwargs):
+    def record(self, texts, device=None, **options):
         encoded.append(self)
-        return encode(self, *args, **kwargs)
+        return encode(self, texts, device, **options)
 
     class CountsBatches(CharErrorRate):
         def update(self, preds, target):
@@ -86,7 +82,7 @@ def test_metrics_with_one_encoder_encode_each_batch_once_and_a_listener_gets_all
             pass
 
         def on_run_scored(self, trainer, pl_module, scorer, loaders):
-            found.extend(loaders)
+            scored_loaders.extend(loaders)
 
     monkeypatch.setattr(FrozenEncoder, "encode", record)
     settings = {"plain": {}, "idf": {"idf": True}, "pairs": {"reduction": "none"}}
@@ -96,13 +92,11 @@ def test_metrics_with_one_encoder_encode_each_batch_once_and_a_listener_gets_all
     run = trainer(tmp_path, [KeepsScores(), callback])
     run.test(module, verbose=False)
     assert (len(encoded), batches) == (4, [3, 3, 3, 2])
-    assert [(one.stage, one.dataloader_idx, one.suffix) for one in found] == [
-        ("test", 0, "_news"),
-        ("test", 1, "_books"),
-    ]
+    places = [(part.stage, part.dataloader_idx, part.suffix) for part in scored_loaders]
+    assert places == [("test", 0, "_news"), ("test", 1, "_books")]
     # Pairs are kept where the metric keeps them.
     assert callback.pairs.keys() == {"test_pairs_f1_news", "test_pairs_f1_books"}
-    for part in found:
+    for part in scored_loaders:
         seen = [batch for batch in module.seen if batch[0] == part.dataloader_idx][:2]
         preds, target = ([text for batch in seen for text in batch[side]] for side in (1, 2))
         for name in metrics:

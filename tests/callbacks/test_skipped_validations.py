@@ -112,19 +112,20 @@ class Interrupted(Steady):
 
 def test_a_validation_in_which_a_training_was_interrupted_is_repeated_as_a_whole(pairs, encoder, tmp_path):
     unbroken, resumed = Record(), Record()
-    data = loader(2), loader(8, batch_size=1)
+    train, val = loader(2), loader(8, batch_size=1)
     scorer, writer = BERTScoreCallback(BERTScore(encoder)), ScoredTextWriter(tmp_path / "texts")
-    trainer(tmp_path, [scorer, unbroken], max_epochs=3).fit(chooser(pairs, kind=Steady), *data)
+    trainer(tmp_path, [scorer, unbroken], max_epochs=3).fit(chooser(pairs, kind=Steady), train, val)
+    tables = []
+    samples = SampleLogger(1, every_n_validations=3, writer=lambda logger, table: tables.append(table.step))
+    broken = trainer(tmp_path, [scorer, samples, OnExceptionCheckpoint(tmp_path, "stopped")], enable_checkpointing=True)
     with pytest.raises(KeyError, match="interrupted"):
-        trainer(tmp_path, [scorer, OnExceptionCheckpoint(tmp_path, "stopped")], enable_checkpointing=True).fit(
-            chooser(pairs, kind=Interrupted), *data
-        )
-    trainer(tmp_path, [scorer, resumed, writer], max_epochs=3).fit(
-        chooser(pairs, kind=Steady), *data, ckpt_path=tmp_path / "stopped.ckpt"
-    )
+        broken.fit(chooser(pairs, kind=Interrupted), train, val)
+    run = trainer(tmp_path, [scorer, samples, resumed, writer], max_epochs=3)
+    run.fit(chooser(pairs, kind=Steady), train, val, ckpt_path=tmp_path / "stopped.ckpt")
     lines = [path.read_text(encoding="utf-8").splitlines() for path in sorted((tmp_path / "texts").iterdir())]
     assert [[json.loads(line)["example"] for line in part] for part in lines] == [list(range(8))] * 2
     assert resumed.scores == unbroken.scores[1:]
+    assert tables == [2]
 
 
 def skipping(rank, few, minilm, folder):

@@ -38,28 +38,26 @@ def test_every_validation_writes_a_file_that_the_shell_reads(pairs, minilm, enco
     folder = Path(run.log_dir) / "texts"
     paths = [folder / f"val_step_{step}.jsonl" for step in (2, 5)]
     assert sorted(folder.iterdir()) == paths
-    found = rows(paths[1])
-    preds, target = [row["candidate"] for row in found], [row["references"] for row in found]
-    assert [row["example"] for row in found] == list(range(COUNT))
+    lines = rows(paths[1])
+    preds, target = [row["candidate"] for row in lines], [row["references"] for row in lines]
+    assert [row["example"] for row in lines] == list(range(COUNT))
     assert target == references
     assert preds == [text for _, texts, _ in module.seen for text in texts]
     scores = bert_score(preds, target, encoder)
     for name in ("precision", "recall", "f1"):
-        assert [row[name] for row in found] == pytest.approx(scores[name].tolist(), abs=2e-6)
+        assert [row[name] for row in lines] == pytest.approx(scores[name].tolist(), abs=2e-6)
     model = ["--model", str(minilm), "--num-layers", "5", "--json"]
     files = [str(path) for path in paths]
+    expected = pytest.approx(run.callback_metrics["val_bertscore_f1"].item(), abs=2e-6)
     capsys.readouterr()
     assert main(["score", "-c", files[1], *model]) == 0
-    expected = run.callback_metrics["val_bertscore_f1"].item()
-    assert json.loads(capsys.readouterr().out)["f1"] == pytest.approx(expected, abs=2e-6)
+    assert json.loads(capsys.readouterr().out)["f1"] == expected
     assert main(["compare", "-c", *files, "-r", files[0], *model]) == 0
-    systems = json.loads(capsys.readouterr().out)["systems"]
-    assert systems[1]["f1"] == pytest.approx(expected, abs=2e-6)
-    several = [{"candidates": [row["candidate"] for row in both]} for both in zip(rows(paths[0]), found, strict=True)]
-    candidates, best = tmp_path / "several.jsonl", tmp_path / "best.jsonl"
-    candidates.write_text("".join(json.dumps(row) + "\n" for row in several))
+    assert json.loads(capsys.readouterr().out)["systems"][1]["f1"] == expected
+    candidates, best = tmp_path / "candidates.jsonl", tmp_path / "best.jsonl"
+    candidates.write_text("".join(json.dumps({"candidates": [text]}) + "\n" for text in preds))
     assert main(["rank", str(candidates), "-r", files[1], "--references-reduce", "max", *model, "-o", str(best)]) == 0
-    assert [row["scores"][1] for row in rows(best)] == pytest.approx([row["f1"] for row in found], abs=2e-6)
+    assert [row["scores"][0] for row in rows(best)] == pytest.approx([row["f1"] for row in lines], abs=2e-6)
 
 
 def test_loaders_and_metrics_have_files_of_their_own(pairs, encoder, tmp_path):
@@ -72,9 +70,9 @@ def test_loaders_and_metrics_have_files_of_their_own(pairs, encoder, tmp_path):
     names = [f"{start}test_{loader}_step_0.jsonl" for start in ("", "idf_") for loader in ("books", "news")]
     assert sorted(path.name for path in tmp_path.glob("*.jsonl")) == sorted(names)
     for start, metric in (("", "plain"), ("idf_", "idf")):
-        found = [row["f1"] for row in rows(tmp_path / f"{start}test_news_step_0.jsonl")]
-        assert len(found) == 4
-        assert sum(found) / 4 == pytest.approx(run.callback_metrics[f"test_{metric}_f1_news"].item(), abs=2e-6)
+        f1 = [row["f1"] for row in rows(tmp_path / f"{start}test_news_step_0.jsonl")]
+        assert len(f1) == 4
+        assert sum(f1) / 4 == pytest.approx(run.callback_metrics[f"test_{metric}_f1_news"].item(), abs=2e-6)
 
 
 def test_unwritable_files_are_warned_of(pairs, encoder, tmp_path):

@@ -69,14 +69,14 @@ def test_the_reward_and_the_sequence_level_loss(minilm):
     assert built(nn.Module, **of("bertscore_tm.losses.MinimumRiskLoss", alpha=0.1)).alpha == 0.1
 
 
-GIVEN = {
+ARGUMENTS = {
     "BERTScoreEarlyStopping": {"patience": 7, "strict": False},
     "SampleLogger": {"num_examples": 2, "inputs": "question", "follow": [3]},
 }
 
 
-@pytest.mark.parametrize("name", GIVEN)
+@pytest.mark.parametrize("name", ARGUMENTS)
 def test_every_callback_is_resolved(name):
-    found = built(Callback, **of(f"bertscore_tm.callbacks.{name}", **GIVEN[name]))
-    assert type(found) is getattr(callbacks, name)
-    assert {key: getattr(found, key) for key in GIVEN[name]} == GIVEN[name]
+    callback = built(Callback, **of(f"bertscore_tm.callbacks.{name}", **ARGUMENTS[name]))
+    assert type(callback) is getattr(callbacks, name)
+    assert {key: getattr(callback, key) for key in ARGUMENTS[name]} == ARGUMENTS[name]
