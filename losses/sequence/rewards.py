@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -190,38 +188,33 @@ class BERTScoreReward:
 
     def _guard(self, texts: TextPairs) -> Tensor:
         """Return the product of the guards, shape (candidates,)."""
-        guards: list[Callable[[list[int], list[list[int]]], float]] = []
-        if self.length_band is not None:
-            guards.append(partial(guard_length, band=self.length_band))
-        if self.repeat_ngram_size is not None:
-            guards.append(partial(guard_repetition, size=self.repeat_ngram_size))
-        if not guards or len(texts) == 0:
+        if (self.length_band is None and self.repeat_ngram_size is None) or len(texts) == 0:
             return torch.ones(len(texts), dtype=torch.float32, device="cpu")
         distinct, tokenizer = texts.distinct(), self.encoder.tokenizer
         prepared = [tokenizer.prepare(text) for text in distinct]
         ids = tokenizer.tokenizer(prepared, add_special_tokens=False, verbose=False)["input_ids"]
         tokens: dict[str, list[int]] = dict(zip(distinct, ids, strict=True))
-        products = []
-        for candidate, references in zip(texts.candidates, texts.references, strict=True):
-            reference_tokens = [tokens[reference] for reference in references]
-            products.append(math.prod(guard(tokens[candidate], reference_tokens) for guard in guards))
-        return torch.tensor(products, dtype=torch.float32, device="cpu")
+        guards = [1.0] * len(texts)
+        for i, (candidate, references) in enumerate(zip(texts.candidates, texts.references, strict=True)):
+            if self.length_band is not None:
+                lengths = [len(tokens[reference]) for reference in references]
+                guards[i] *= guard_length(len(tokens[candidate]), lengths, self.length_band)
+            if self.repeat_ngram_size is not None:
+                guards[i] *= guard_repetition(tokens[candidate], self.repeat_ngram_size)
+        return torch.tensor(guards, dtype=torch.float32, device="cpu")
 
 
-def guard_length(candidate: list[int], references: list[list[int]], band: tuple[float, float]) -> float:
+def guard_length(candidate: int, references: list[int], band: tuple[float, float]) -> float:
     """Return 1 where the ratio of lengths lies in the band for one of the references, else less."""
     guards = []
     for reference in references:
         # Without an upper limit, high is infinite or, for an empty reference, NaN: nothing exceeds it.
-        low, high = (ratio * len(reference) for ratio in band)
-        if len(candidate) < low:
-            guards.append(len(candidate) / low)
-        else:
-            guards.append(high / len(candidate) if len(candidate) > high else 1.0)
+        low, high = (ratio * reference for ratio in band)
+        guards.append(candidate / low if candidate < low else high / candidate if candidate > high else 1.0)
     return max(guards)
 
 
-def guard_repetition(candidate: list[int], references: list[list[int]], size: int) -> float:
+def guard_repetition(candidate: list[int], size: int) -> float:
     """Return the share of distinct n-grams among all n-grams; 1 for texts shorter than n tokens."""
     ngrams = [tuple(candidate[i : i + size]) for i in range(len(candidate) - size + 1)]
     return len(set(ngrams)) / len(ngrams) if ngrams else 1.0

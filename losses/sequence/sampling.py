@@ -18,12 +18,7 @@ from transformers import GenerationConfig, PreTrainedModel
 from bertscore_tm.losses.evaluation import evaluation_mode
 from bertscore_tm.utilities.settings import require_positive
 
-__all__ = [
-    "SampledSequences",
-    "require_count",
-    "sample_with_log_probs",
-    "sequence_log_probs",
-]
+__all__ = ["SampledSequences", "require_count", "sample_with_log_probs", "sequence_log_probs"]
 
 
 @dataclass(frozen=True)
@@ -232,9 +227,9 @@ def _check_inputs(model: PreTrainedModel, inputs: Mapping[str, Tensor] | Tensor)
     ids = inputs["input_ids"]
     mask = inputs.get("attention_mask")
     mask = torch.ones_like(ids) if mask is None else mask.to(ids)
-    if not mask.any(1).all():
-        empty = int((~mask.any(1)).nonzero()[0])
-        raise ValueError(f"row {empty} of input_ids has no token that the attention_mask keeps")
+    for row, is_kept in enumerate(mask.any(1).tolist()):
+        if not is_kept:
+            raise ValueError(f"row {row} of input_ids has no token that the attention_mask keeps")
     if model.config.is_encoder_decoder:
         # Decoder inputs, which collators make of the labels, would be continued rather than the start token.
         used = {name: value for name, value in inputs.items() if name != "labels" and not name.startswith("decoder_")}

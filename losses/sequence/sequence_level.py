@@ -92,7 +92,7 @@ class MinimumRiskLoss(nn.Module):
             The loss.
 
         Raises:
-            TypeError: an argument is not a tensor, or of the wrong dtype.
+            TypeError: the rewards are not a tensor, or the log-probabilities not floating-point.
             ValueError: shapes do not fit, or (checked on the CPU only, as it would synchronize a device) a value is not
                 finite or not a log-probability.
         """
@@ -102,9 +102,13 @@ class MinimumRiskLoss(nn.Module):
             log_prob = log_prob / num_tokens
         # The lowest finite number rather than -inf, so that an item without candidates stays defined.
         scores = (self.alpha * log_prob).masked_fill(~real, torch.finfo(log_prob.dtype).min)
-        best, lost = _compare_with_best(rewards, real)
-        risk = (1 - best)[:, 0] + (scores.softmax(-1) * lost).sum(-1)
-        return reduce_batch(risk, self.reduction, real.any(-1))
+        is_item = real.any(-1)  # (batch,)
+        best = torch.where(real, rewards, -torch.inf).amax(-1).where(is_item, 0.0)  # (batch,)
+        # Of differences, so that equal rewards have the gradient 0 rather than a rounding error, which scaling to the
+        # gradient of another loss would enlarge.
+        lost = torch.where(real, best[:, None] - rewards, 0.0)  # (batch, candidates)
+        risk = 1 - best + (scores.softmax(-1) * lost).sum(-1)
+        return reduce_batch(risk, self.reduction, is_item)
 
     def extra_repr(self) -> str:
         """Return the settings, for ``repr``."""
@@ -113,9 +117,8 @@ class MinimumRiskLoss(nn.Module):
 
 def _sum_sequences(log_probs: Tensor, rewards: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     """Return the log-probability and reward of each candidate, and which candidates have a token."""
-    for name, value in (("log_probs", log_probs), ("rewards", rewards)):
-        if not isinstance(value, Tensor):
-            raise TypeError(f"{name} must be a tensor, got a {type(value).__name__}: pass torch.tensor(...) of it")
+    if not isinstance(rewards, Tensor):
+        raise TypeError(f"rewards must be a tensor, got a {type(rewards).__name__}: pass torch.tensor(...) of it")
     if not log_probs.is_floating_point():
         raise TypeError(f"log_probs must be floating point, got {log_probs.dtype}: token ids are not log-probabilities")
     if log_probs.ndim != 3:
@@ -155,14 +158,3 @@ def _require_values(log_probs: Tensor, rewards: Tensor) -> None:
         raise ValueError(
             "rewards must be finite for every candidate with tokens: clear the mask of candidates without a reward"
         )
-
-
-def _compare_with_best(rewards: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
-    """Return each item's best reward, shape (batch, 1), and what each candidate lacks of it; 0 for those left out.
-
-    Where all rewards are the same, the gradient of what is computed from the differences is 0, not a rounding error,
-    which scaling to the gradient of another loss would enlarge.
-    """
-    best = torch.where(real, rewards, -torch.inf).amax(-1, keepdim=True)
-    best = torch.where(real.any(-1, keepdim=True), best, 0.0)
-    return best, torch.where(real, best - rewards, 0.0)

@@ -14,30 +14,13 @@ Text = str | Sequence[Mapping[str, Any]]
 
 
 def list_completions(completions: Sequence[Text]) -> list[str]:
-    """Return completions as texts; of a chat the assistant's last message.
-
-    Args:
-        completions: texts or chats.
-
-    Raises:
-        TypeError: an entry is neither, or all of it is a single string.
-    """
+    """Return completions as texts; of a chat the assistant's last message."""
     entries = _check_list("completions", completions)
     return [_read_text(completion, f"completions[{i}]") for i, completion in enumerate(entries)]
 
 
 def list_references(references: Sequence[Text | Sequence[Text] | None]) -> list[list[str]]:
-    """Return references as texts, without blank ones next to others.
-
-    Args:
-        references: for each entry a text or chat, several of them, or ``None``.
-
-    Returns:
-        The references of each entry, empty where it has none.
-
-    Raises:
-        TypeError: an entry is anything else, or all of it is a single string.
-    """
+    """Return the references of each entry as texts, without blank ones next to others, or an empty list."""
     entries = _check_list("references", references)
     return [_read_references(entry, f"references[{i}]") for i, entry in enumerate(entries)]
 

@@ -19,7 +19,7 @@ from bertscore_tm.core.reductions import Reduction
 from bertscore_tm.losses.soft.relaxation import softmax_relaxation
 from bertscore_tm.utilities.settings import require_at_least, require_choice
 
-__all__ = ["expected_embedding", "linear_expected_embedding", "softmax_expectation"]
+__all__ = ["expected_embedding", "linear_expected_embedding", "require_token_ids", "softmax_expectation"]
 
 # Tokens per chunk of given logits: few enough to stay in a processor's caches.
 _TOKENS_PER_CHUNK = 2048
@@ -61,18 +61,9 @@ def softmax_expectation(
     Equals ``expected_embedding(softmax_relaxation(z, u, excluded_ids), table)`` with the same gradients, which can be
     differentiated again. Only the logits are saved for the backward pass: do not change them in place before it.
 
-    Args:
-        logits: z, shape (..., vocabulary).
-        table: E, frozen, shape (vocabulary, width).
-        temperature: u, above 0; below 1 sharpens, towards one-hot.
-        excluded_ids: tokens that get no probability, such as special tokens.
-        indices: positions that are needed, among the flattened ones, shape (needed,). The others are not computed; y
-            and its gradient are 0 there. Default: all.
-        ignored: positions whose logits may be anything, such as NaN, and count as 0, shape (positions,), bool; for an
-            accelerator, which would have to wait for the indices of the others. Default: none.
-
-    Returns:
-        y, shape (..., width), float32 or float64.
+    Positions outside ``indices``, which count the flattened ones, are not computed: y and its gradient are 0 there.
+    The logits of ``ignored`` positions, shape (positions,), may be anything, such as NaN, and count as 0: for an
+    accelerator, which would have to wait for the indices of the others.
     """
     rows = logits.reshape(-1, logits.shape[-1])  # (positions, vocabulary)
     y: Tensor = _SoftmaxExpectation.apply(rows, table.detach(), temperature, list(excluded_ids), indices, ignored)  # type: ignore[no-untyped-call]
@@ -230,9 +221,14 @@ def _require_targets(target: Tensor, positions: torch.Size, vocab_size: int, ign
         raise TypeError(f"target must hold token ids as int64, got {target.dtype}")
     if target.shape != positions:
         raise ValueError(f"target must have the shape {tuple(positions)} of input, got {tuple(target.shape)}")
-    # Checked on the CPU only: elsewhere each check would synchronize the device, and it would break a graph.
+    require_token_ids(target, target != ignore_index, vocab_size, ignore_index)
+
+
+def require_token_ids(target: Tensor, needed: Tensor, vocab_size: int, ignore_index: int) -> None:
+    """Raise an error if labels hold ids outside the vocabulary at needed positions."""
+    # Checked on the CPU only: elsewhere the check would synchronize the device, and it would break a compiled graph.
     checks = target.device.type == "cpu" and not torch.compiler.is_compiling()
-    if checks and ((target != ignore_index) & ((target < 0) | (target >= vocab_size))).any():
+    if checks and (needed & ((target < 0) | (target >= vocab_size))).any():
         raise ValueError(
             f"target holds ids outside the vocabulary of {vocab_size}: mark positions to ignore with "
             f"ignore_index={ignore_index}"

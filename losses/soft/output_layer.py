@@ -41,14 +41,7 @@ class OutputLayer:
 
 
 def read_output_layer(lm_head: nn.Module | Tensor) -> OutputLayer:
-    """Return the output layer of a generator, with what T5 multiplies before it and BART's family adds after it.
-
-    Args:
-        lm_head: a generator of Hugging Face, an output layer, or the weight of one.
-
-    Raises:
-        TypeError: it has no weight.
-    """
+    """Return the output layer of a generator, with what T5 multiplies before it and BART's family adds after it."""
     if isinstance(lm_head, Tensor):
         return OutputLayer(lm_head, None)
     generator: Any = lm_head if hasattr(lm_head, "get_output_embeddings") else None
@@ -70,13 +63,7 @@ def read_output_layer(lm_head: nn.Module | Tensor) -> OutputLayer:
 
 @torch.no_grad()
 def require_equal_logits(lm_head: nn.Module | Tensor, layer: OutputLayer, hidden: Tensor) -> None:
-    """Raise an error if a generator or its layer computes other logits of hidden states, shape (positions, features).
-
-    Args:
-        lm_head: the generator or output layer; of a weight alone nothing is known.
-        layer: what was read from it.
-        hidden: a few hidden states.
-    """
+    """Raise an error if a generator or its layer has other logits of hidden states, shape (positions, features)."""
     if isinstance(lm_head, Tensor) or len(hidden) == 0:
         return
     hidden = hidden.detach().to(layer.weight.dtype)

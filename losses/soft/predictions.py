@@ -68,12 +68,7 @@ class OutputVocabulary:
 
 
 class GeneratorVocabulary:
-    """The generator's tokens as the encoder sees them, kept per device.
-
-    Args:
-        encoder: the encoder that compares.
-        bridge: bridge from the generator's vocabulary; ``None`` where the generator has the encoder's.
-        weights: weight of each of the encoder's tokens.
+    """The generator's tokens as the encoder sees them, through a bridge or not, kept per device.
 
     Attributes:
         control_ids: tokens that are not content, such as special tokens.
@@ -155,18 +150,7 @@ class SoftTokens:
 def predict_from_logits(
     logits: Tensor, content: Tensor, vocabulary: OutputVocabulary, relaxation: Relaxation, temperature: float
 ) -> SoftTokens:
-    """Return expectations under relaxed logits, arbitrary and without gradient outside the content.
-
-    Args:
-        logits: shape (batch, positions, vocabulary).
-        content: positions whose expectations are needed, shape (batch, positions), bool.
-        vocabulary: the tokens.
-        relaxation: returns probabilities of logits.
-        temperature: of the relaxation.
-
-    Returns:
-        The expectations as soft tokens; their weights have no gradient.
-    """
+    """Return expectations under relaxed logits as soft tokens, arbitrary and without gradient outside the content."""
     if relaxation is softmax_relaxation and is_eager():
         indices = _needed_positions(content)
         ignored = ~content.flatten() if content.device.type != "cpu" else None
@@ -190,16 +174,9 @@ def predict_from_hidden(
     labels: Tensor | None = None,
     ignore_index: int = -100,
 ) -> tuple[SoftTokens, Tensor | None]:
-    """Return expectations as :func:`predict_from_logits`, without a tensor of all logits, and the cross-entropy.
+    """Return expectations as :func:`predict_from_logits`, and the cross-entropy of labels, without all logits at once.
 
-    Args:
-        hidden: the generator's last hidden states, shape (batch, positions, features).
-        content: positions whose expectations are needed, shape (batch, positions), bool.
-        layer: its output layer, with at least as many outputs as there are tokens.
-        vocabulary: the tokens.
-        temperature: of the softmax.
-        labels: token ids, shape (batch, positions), to compute the mean cross-entropy too, in the same pass.
-        ignore_index: label that the cross-entropy ignores.
+    Hidden states have the shape (batch, positions, features), labels and content (batch, positions).
     """
     needed = content if labels is None else content | (labels != ignore_index)
     indices = _needed_positions(needed)
@@ -231,15 +208,9 @@ def predict_from_hidden(
 
 @torch.no_grad()
 def find_likeliest(logits: Callable[[slice | Tensor], Tensor], content: Tensor, excluded_ids: Sequence[int]) -> Tensor:
-    """Return the likeliest token at each position, computed for some positions at a time.
+    """Return the likeliest token at each position, shape (batch, positions), arbitrary outside the content.
 
-    Args:
-        logits: returns the logits of some of the flattened positions, shape (positions, vocabulary).
-        content: positions whose tokens are needed, shape (batch, positions), bool.
-        excluded_ids: tokens that are not content.
-
-    Returns:
-        Token ids, shape (batch, positions), int64, arbitrary outside the content.
+    ``logits`` returns those of some of the flattened positions, shape (positions, vocabulary), so that not all exist.
     """
     indices = _needed_positions(content)
     num_rows = content.numel() if indices is None else len(indices)
@@ -310,18 +281,9 @@ class EncodedTokens:
 
 
 def encode_soft_tokens(tokens: SoftTokens, encoder: FrozenEncoder, encoder_weights: Tensor) -> EncodedTokens:
-    """Encode soft tokens with the encoder's special tokens around them, with gradient.
+    """Encode soft tokens between the encoder's special tokens, their content moved to the left, with gradient.
 
-    Args:
-        tokens: the texts.
-        encoder: the encoder.
-        encoder_weights: weight of each token id, for the special tokens, shape (vocabulary,).
-
-    Returns:
-        The encoded texts, their content moved to the left.
-
-    Raises:
-        ValueError: a row is too long for the encoder.
+    Raises a ValueError if a row is too long. ``encoder_weights`` are those of all token ids, for the special tokens.
     """
     embeddings, content, tokenizer = tokens.embeddings, tokens.content, encoder.tokenizer
     device, dtype = embeddings.device, embeddings.dtype

@@ -39,7 +39,12 @@ def softmax_relaxation(logits: Tensor, temperature: float = 1.0, excluded_ids: S
         >>> softmax_relaxation(torch.tensor([0.0, 0.0, 9.0]), excluded_ids=[2])
         tensor([0.5000, 0.5000, 0.0000])
     """
-    return _divide_by_temperature(mask_excluded(logits, excluded_ids), temperature).softmax(-1)
+    require_positive("temperature", temperature)
+    z = mask_excluded(logits, excluded_ids)
+    if temperature != 1:
+        # Shifted, so that large logits over small temperatures do not overflow.
+        z = (z - z.detach().amax(-1, keepdim=True)) / temperature
+    return z.softmax(-1)
 
 
 def mask_excluded(logits: Tensor, excluded_ids: Sequence[int]) -> Tensor:
@@ -51,11 +56,3 @@ def mask_excluded(logits: Tensor, excluded_ids: Sequence[int]) -> Tensor:
     excluded[list(excluded_ids)] = True
     # The lowest finite number rather than -inf, so that a row whose other logits are -inf stays defined.
     return z.masked_fill(excluded, torch.finfo(z.dtype).min)
-
-
-def _divide_by_temperature(z: Tensor, temperature: float) -> Tensor:
-    """Return z / u, up to a shift of each row that keeps large logits over small temperatures from overflowing."""
-    require_positive("temperature", temperature)
-    if temperature == 1:
-        return z
-    return (z - z.detach().amax(-1, keepdim=True)) / temperature

@@ -16,6 +16,7 @@ from bertscore_tm.core.token_vectors import TokenVectors, concatenate
 from bertscore_tm.encoder import FrozenEncoder
 from bertscore_tm.encoder.tokenization import TokenizedTexts
 from bertscore_tm.encoder.vector_cache import VectorCache
+from bertscore_tm.losses.soft.expectations import require_token_ids
 from bertscore_tm.losses.soft.predictions import (
     EncodedTokens,
     GeneratorVocabulary,
@@ -117,21 +118,16 @@ def encode_reference_labels(
     ids_of_rows = torch.split(vocabulary.encoder_ids[labels[content].long()], content.sum(1).tolist())
     require_fitting(max(map(len, ids_of_rows)), encoder)
     rows = [(*before, *ids.tolist(), *after) for ids in ids_of_rows]
-
-    def encode(missing: list[tuple[int, ...]]) -> TokenVectors:
-        has_content = [len(row) > tokenizer.num_special_tokens for row in missing]
-        tokenized = TokenizedTexts(
-            [[*row] for row in missing], has_content, [False] * len(missing), tokenizer.num_excluded
-        )
-        return encoder.encode(tokenized, labels.device)
-
     distinct = [*dict.fromkeys(rows)]
     cache = encoder.cache(labels.device, of_losses=True) if cache_bytes else VectorCache()
     cached = cache.get(distinct)
     missing = [row for row in distinct if row not in cached]
     parts = list(cached.values())
     if missing:
-        parts.append(encode(missing))
+        has_content = [len(row) > tokenizer.num_special_tokens for row in missing]
+        is_truncated = [False] * len(missing)
+        tokenized = TokenizedTexts([[*row] for row in missing], has_content, is_truncated, tokenizer.num_excluded)
+        parts.append(encoder.encode(tokenized, labels.device))
         cache.add(missing, parts[-1], cache_bytes)
     indices = {row: i for i, row in enumerate([*cached, *missing])}
     tokens = _pad(concatenate(parts), [indices[row] for row in rows], vocabulary.encoder_weights, labels.device)
@@ -152,11 +148,10 @@ def _pad(vectors: TokenVectors, indices: list[int], weights: Tensor, device: tor
 
 def require_batch(name: str, value: object, last: str) -> None:
     """Raise an error unless an input is a floating-point tensor, shape (batch, positions, ``last``)."""
-    if not isinstance(value, Tensor):
+    if not isinstance(value, Tensor) or not value.is_floating_point():
+        described = value.dtype if isinstance(value, Tensor) else f"a {type(value).__name__}"
         hint = f": pass its {name}" if hasattr(value, name) else ""
-        raise TypeError(f"{name} must be a floating-point tensor, got a {type(value).__name__}{hint}")
-    if not value.is_floating_point():
-        raise TypeError(f"{name} must be a floating-point tensor, got {value.dtype}")
+        raise TypeError(f"{name} must be a floating-point tensor, got {described}{hint}")
     if value.ndim != 3 or len(value) == 0:
         raise ValueError(
             f"{name} must have shape (batch, positions, {last}) and at least one row, got {tuple(value.shape)}"
@@ -166,18 +161,9 @@ def require_batch(name: str, value: object, last: str) -> None:
 def locate_label_content(
     labels: Tensor, allowed: Tensor, vocabulary: GeneratorVocabulary, vocab_size: int, ignore_index: int
 ) -> Tensor:
-    """Return which positions of labels are content, none after the first end token, shape (batch, positions).
+    """Return which of the allowed positions of labels are content, none after the first end token.
 
-    Args:
-        labels: token ids.
-        allowed: positions that the caller's mask allows, shape (batch, positions), bool.
-        vocabulary: names the special and end tokens.
-        vocab_size: number of tokens.
-        ignore_index: label of positions without content.
-
-    Raises:
-        TypeError: labels are not integers.
-        ValueError: they have another shape, or (checked on the CPU only) ids outside the vocabulary.
+    All shapes are (batch, positions). Ids outside the vocabulary are an error, on the CPU only.
     """
     if labels.is_floating_point() or labels.dtype == torch.bool:
         raise TypeError(f"target must hold token ids as integers, got {labels.dtype}: pass labels.long()")
@@ -188,13 +174,7 @@ def locate_label_content(
     is_control = torch.isin(labels, torch.tensor(vocabulary.control_ids, device=labels.device))
     is_end = torch.isin(labels, torch.tensor(vocabulary.end_ids, device=labels.device)) & allowed
     content = allowed & (labels != ignore_index) & ~is_control & (is_end.cumsum(1) == 0)
-    # Elsewhere the check would synchronize the device, and it would break a compiled graph.
-    checks = labels.device.type == "cpu" and not torch.compiler.is_compiling()
-    if checks and (content & ((labels < 0) | (labels >= vocab_size))).any():
-        raise ValueError(
-            f"target holds ids outside the vocabulary of {vocab_size}: mark positions without content with "
-            f"ignore_index={ignore_index}"
-        )
+    require_token_ids(labels, content, vocab_size, ignore_index)
     return content
 
 

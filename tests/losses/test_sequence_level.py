@@ -202,7 +202,6 @@ P, R = torch.full((2, 3, 4), -1.0), torch.zeros(2, 3)
 @pytest.mark.parametrize(
     ("log_probs", "rewards", "mask", "error", "message"),
     [
-        ([[-1.0]], R, None, TypeError, "log_probs must be a tensor, got a list"),
         (P, [0.1, 0.2], None, TypeError, r"rewards must be a tensor, got a list: pass torch.tensor"),
         (P.long(), R, None, TypeError, "log_probs must be floating point, got torch.int64"),
         (P[..., None], R, None, ValueError, r"log_probs must have shape .* got \(2, 3, 4, 1\)"),

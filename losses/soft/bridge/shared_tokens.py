@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,29 +12,16 @@ from transformers import PreTrainedTokenizerBase
 
 from bertscore_tm.encoder.tokenization import TextTokenizer
 
-__all__ = ["NamedPieces", "find_named_pieces"]
+__all__ = ["find_named_pieces"]
 
 # Settings of a tokenizer's model that differ although texts are split alike, or that are compared apart.
 _OTHER_SETTINGS = {"vocab", "merges", "unk_id"}
 
 
-@dataclass(frozen=True)
-class NamedPieces:
-    """The encoder's tokens that have the names of a generator's.
-
-    Args:
-        ids: the encoder's id of each of the generator's tokens, -1 where it has none of the name, shape (vocabulary,).
-        identity: both tokenizers split every text into tokens of the same names.
-    """
-
-    ids: Tensor
-    identity: bool
-
-
 def find_named_pieces(
     generator: PreTrainedTokenizerBase, encoder: TextTokenizer, texts: Sequence[str]
-) -> NamedPieces | None:
-    """Return the pieces of a generator's tokens by name, where both tokenizers split texts by the same rules.
+) -> tuple[Tensor, bool] | None:
+    """Return the encoder's token of the name of each of a generator's tokens, where both split texts by the same rules.
 
     Rules are the normalizer, the pre-tokenizer and the settings of the model; names of special tokens may differ. The
     generator's vocabulary may be a part of the encoder's, such as a WordPiece vocabulary that was cut to a domain's
@@ -47,7 +33,8 @@ def find_named_pieces(
         texts: text of each of the generator's tokens; empty for ids without a token.
 
     Returns:
-        The pieces; ``None`` where rules differ, or the encoder lacks a token that was not added to the generator.
+        The encoder's ids, -1 without one of the name, shape (vocabulary,), and whether both tokenizers split every text
+        into tokens of the same names; ``None`` where rules differ, or the encoder lacks a token that was not added.
     """
     rules = [_splitting_rules(tokenizer) for tokenizer in (generator, encoder.tokenizer)]
     if rules[0]["rules"] != rules[1]["rules"]:
@@ -57,14 +44,13 @@ def find_named_pieces(
     for name, i in generator.get_vocab().items():
         ids[i] = encoder_vocabulary.get(name, -1)
     specials = {*generator.all_special_tokens, *encoder.tokenizer.all_special_tokens}
-    is_special = torch.zeros(len(texts), dtype=torch.bool, device="cpu")
-    is_special[[i for i in generator.all_special_ids if i < len(texts)]] = True
-    is_missing = (ids < 0) & ~is_special & torch.tensor([bool(text.strip()) for text in texts], device="cpu")
+    special_ids = {*generator.all_special_ids}
+    is_missing = any(ids[i] < 0 and i not in special_ids and text.strip() for i, text in enumerate(texts))
     agree = _have_equal_models(rules[0]["model"], rules[1]["model"], specials)
-    if is_missing.any() and not agree:
+    if is_missing and not agree:
         return None
     added = ({*tokenizer.get_added_vocab()} - specials for tokenizer in (generator, encoder.tokenizer))
-    return NamedPieces(ids, agree and next(added) == next(added))
+    return ids, agree and next(added) == next(added)
 
 
 def _splitting_rules(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:

@@ -48,9 +48,9 @@ def build_piece_table(generator: PreTrainedTokenizerBase, encoder: TextTokenizer
     control[[i for i in special if i < vocab_size]] = True
 
     named = find_named_pieces(generator, encoder, texts)
-    known_ids = [-1] * vocab_size if named is None else named.ids.tolist()
-    rows = [[[] if piece < 0 else [piece]] * len(Context) for piece in known_ids]
-    others = [i for i, piece in enumerate(known_ids) if piece < 0 and i not in special and texts[i].strip()]
+    named_ids = [-1] * vocab_size if named is None else named[0].tolist()
+    rows = [[[] if piece < 0 else [piece]] * len(Context) for piece in named_ids]
+    others = [i for i, piece in enumerate(named_ids) if piece < 0 and i not in special and texts[i].strip()]
     for i, split in zip(others, _split_in_contexts([texts[i] for i in others], encoder), strict=True):
         rows[i] = split
     counts = torch.tensor([len(pieces) for contexts in rows for pieces in contexts], device="cpu")
@@ -61,7 +61,7 @@ def build_piece_table(generator: PreTrainedTokenizerBase, encoder: TextTokenizer
         shares=(_usual_context(texts).flatten().float() / counts).repeat_interleave(counts),
         follows=_following_contexts(texts),
         control=control,
-        identity=named is not None and named.identity,
+        identity=named is not None and named[1],
     )
 
 

@@ -103,7 +103,9 @@ class VocabularyBridge:
             mode = "expand" if self.pieces.single_pieces is None else "mean"
             mode = "identity" if self.pieces.identity else mode
         self.mode: Mode = mode
-        text_tokenizer = TextTokenizer(generator_tokenizer, _config_of(generator_tokenizer))
+        config = OwnModelConfig()
+        config.vocab_size = len(generator_tokenizer)
+        text_tokenizer = TextTokenizer(generator_tokenizer, config)
         self.vocab_size = self.pieces.vocab_size
         self.end_ids = text_tokenizer.end_ids
         excluded = self.pieces.empty if self.mode == "identity" else self.pieces.control | self.pieces.empty
@@ -144,17 +146,8 @@ class VocabularyBridge:
     def __deepcopy__(self, memo: dict[int, Any]) -> VocabularyBridge:
         return self
 
-    def __copy__(self) -> VocabularyBridge:
-        return self
-
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_tables": {}}
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.vocab_size} tokens, {self.encoder!r}, mode={self.mode!r})"
-
-
-def _config_of(tokenizer: PreTrainedTokenizerBase) -> OwnModelConfig:
-    config = OwnModelConfig()
-    config.vocab_size = len(tokenizer)
-    return config
