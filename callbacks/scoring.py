@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -33,6 +33,7 @@ from bertscore_tm.callbacks.trainer import (
     restart_validation,
 )
 from bertscore_tm.metric import BERTScore
+from bertscore_tm.scoring.texts import as_documents, as_list, as_text_pairs
 from bertscore_tm.utilities.settings import require_at_least
 
 __all__ = ["BERTScoreCallback", "ScoredBatch", "ScoredLoader", "TextListener"]
@@ -377,18 +378,13 @@ class BERTScoreCallback(Callback):
                 f"{{{self.preds_key!r}: [...], {self.target_key!r}: [...]}} with one text per example, set preds_key= "
                 f"and target_key= to other keys, or pass generate=, a function of (pl_module, batch)"
             )
-        for name, texts in (("preds", preds), ("target", target)):
-            if isinstance(texts, (str, Mapping, Set)) or not isinstance(texts, Iterable):
-                raise MisconfigurationException(
-                    f"{name} must be a list with one text per example, got {_shorten(texts)}"
-                )
-        preds, target = list(preds), list(target)
-        if len(preds) != len(target):
-            raise MisconfigurationException(
-                f"preds and target must have equal lengths, got {len(preds)} and {len(target)}: return one reference, "
-                f"or a list of references, per prediction"
-            )
-        return preds, target
+        try:
+            preds = as_documents(preds, "preds")
+            references: Any = target if isinstance(target, str) else as_list(target, "target", dimensions=2)
+            as_text_pairs(preds, references)
+        except (TypeError, ValueError) as error:
+            raise MisconfigurationException(f"BERTScoreCallback cannot score the texts of a batch: {error}") from error
+        return preds, references
 
 
 def _find_listeners(trainer: pl.Trainer) -> list[TextListener]:

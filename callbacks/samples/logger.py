@@ -111,20 +111,14 @@ class SampleLogger(TextCollector):
         if not is_training_validation(trainer) or count % self.every_n_validations == 0:
             super().on_validation_epoch_start(trainer, pl_module)
 
-    def on_texts_scored(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, scorer: BERTScoreCallback, scored: ScoredBatch
-    ) -> None:
-        """Keep the texts of a batch."""
-        if self.follow and not scored.has_numbers and scorer is self.find_scorer(trainer)[0]:
+    def get_inputs(self, scorer: BERTScoreCallback, scored: ScoredBatch) -> Sequence[str] | None:
+        """Return the inputs of a batch as texts, and check that its examples can be followed."""
+        if self.follow and not scored.has_numbers:
             raise MisconfigurationException(
                 f"SampleLogger got follow={self.follow}, but examples of dataloader {scored.dataloader_idx} have no "
                 f"fixed numbers, since it is shuffled: pass BERTScoreCallback(index_key=...), or use a dataloader "
                 f"without shuffling"
             )
-        super().on_texts_scored(trainer, pl_module, scorer, scored)
-
-    def get_inputs(self, scorer: BERTScoreCallback, scored: ScoredBatch) -> Sequence[str] | None:
-        """Return the inputs of a batch as texts."""
         if self.inputs is None:
             generate = scorer.generate
             return generate.inputs(scored.batch) if isinstance(generate, HuggingFaceGenerate) else None

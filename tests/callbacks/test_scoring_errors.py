@@ -75,13 +75,13 @@ NO_TEXTS = "Return {'preds': [...], 'target': [...]} with one text per example"
         (None, ["validation_step returned NoneType None", NO_TEXTS, "preds_key=", "generate="]),
         (torch.tensor(0.5), ["validation_step returned Tensor tensor(0.5", NO_TEXTS]),
         ({"loss": 1.0, "preds": []}, ["validation_step returned a dict with the keys ['loss', 'preds']", NO_TEXTS]),
-        ({"preds": ["a"], "target": "one text"}, ["target must be a list with one text per example, got str"]),
-        ({"preds": {"a": 1}, "target": ["b"]}, ["preds must be a list with one text per example, got a dict"]),
-        ({"preds": ["a", "b"], "target": {"a", "b"}}, ["target must be a list with one text per example, got set"]),
-        ({"preds": 3, "target": ["a"]}, ["preds must be a list with one text per example, got int 3"]),
-        ({"preds": ["a", "b"], "target": ["a"]}, ["equal lengths, got 2 and 1"]),
+        ({"preds": ["a"], "target": "one text"}, ["target is a single string but preds is a list"]),
+        ({"preds": {"a": 1}, "target": ["b"]}, ["preds must be a string or a sequence of strings, got {'a': 1}"]),
+        ({"preds": ["a", "b"], "target": {"a", "b"}}, ["target must be a string or a sequence of strings, got {"]),
+        ({"preds": 3, "target": ["a"]}, ["preds must be a string or a sequence of strings, got 3"]),
+        ({"preds": ["a", "b"], "target": ["a"]}, ["preds and target must have equal lengths, got 2 and 1"]),
         ({"preds": ["a"], "target": [["b", None]]}, ["target[0][1] must be a string, got None"]),
-        ({"preds": torch.tensor([1]), "target": ["a"]}, ["preds[0] must be a string, got tensor(1)"]),
+        ({"preds": torch.tensor([1]), "target": ["a"]}, ["preds must be texts, got a tensor of shape (1,)"]),
     ],
 )
 def test_unusable_step_outputs_are_an_error(pairs, encoder, tmp_path, returned, said):
@@ -102,8 +102,8 @@ def test_unusable_step_outputs_are_an_error(pairs, encoder, tmp_path, returned, 
     [
         (None, "generate must return (preds, target), two lists of texts; it returned NoneType None"),
         ((["a"], ["b"], ["c"]), "two lists of texts; it returned tuple"),
-        (("a", ["b"]), "preds must be a list with one text per example, got str 'a'"),
-        ((["a"], None), "target must be a list with one text per example, got NoneType None"),
+        (("a", ["b"]), "preds is a single string: pass a list of texts"),
+        ((["a"], None), "target must be a string or a sequence of strings, got None"),
     ],
 )
 def test_unusable_generate_outputs_are_an_error(pairs, encoder, tmp_path, generated, said):
