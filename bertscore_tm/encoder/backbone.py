@@ -16,7 +16,7 @@ from bertscore_tm.core.onednn import pack_linears
 from bertscore_tm.encoder.families import Batching, Family
 from bertscore_tm.encoder.forward_pass import ForwardFunction, ForwardPass, draw_texts, register_attention
 from bertscore_tm.encoder.identity import ModelSource, hash_files, hash_model
-from bertscore_tm.encoder.loading import load_encoder, quiet_transformers
+from bertscore_tm.encoder.loading import load_encoder, quiet_loading, quiet_transformers
 from bertscore_tm.encoder.probe import cut_probed, needs_probe
 from bertscore_tm.encoder.vector_cache import SharedObjects
 from bertscore_tm.utilities.option_names import name_option
@@ -189,18 +189,14 @@ class Backbone:
     def _rebuild(self, model_class: Any, config: Any, dtype: torch.dtype, weights: dict[str, Tensor]) -> nn.Module:
         """Build a ready model from its parts, on the CPU."""
         register_attention()
-        with torch.random.fork_rng(devices=[]), torch.device("cpu"):
-            before = torch.get_default_dtype()
-            # As in from_pretrained: buffers that are not saved, such as Gemma's scale, are computed in this dtype.
-            torch.set_default_dtype(dtype)
-            try:
-                model: Any = model_class(config)
-            finally:
-                torch.set_default_dtype(before)
-            if model.get_input_embeddings() is None:  # before transformers 5, T5's encoder has none
-                model.set_input_embeddings(nn.Embedding(config.vocab_size, config.hidden_size))
+        with torch.random.fork_rng(devices=[]), torch.device("cpu"), quiet_loading("weights", self.name, ""):
+            model: Any = model_class.from_pretrained(None, config=config, state_dict=weights, dtype=dtype)
+        if model.get_input_embeddings() is None:  # before transformers 5, T5's encoder has none
+            model.set_input_embeddings(
+                nn.Embedding(config.vocab_size, config.hidden_size, _weight=weights["embed_tokens.weight"])
+            )
+        model.config.dtype = config.dtype  # it is part of the hash in the signature
         self.family.cut(model, self.layers_kept)
-        nn.Module.to(model, dtype).load_state_dict(weights)
         return cast(nn.Module, model)
 
 

@@ -31,6 +31,7 @@ __all__ = [
     "load_config",
     "load_encoder",
     "load_tokenizer",
+    "quiet_loading",
     "quiet_transformers",
     "require_tokenizer",
     "resolve_tokenizer",
@@ -42,7 +43,7 @@ _MOST_WITHOUT_WORDS = 16
 
 def load_config(source: ModelSource, name: str) -> PretrainedConfig:
     """Load a model's configuration."""
-    with _quiet_loading("configuration", name, source.location):
+    with quiet_loading("configuration", name, source.location):
         config: PretrainedConfig = _load(AutoConfig, source)
     return config
 
@@ -61,7 +62,7 @@ def _load(auto_class: Any, source: ModelSource, **options: Any) -> Any:
 def load_tokenizer(source: ModelSource, name: str) -> PreTrainedTokenizerBase:
     """Load a tokenizer, whose folder must be unchanged since the encoder was made."""
     source.check_unchanged()
-    with _quiet_loading("tokenizer", name, source.location):
+    with quiet_loading("tokenizer", name, source.location):
         tokenizer: PreTrainedTokenizerBase = _load(AutoTokenizer, source)
     if not _has_vocabulary(tokenizer):
         raise OSError(
@@ -77,7 +78,7 @@ def load_encoder(
     """Load an encoder on the CPU from files that are complete and unchanged, and drop layers that are not needed."""
     source.check_unchanged()
     auto_class = AutoModelForTextEncoding if family.encoder_class else AutoModel
-    with _quiet_loading("weights", name, source.location):
+    with quiet_loading("weights", name, source.location):
         model, info = _load(auto_class, source, dtype=dtype, output_loading_info=True)
     # Compared by object, since the names change when the encoder is taken out of the model.
     parameters = dict(model.named_parameters(remove_duplicate=False))
@@ -135,7 +136,7 @@ def quiet_transformers() -> Iterator[None]:
 
 
 @contextmanager
-def _quiet_loading(what: str, name: str, location: str) -> Iterator[None]:
+def quiet_loading(what: str, name: str, location: str) -> Iterator[None]:
     """Suppress output while a part of a model is loaded, and turn failures into one error that names the remedy."""
     has_progress_bar = transformers_logging.is_progress_bar_enabled()
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]

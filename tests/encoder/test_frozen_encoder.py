@@ -224,6 +224,15 @@ def test_a_ready_model_with_hooks_is_pickled(fresh_tiny, tmp_path):
         FrozenEncoder(fresh_tiny[0], num_layers=2)
 
 
+@pytest.mark.parametrize("family", ["t5", "gemma"])
+def test_pickles_of_a_ready_model_in_bfloat16_give_the_same_vectors(family, capfd):
+    encoder = FrozenEncoder(*tiny_model(family), num_layers=2, dtype="bfloat16")
+    again = pickle.loads(pickle.dumps(encoder))
+    assert torch.equal(again.encode(TEXTS).vectors, encoder.encode(TEXTS).vectors)
+    assert again.signature() == encoder.signature()
+    assert "Loading" not in capfd.readouterr().err
+
+
 @pytest.mark.parametrize("family", ["llama", "modernbert"])
 def test_bfloat16_keeps_the_frequencies_of_rotary_positions(family, tmp_path):
     encoder = FrozenEncoder(save_tiny_model(family, tmp_path), num_layers=2, dtype="bfloat16")
