@@ -109,14 +109,14 @@ def tables(results: Mapping[str, Any]) -> list[str]:
             differences[f"{steps} ({len(reached.loc[arm])})", arm, minus] = reached.loc[arm] - reached.loc[minus]
     tested = [(key, measure) for key in differences if key[1] == RISK for measure in ("layer5", "layer6")]
     return [
-        _table(["rule", "trained"], rules),
-        _table([LARGEST_F1], conditions),
-        _table([f"{LARGEST_F1} minus"], tests, list(product(tests, held_out))),
-        _table(["steps (seeds)", "arm", "minus"], differences, tested),
+        format_table(["rule", "trained"], rules),
+        format_table([LARGEST_F1], conditions),
+        format_table([f"{LARGEST_F1} minus"], tests, list(product(tests, held_out))),
+        format_table(["steps (seeds)", "arm", "minus"], differences, tested),
     ]
 
 
-def _table(head: list[str], gains: Mapping[tuple[str, ...], pd.DataFrame], tested: Sequence[Any] = ()) -> str:
+def format_table(head: list[str], gains: Mapping[tuple[str, ...], pd.DataFrame], tested: Sequence[Any] = ()) -> str:
     """Return a Markdown table of points, with p-values of the tested keys and measures, adjusted together (Holm)."""
     # Differences that are all 0 have no p-value.
     p_values = [np.nan_to_num(ttest_1samp(gains[key][measure], 0).pvalue, nan=1.0) for key, measure in tested]

@@ -3,8 +3,6 @@
 import json
 import re
 import shlex
-import subprocess
-import sys
 import warnings
 
 import bert_score as oracle
@@ -104,14 +102,6 @@ def test_python_blocks_run_in_order(minilm, tmp_path, monkeypatch):
     assert "<td>summary</td>" in (tmp_path / "report.html").read_text(encoding="utf-8")
 
 
-@pytest.mark.slow
-def test_the_package_installs():
-    # Resolved and built for real, but not put over the environment that the tests run in.
-    command = [sys.executable, *shlex.split(COMMANDS[0].replace("bertscore-tm", "."))[1:], "--dry-run"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
 @pytest.mark.usefixtures("one_thread")
 def test_the_shell_scores_files(minilm, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
@@ -141,9 +131,9 @@ def test_empty_texts_and_spaces_in_other_packages(minilm, tmp_path):
     settings = tmp_path / "model/tokenizer_config.json"
     settings.write_text(json.dumps(json.loads(settings.read_text()) | {"tokenizer_class": "RobertaTokenizer"}))
     pair = ["cats sat on mats"], ["a cat sat on mats"]
-    found = oracle.score(*pair, model_type=str(folder), num_layers=2)[2].item()
+    theirs = oracle.score(*pair, model_type=str(folder), num_layers=2)[2].item()
     spaced, plain = (
         bert_score(*pair, FrozenEncoder(folder, num_layers=2, prefix_space=space))["f1"].item()
         for space in (None, False)
     )
-    assert found == pytest.approx(plain, abs=1e-6) != pytest.approx(spaced, abs=1e-3)
+    assert theirs == pytest.approx(plain, abs=1e-6) != pytest.approx(spaced, abs=1e-3)

@@ -4,11 +4,10 @@ import copy
 import gzip
 import json
 import random
-import shutil
-import subprocess
 from statistics import fmean
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from lightning.pytorch import Trainer
@@ -17,13 +16,13 @@ from scipy import stats
 
 from bertscore_tm.callbacks import BERTScoreEarlyStopping
 from bertscore_tm.statistics import holm
-from examples.docstrings import Corpus, DocstringPair, load_generator, split_by_module
+from examples.docstrings import Corpus, DocstringPair, load_generator
 from examples.study import __main__ as command
 from examples.study import rules, training
 from examples.study.manual_pages import collect_pages, read_page
-from examples.study.results import RULES, compare_rules, summarize_arms, summarize_rules, tables
-from examples.study.rules import BASELINE, BEST, LARGEST_F1, LAST, PATIENCES, SUBSETS, apply_rules
-from examples.study.training import ARMS, CROSS_ENTROPY, RISK, SHUFFLED, Generator, make_risk, measure
+from examples.study.results import compare_rules, format_table, summarize_rules, tables
+from examples.study.rules import BASELINE, BEST, LARGEST_F1, LAST, apply_rules
+from examples.study.training import ARMS, Generator, make_risk, measure
 from tests.support.markdown_blocks import ROOT
 from tests.support.texts import real_pairs
 
@@ -100,27 +99,17 @@ def test_each_text_occurs_once_and_releases_come_before_their_tracks(tmp_path):
     assert [page.document.split(":")[0] for page in collect_pages([tmp_path])] == ["tool run", "tool walk"]
 
 
-@pytest.mark.skipif(shutil.which("lexgrog") is None, reason="needs lexgrog, of man-db")
-@pytest.mark.parametrize("content", [MAN, MDOC], ids=["man", "mdoc"])
-def test_summaries_are_those_that_man_shows(content, tmp_path):
-    file = tmp_path / "page.1"
-    file.write_text(content, encoding="utf-8")
-    shown = subprocess.run(["lexgrog", file], capture_output=True, text=True, check=False).stdout
-    assert f'- {read_page(file).summary}"' in shown.replace("  ", " ")
-
-
 @pytest.fixture(scope="module")
 def run():
     """A run whose texts are the references with fewer of their words, and whose losses contradict the scores."""
     _, references = real_pairs(24)
     draw, checkpoints = random.Random(0), []
-    for kept, loss in zip((0.3, 0.5, 0.45, 0.6, 0.9, 0.7, 0.8, 0.75), (5, 4, 3, 3.5, 3.2, 4, 4.5, 5), strict=True):
-        texts = [" ".join(word for word in text.split() if draw.random() < kept) or "word" for text in references]
-        found = measure(texts, references)
-        one = {"step": len(checkpoints) + 1, "val_loss": loss, "texts": texts, "f1": found["layer5"]}
-        one |= {"validation": found}
-        test = {measured: values[::-1] if isinstance(values, list) else values for measured, values in found.items()}
-        checkpoints.append(one | {"test": test})
+    for share, loss in zip((0.3, 0.5, 0.45, 0.6, 0.9, 0.7, 0.8, 0.75), (5, 4, 3, 3.5, 3.2, 4, 4.5, 5), strict=True):
+        texts = [" ".join(word for word in text.split() if draw.random() < share) or "word" for text in references]
+        scores = measure(texts, references)
+        test = {name: values[::-1] if isinstance(values, list) else values for name, values in scores.items()}
+        checkpoint = {"step": len(checkpoints) + 1, "val_loss": loss, "texts": texts, "f1": scores["layer5"]}
+        checkpoints.append(checkpoint | {"validation": scores, "test": test})
     return {"checkpoints": checkpoints, "references": references, "seconds": {"training": 4, "decoding and scoring": 1}}
 
 
@@ -162,102 +151,45 @@ def test_rules_choose(run):
     assert {stop for _, stop in choices["F1 of 10 texts"]} == {7}
 
 
-def cell(differences, p_value=""):
-    """What a table shows of some differences."""
-    test = stats.ttest_1samp(differences, 0)
-    low, high = test.confidence_interval()
-    return f"{100 * fmean(differences):+.2f} ({100 * low:+.2f} to {100 * high:+.2f}{p_value})"
-
-
-@pytest.fixture
-def arms():
-    draw = np.random.default_rng(0)
-    found = {}
-    for arm in ARMS:
-        for seed in range(6):
-            values = (draw.normal(size=9) / 100 + 0.1 * (arm == RISK)).tolist()
-            found[arm, 300, seed] = {"test": dict.fromkeys(("layer3", "layer5", "layer6", "rougeL", "bleu"), values)}
-            found[arm, 300, seed]["test"] |= {"length": 1 + values[0]}
-    return found
-
-
-@pytest.fixture
-def results(run, arms):
+def test_gains_are_paired_over_seeds(run):
     """Three seeds, whose baseline is checkpoint 0, 1 or 2, in two tasks."""
     runs = {(task, "few", seed): run for task in ("a", "b") for seed in range(3)}
-    names = [f"early stopping on F1, patience {one}" for one in PATIENCES]
-    names += [f"{names[4]}, weights at the stop", *(f"F1 of {one} texts" for one in SUBSETS), *RULES[1:4], BEST]
-    others = {name: [[3, 3], [3, 3]] for name in names}
-    choices = {key: {BASELINE: [[key[2], 7]], LARGEST_F1: [[4, 5]], LAST: [[key[2] + 5, 7]], **others} for key in runs}
-    return {"rules": summarize_rules(runs, choices), "arms": summarize_arms(arms)}
-
-
-def test_gains_are_paired_over_seeds_and_adjusted_together(run, results):
-    reached = {
-        name: [fmean(one["test"][name]) for one in run["checkpoints"]] for name in ("layer3", "layer6", "rougeL")
-    }
-    reached["bleu"] = [one["test"]["bleu"] for one in run["checkpoints"]]
-    gains = [reached["layer6"][4] - reached["layer6"][seed] for seed in range(3)]
-    table = compare_rules(results).sort_index()
+    choices = {key: {BASELINE: [[key[2], 7]], LARGEST_F1: [[4, 5]]} for key in runs}
+    summary = summarize_rules(runs, choices)
+    layer6 = [fmean(checkpoint["test"]["layer6"]) for checkpoint in run["checkpoints"]]
+    table = compare_rules({"rules": summary}).sort_index()
+    gains = [layer6[4] - layer6[seed] for seed in range(3)]
     assert table.loc[LARGEST_F1, "a / few"]["layer6"].tolist() == pytest.approx(gains)
     assert set(table.loc[LARGEST_F1, "steps"]) == {6 / 8}
     assert set(table.loc[BASELINE, "layer6"]) == {0}
-    rules, conditions, tested, _ = (table.splitlines() for table in tables(results))
-    assert rules[2].startswith(f"| {LARGEST_F1} | 75% | ")
-    assert rules[2].split(" | ")[4] == conditions[2].split(" | ")[3] == conditions[3].split(" | ")[3] == cell(gains)
-    found = {
-        (minus, name): [values[4] - values[seed + minus] for seed in range(3)]
-        for minus in (0, 5)
-        for name, values in reached.items()
-    }
-    adjusted = holm([stats.ttest_1samp(one, 0).pvalue for one in found.values()])
-    shown = [f" {cell(one, f'; p {p:.3f}')} " for one, p in zip(found.values(), adjusted, strict=True)]
-    assert [line.split("|")[2:-1] for line in tested[2:]] == [shown[:4], shown[4:]]
-    assert results["rules"]["cost"] == 0.25
+    assert summary["cost"] == 0.25
     draw, means = np.random.default_rng(1), []
     texts = np.array([[run["checkpoints"][i]["test"]["layer6"] for i in (4, seed)] for seed in range(3)])
     for _ in range(4000):
         seeds = draw.integers(3, size=3)
-        resampled = [texts[seeds][:, :, draw.integers(24, size=24)] for _ in range(2)]
-        means.append(np.mean([(one[:, 0] - one[:, 1]).mean() for one in resampled]))
-    found = results["rules"]["seeds_and_texts"]["layer6"]
-    assert found == pytest.approx(np.quantile(means, [0.025, 0.975]).tolist(), abs=0.01)
+        tasks = [texts[seeds][:, :, draw.integers(24, size=24)] for _ in range(2)]
+        means.append(np.mean([(task[:, 0] - task[:, 1]).mean() for task in tasks]))
+    interval = summary["seeds_and_texts"]["layer6"]
+    assert interval == pytest.approx(np.quantile(means, [0.025, 0.975]).tolist(), abs=0.01)
 
 
-def test_arms_are_compared_by_seed_and_steps(arms, results):
-    def paired(minus, measure="layer6", arm=RISK):
-        found = [[fmean(arms[one, 300, i]["test"][measure]) for one in (arm, minus)] for i in range(6)]
-        return [ours - theirs for ours, theirs in found]
-
-    lines = [line.strip("| ").split(" | ") for line in tables(results)[3].splitlines()[2:]]
-    assert [line[:3] for line in lines] == [
-        ["300 (6)", *pair] for pair in ((RISK, ARMS[0]), (RISK, ARMS[3]), (RISK, SHUFFLED), (SHUFFLED, CROSS_ENTROPY))
-    ]
-    # Layers 5 and 6 of the first three are tested together; here they are equal.
-    p_values = [stats.ttest_1samp(paired(minus), 0).pvalue for minus in (ARMS[0], ARMS[3], SHUFFLED) for _ in range(2)]
-    for line, p in zip(lines, holm(p_values)[::2], strict=False):
-        assert line[3] == line[5] == cell(paired(line[2]), f"; p {p:.3f}")
-        assert line[4] == line[6] == cell(paired(line[2]))
-    assert lines[3][5] == cell(paired(CROSS_ENTROPY, arm=SHUFFLED))
-    lengths = [arms[RISK, 300, i]["test"]["length"] - arms[SHUFFLED, 300, i]["test"]["length"] for i in range(6)]
-    assert lines[2][-1] == cell(lengths)
+def test_a_cell_holds_the_interval_and_the_adjusted_p_value():
+    draw = np.random.default_rng(0)
+    gains = {(name,): pd.DataFrame({"bleu": draw.normal(shift, 0.1, 10)}) for name, shift in {"a": 0.1, "b": 0}.items()}
+    tests = [stats.ttest_1samp(table["bleu"], 0) for table in gains.values()]
+    _, _, *rows = format_table(["arm"], gains, [(key, "bleu") for key in gains]).splitlines()
+    for row, values, test, p in zip(rows, gains.values(), tests, holm([test.pvalue for test in tests]), strict=True):
+        low, high = (100 * end for end in test.confidence_interval())
+        assert f"| {100 * values['bleu'].mean():+.2f} ({low:+.2f} to {high:+.2f}; p {p:.3f}) |" in row
 
 
 def test_the_tables_of_the_page_are_those_of_the_stored_results():
     page = (STUDY / "README.md").read_text(encoding="utf-8")
-    found = [table.splitlines() for table in tables(json.loads((STUDY / "results.json").read_text()))]
+    made = [table.splitlines() for table in tables(json.loads((STUDY / "results.json").read_text()))]
     shown = [line for line in page.partition("## Results")[2].splitlines() if line.startswith("|")]
     assert len(shown) > 30
-    assert set(shown) <= {line for table in found for line in table}
-    assert {table[0] for table in found} <= set(shown)
-
-
-def test_families_of_commands_stay_together():
-    pages = [DocstringPair(f"text {i}", f"summary {i}", f"tool {i % 50}") for i in range(200)]
-    corpus = split_by_module(pages, test=0.15, validation=0.05)
-    families = [{pair.module for _, pair in side} for side in corpus]
-    assert sum(map(len, families)) == len(set.union(*families)) == 50
-    assert len(corpus.train) > len(corpus.test) > 0
+    assert set(shown) <= {line for table in made for line in table}
+    assert {table[0] for table in made} <= set(shown)
 
 
 @pytest.fixture(scope="module")
@@ -310,19 +242,21 @@ def test_arms_start_alike_and_train_the_decoding_half(pairs, generator):
 def test_shuffled_rewards_are_those_of_the_same_input(generator):
     texts = [f"{word} rain fell" for word in ["a", "b", "c", "d", "e", "f", "g", "h"]]
     references = [["rain fell"]] * 4 + [["the sun"]] * 4
-    true, shuffled = (make_risk(generator, 0, shuffled=one).reward(texts, references) for one in (False, True))
+    true, shuffled = (
+        make_risk(generator, 0, shuffled=shuffled).reward(texts, references) for shuffled in (False, True)
+    )
     assert shuffled != true
     assert [sorted(shuffled[:4]), sorted(shuffled[4:])] == [sorted(true[:4]), sorted(true[4:])]
 
 
 def test_measures_are_those_of_the_texts(bert_score_f1):
     preds, target = real_pairs(4)
-    found = measure([*preds, target[0]], [*target, target[0]])
+    scores = measure([*preds, target[0]], [*target, target[0]])
     for layer in (3, 5, 6):
         expected = bert_score_f1(preds, target, num_layers=layer).tolist()
-        assert found[f"layer{layer}"][:4] == pytest.approx(expected, abs=1e-6)
-    assert found["rougeL"][-1] == 1
-    assert found["length"] == sum(map(len, map(str.split, [*preds, target[0]]))) / sum(
+        assert scores[f"layer{layer}"][:4] == pytest.approx(expected, abs=1e-6)
+    assert scores["rougeL"][-1] == 1
+    assert scores["length"] == sum(map(len, map(str.split, [*preds, target[0]]))) / sum(
         map(len, map(str.split, [*target, target[0]]))
     )
 
@@ -338,19 +272,19 @@ def test_a_stopped_study_resumes(pairs, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(command, "REGIMES", training.REGIMES)
     monkeypatch.setattr(command, "ARM_STEPS", (1,))
     monkeypatch.setattr(training, "TIMED_STEPS", 1)
-    given = ["--seeds=2", "--jobs=1", "--output", str(tmp_path)]
-    first = command.main(given)
+    arguments = ["--seeds=2", "--jobs=1", "--output", str(tmp_path)]
+    first = command.main(arguments)
     stored = [path for path in tmp_path.rglob("*.json") if path.name != "results.json"]
     times = {path: path.stat().st_mtime_ns for path in stored}
     stopped = [tmp_path / "arm_risk_1_seed1.json", tmp_path / "docstrings_few_pairs_seed1.rules.json"]
     before = [json.loads(path.read_text()) for path in stopped]
     for path in stopped:
         path.unlink()
-    second = command.main(given)
+    second = command.main(arguments)
     assert [json.loads(path.read_text()) for path in stopped] == before
     assert {path for path, time in times.items() if path.stat().st_mtime_ns != time} == set(stopped)
     assert second == first == json.loads((tmp_path / "results.json").read_text())
     assert (tmp_path / "figure.png").exists()
-    assert [len(one["step"]) for one in first["rules"]["curves"]] == 8 * [8]
-    assert {one["arm"] for one in first["arms"]} == set(ARMS)
+    assert [len(curve["step"]) for curve in first["rules"]["curves"]] == 8 * [8]
+    assert {row["arm"] for row in first["arms"]} == set(ARMS)
     assert "ROUGE-L" in capsys.readouterr().out
