@@ -46,8 +46,8 @@ test: $(VENV)/ready
 quick: $(VENV)/ready
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal -m "not slow and not distributed" $(QUICK_TESTS) $(TEST_ARGS)
 
-# Change operators, arguments and values of the code, one at a time, and list the changes that no test notices. mutmut names
-# a module by its place, so that it runs in a copy in which all folders are where a wheel has them.
+# Change operators, arguments and values of the code, one at a time, and list the changes that no test notices. mutmut knows
+# a mutant by its file's path, and its call by the module's name: in a copy, in which the folders are where a wheel has them.
 mutants: $(VENV)/ready
 	rm -rf .mutants
 	mkdir .mutants

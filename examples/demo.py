@@ -65,7 +65,8 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     scores = bert_score(list(PAIRS), list(PAIRS.values()), encoder)
     for (candidate, reference), f1 in zip(PAIRS.items(), scores["f1"].tolist(), strict=True):
         print(f"  F1 {f1:.3f}   {candidate}  |  {reference}")
-    picture = align(*next(iter(PAIRS.items())), encoder).plot()
+    candidate, reference = next(iter(PAIRS.items()))
+    picture = align(candidate, reference, encoder).plot()
     picture.savefig(options.output / "alignment.png", dpi=150, bbox_inches="tight")
     result = train(encoder, options)
     print(f"Took {time.monotonic() - began:.0f} seconds. Pictures and texts are in {options.output}.")
@@ -84,9 +85,9 @@ def train(encoder: FrozenEncoder, options: argparse.Namespace) -> dict[str, Any]
     curve: list[tuple[int, float, float]] = []
 
     def note(trainer: pl.Trainer, module: Any) -> None:
-        found = (float(trainer.callback_metrics[name]) for name in ("val_loss", "val_bertscore_f1"))
-        curve.append((trainer.global_step, *found))
-        print("    step {:3}   val_loss {:.2f}   val_bertscore_f1 {:.3f}".format(*curve[-1]), flush=True)
+        loss, f1 = (float(trainer.callback_metrics[name]) for name in ("val_loss", "val_bertscore_f1"))
+        curve.append((trainer.global_step, loss, f1))
+        print(f"    step {trainer.global_step:3}   val_loss {loss:.2f}   val_bertscore_f1 {f1:.3f}", flush=True)
 
     keep: Any = {"dirpath": options.output / "checkpoints", "save_weights_only": True, "enable_version_counter": False}
     by_loss = ModelCheckpoint(filename="smallest_loss", monitor="val_loss", **keep)
@@ -113,15 +114,15 @@ def train(encoder: FrozenEncoder, options: argparse.Namespace) -> dict[str, Any]
     references, batches = [pair.summary for _, pair in test], DataLoader(test, 50, collate_fn=collate)
     texts, f1, steps = {}, {}, {}
     held_out = FrozenEncoder(get_model_path(), num_layers=6)  # not the layer that chooses
-    for rule, kept in (("smallest val_loss", by_loss), ("largest val_bertscore_f1", by_score)):
-        checkpoint = torch.load(kept.best_model_path, weights_only=True)
+    for rule, saved in (("smallest val_loss", by_loss), ("largest val_bertscore_f1", by_score)):
+        checkpoint = torch.load(saved.best_model_path, weights_only=True)
         module.load_state_dict(checkpoint["state_dict"])
         texts[rule] = [text for batch in batches for text in generate(module.eval(), batch)[0]]
         f1[rule] = bert_score(texts[rule], references, held_out)["f1"]
         steps[rule] = int(checkpoint["global_step"])
         print(f"  {rule:25} step {steps[rule]:3}   F1 at layer 6: {f1[rule].mean():.3f}", flush=True)
-    found = compare_paired(*(values.tolist() for values in f1.values()))
-    difference, low, high = (100 * value for value in (found.difference, found.low, found.high))
+    comparison = compare_paired(f1["smallest val_loss"].tolist(), f1["largest val_bertscore_f1"].tolist())
+    difference, low, high = (100 * value for value in (comparison.difference, comparison.low, comparison.high))
     print(f"  difference {difference:+.1f} points (95% interval over texts {low:+.1f} to {high:+.1f})")
     print("  Over 60 runs: examples/study/README.md. The two texts whose scores differ most:")
     columns = {"document": [pair.document for _, pair in test], "reference": references, **texts}
@@ -130,7 +131,7 @@ def train(encoder: FrozenEncoder, options: argparse.Namespace) -> dict[str, Any]
         print(*(f"    {name:25} {text}" for name, text in rows[i].items() if name != "document"), "", sep="\n")
     (options.output / "texts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     draw(curve, steps, options.output / "curve.png")
-    return {"curve": curve, "steps": steps, "difference": found.difference}
+    return {"curve": curve, "steps": steps, "difference": comparison.difference}
 
 
 def draw(curve: Sequence[tuple[int, float, float]], steps: dict[str, int], path: Path) -> None:

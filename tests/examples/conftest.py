@@ -52,9 +52,9 @@ def padding_is_masked(monkeypatch):
     running = []
 
     def checked(self, *args, **kwargs):
-        given = inspect.signature(self.forward).bind(*args, **kwargs).arguments
-        given |= given.pop("kwargs", {})
-        ids, mask, labels = (given.get(name) for name in ("input_ids", "attention_mask", "labels"))
+        inputs = inspect.signature(self.forward).bind(*args, **kwargs).arguments
+        inputs |= inputs.pop("kwargs", {})
+        ids, mask, labels = (inputs.get(name) for name in ("input_ids", "attention_mask", "labels"))
         if not running and any(parameter.requires_grad for parameter in self.parameters()):
             assert ids is None or mask is not None or not (ids == 0).any(), (
                 f"{type(self).__name__} got no attention_mask"

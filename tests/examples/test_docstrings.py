@@ -48,10 +48,10 @@ def test_generator_tokenizes_like_minilm_and_starts_from_its_weights(corpus, min
     assert len(tokenizer) < 3000 < len(full)
     for _, pair in rows:
         assert tokenizer.tokenize(pair.summary)[:22] == full.tokenize(pair.summary)[:22]
-    kept = full.convert_tokens_to_ids(tokenizer.convert_ids_to_tokens(range(len(tokenizer))))
+    ids = full.convert_tokens_to_ids(tokenizer.convert_ids_to_tokens(range(len(tokenizer))))
     original = AutoModel.from_pretrained(minilm).get_input_embeddings().weight
     for half in (model.encoder, model.decoder):
-        torch.testing.assert_close(half.get_input_embeddings().weight, original[kept])
+        torch.testing.assert_close(half.get_input_embeddings().weight, original[ids])
     frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
     assert all(name.startswith("encoder.") or "word_embeddings" in name for name in frozen)
     assert any("crossattention" in name for name, _ in model.named_parameters() if name not in frozen)

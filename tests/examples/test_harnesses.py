@@ -16,9 +16,9 @@ def test_means_equal_those_of_the_function(encoder, monkeypatch):
     monkeypatch.setattr(harnesses, "load_encoder", lambda: encoder)
     expected = bert_score(CANDIDATES, REFERENCES, encoder)["f1"].mean().item()
     pairs = list(zip(CANDIDATES, REFERENCES, strict=True))
-    kept = [harnesses.process_results({"references": several}, [text]) for text, several in pairs]
-    assert harnesses.mean_f1([one["bertscore_f1"] for one in kept]) == pytest.approx(expected, abs=1e-6)
-    inputs = [SimpleNamespace(preds=[text, "another sample"], golds=several) for text, several in pairs]
+    results = [harnesses.process_results({"references": references}, [text]) for text, references in pairs]
+    assert harnesses.mean_f1([result["bertscore_f1"] for result in results]) == pytest.approx(expected, abs=1e-6)
+    inputs = [SimpleNamespace(preds=[text, "another sample"], golds=references) for text, references in pairs]
     assert harnesses.mean_f1_of_inputs(inputs) == pytest.approx(expected, abs=1e-6)
 
 

@@ -83,16 +83,16 @@ def texts(tmp_path, monkeypatch):
 
 
 def commands(start):
-    found = [
+    lines = [
         (path.name, line)
         for path in [*PAGES, STUDY]
         for block in blocks(path)
         if block.language == "console"
         for line in block.content.replace("\\\n", " ").splitlines()
     ]
-    known = ("bertscore-tm ", "torchrun ", "python -m examples.")
-    assert all(line.startswith(known) for _, line in found), found
-    return [line for _, line in dict.fromkeys(found) if line.startswith(start)]
+    starts = ("bertscore-tm ", "torchrun ", "python -m examples.")
+    assert all(line.startswith(starts) for _, line in lines), lines
+    return [line for _, line in dict.fromkeys(lines) if line.startswith(start)]
 
 
 def offline(command, minilm):
@@ -175,15 +175,15 @@ def test_the_configuration_is_valid():
     parser.add_argument("--loss", type=nn.Module)
     parser.add_argument("--callbacks", type=list[Callback])
     # Not instantiated, since its models are on the hub.
-    given = {"loss": config["model"]["loss"], "callbacks": config["trainer"]["callbacks"]}
-    parsed = parser.parse_object(given)
+    content = {"loss": config["model"]["loss"], "callbacks": config["trainer"]["callbacks"]}
+    parsed = parser.parse_object(content)
     assert parsed.loss.init_args.encoder == "roberta-large"
     assert parsed.loss.init_args.matching == "softmax"  # a default, read from the signature
-    assert [one.class_path for one in parsed.callbacks] == [one["class_path"] for one in given["callbacks"]]
+    assert [each.class_path for each in parsed.callbacks] == [each["class_path"] for each in content["callbacks"]]
     assert parsed.callbacks[0].init_args.generate.dict_kwargs == {"max_new_tokens": 60}
-    given["callbacks"][1]["init_args"]["patienc"] = 3
+    content["callbacks"][1]["init_args"]["patienc"] = 3
     with pytest.raises(ArgumentError, match="patienc"):
-        parser.parse_object(given)
+        parser.parse_object(content)
 
 
 def test_links_lead_somewhere():

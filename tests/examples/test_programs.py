@@ -62,8 +62,8 @@ def recording(monkeypatch):
         def texts(cls):
             """All candidates and references before the last reset, single references without their list."""
             updates = cls.seen or cls.last
-            references = [one for _, target, _ in updates for one in target]
-            references = [one[0] if isinstance(one, list) and len(one) == 1 else one for one in references]
+            references = [reference for _, target, _ in updates for reference in target]
+            references = [r[0] if isinstance(r, list) and len(r) == 1 else r for r in references]
             return [text for preds, _, _ in updates for text in preds], references
 
     return Recording
@@ -86,18 +86,18 @@ def gradients(monkeypatch):
     """Return a function that makes a program's BERTScore loss append the gradients of its value to a list."""
 
     def record(program):
-        found = []
+        values = []
 
         class Recorded(SoftBERTScoreLoss):
             def forward(self, *args, **kwargs):
                 result = super().forward(*args, **kwargs)
                 loss = result[0] if isinstance(result, tuple) else result
                 if loss.requires_grad:
-                    loss.register_hook(lambda gradient: found.append(gradient.item()))
+                    loss.register_hook(lambda gradient: values.append(gradient.item()))
                 return result
 
         monkeypatch.setattr(program, "SoftBERTScoreLoss", Recorded)
-        return found
+        return values
 
     return record
 
@@ -120,7 +120,7 @@ def test_metric_program_scores_with_indices(corpus, recording, check_f1, monkeyp
 @pytest.mark.parametrize("name", ["lightning_loss", "plain_loop", "fabric"])
 def test_loss_programs_train_with_the_loss_and_score(name, corpus, recording, gradients, check_f1, monkeypatch, capsys):
     program, models = import_module(f"examples.{name}"), []
-    found, load = gradients(program), program.load_generator
+    recorded, load = gradients(program), program.load_generator
 
     def load_generator(pairs):
         model, tokenizer = load(pairs)
@@ -138,14 +138,14 @@ def test_loss_programs_train_with_the_loss_and_score(name, corpus, recording, gr
     digits = 4 if name == "lightning_loss" else 3
     assert all(f"{figures[figure]:.{digits}f}" in printed for figure in ("cross_entropy", "teacher_forced_f1", f1))
     # The backward pass of each step reached the BERTScore loss with weight 1.
-    assert found == [1.0, 1.0]
+    assert recorded == [1.0, 1.0]
     assert any((a - b).abs().max() > 1e-5 for a, b in zip(models[0].parameters(), models[1], strict=True))
 
 
 def test_trainer_program_trains_with_the_loss_and_scores(
     corpus, recording, gradients, check_f1, minilm, monkeypatch, tmp_path
 ):
-    found, chosen_by = gradients(trainer_program), []
+    recorded, chosen_by = gradients(trainer_program), []
     select = BERTScore.for_selection
     monkeypatch.setattr(recording, "for_selection", lambda self: chosen_by.append(select(self)) or chosen_by[0])
     monkeypatch.setattr(trainer_program, "BERTScore", recording)
@@ -157,7 +157,7 @@ def test_trainer_program_trains_with_the_loss_and_scores(
     rows, expected = (tokenizer(texts)["input_ids"] for texts in (references, summaries(corpus.validation[:32])))
     assert all(row[:-1] == other[: len(row) - 1] for row, other in zip(rows, expected, strict=True))
     assert sum(map(list.__eq__, rows, expected)) > 24
-    assert found == [1.0, 1.0]
+    assert recorded == [1.0, 1.0]
     assert len(chosen_by) == 1
     assert list(tmp_path.glob("checkpoint-*"))
 
@@ -220,13 +220,13 @@ def test_causal_program_trains_on_answers_and_generates_from_prompts(corpus, rec
 
 
 def test_translation_program_adds_the_loss_in_the_last_tenth(recording, gradients, check_f1, monkeypatch, capsys):
-    found = gradients(translation)
+    recorded = gradients(translation)
     monkeypatch.setattr(translation, "BERTScore", recording)
     history = translation.main(["--steps", "10"])
-    assert found == [1.0]
+    assert recorded == [1.0]
     assert [row["step"] for row in history] == [2, 4, 6, 8, 10]
     translations, f1 = translation.make_translations(), history[-1]["val_bertscore_f1"]
-    check_f1(f1, [several for _, several in translations[:32]])
+    check_f1(f1, [references for _, references in translations[:32]])
     assert len({source for source, _ in translations}) == len(translations) == 960
     assert all(first != second for _, (first, second) in translations)
     assert f"val_bertscore_f1 {f1:.3f}, val_bleu {history[-1]['val_bleu']:.3f}" in capsys.readouterr().out
@@ -234,7 +234,9 @@ def test_translation_program_adds_the_loss_in_the_last_tenth(recording, gradient
 
 def test_loss_of_the_translation_program_covers_all_words_and_nothing_else(encoder):
     translations = translation.make_translations()[:300]
-    tokenizer = translation.train_tokenizer([text for source, several in translations for text in (source, *several)])
+    tokenizer = translation.train_tokenizer(
+        [text for source, references in translations for text in (source, *references)]
+    )
 
     class Perfect(nn.Module):
         """Predicts the labels."""
@@ -259,7 +261,7 @@ def test_yaml_program_runs_from_its_file(corpus, tmp_path, monkeypatch):
     trainer = program.main(["fit", "--config", str(path), *shorter, "--trainer.enable_progress_bar=false"]).trainer
     assert 0 < trainer.callback_metrics["val_bertscore_f1"] < 1
     named = yaml.safe_load(path.read_text(encoding="utf-8"))["trainer"]["callbacks"]
-    assert {type(one).__name__ for one in trainer.callbacks} >= {one["class_path"].rpartition(".")[2] for one in named}
+    assert {type(each).__name__ for each in trainer.callbacks} >= {each["class_path"].split(".")[-1] for each in named}
     assert len(list(tmp_path.glob("outputs/lightning_cli/**/samples/*.csv"))) == 2
     assert list(tmp_path.glob("outputs/lightning_cli/**/*.ckpt"))
 
@@ -354,7 +356,7 @@ def test_trl_program_rewards_completions_by_bertscore(monkeypatch, capsys, bert_
     assert len(rewards) == len(calls) == 2
     for reward, (completions, references) in zip(rewards, calls, strict=True):
         assert len(completions) == 16
-        assert all(several in [each for _, each in program.make_translations()] for several in references)
+        assert all(pair in [each for _, each in program.make_translations()] for pair in references)
         of_references = [bert_score_f1(completions, list(each)).mean() for each in zip(*references, strict=True)]
         assert reward == pytest.approx(torch.stack(of_references).mean().item(), abs=1e-4)
     assert f"mean reward of the last 2 steps:  {sum(rewards) / 2:.4f}" in capsys.readouterr().out

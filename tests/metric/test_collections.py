@@ -103,8 +103,8 @@ def test_each_has_its_own_numbers_from_one_encoding(minilm, workshop, how, cache
 
 def test_collection_with_other_text_metrics(workshop):
     others = {"bleu": BLEUScore(n_gram=2), "chrf": CHRFScore()}
-    several = kind(several=True)
-    collection = MetricCollection({"bert": workshop.metric(kind(component="f1", several=True)), **others})
+    several = kind(many_references=True)
+    collection = MetricCollection({"bert": workshop.metric(kind(component="f1", many_references=True)), **others})
     alone = {name: metric.clone() for name, metric in others.items()}
     for numbers in (BATCHES[0], BATCHES[2]):
         preds, target = workshop.batch(several, numbers)
@@ -113,7 +113,7 @@ def test_collection_with_other_text_metrics(workshop):
         for metric in alone.values():
             metric.update(preds, target)
     found = collection.compute()
-    workshop.check(found["bert"], kind(component="f1", several=True, indexed=True), BATCHES[0] + BATCHES[2])
+    workshop.check(found["bert"], kind(component="f1", many_references=True, indexed=True), BATCHES[0] + BATCHES[2])
     for name, metric in alone.items():
         assert found[name] == metric.compute()
 

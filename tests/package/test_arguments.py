@@ -27,14 +27,14 @@ def public_callables() -> Iterator[tuple[str, Any]]:
 
 def parameters(value: Any) -> set[str]:
     variable = inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL
-    found = inspect.signature(value).parameters.values()
-    return {one.name for one in found if one.kind not in variable} - {"self"}
+    every = inspect.signature(value).parameters.values()
+    return {parameter.name for parameter in every if parameter.kind not in variable} - {"self"}
 
 
 def test_few_arguments_and_no_option_of_the_encoder():
-    found = {name: parameters(value) for name, value in public_callables()}
-    assert {*FEWER, "BERTScoreCallback", "rank_candidates", "mean_interval", "FrozenEncoder.encode"} <= found.keys()
-    assert not [name for name, names in found.items() if len(names) > FEWER.get(name, MOST)]
-    options = found["FrozenEncoder"] - OTHERS
+    arguments = {name: parameters(value) for name, value in public_callables()}
+    assert {*FEWER, "BERTScoreCallback", "rank_candidates", "mean_interval", "FrozenEncoder.encode"} <= arguments.keys()
+    assert not [name for name, names in arguments.items() if len(names) > FEWER.get(name, MOST)]
+    options = arguments["FrozenEncoder"] - OTHERS
     assert {"num_layers", "dtype", "max_length", "batch_size"} <= options
-    assert not [name for name, names in found.items() if names & options and not name.startswith("FrozenEncoder")]
+    assert not [name for name, names in arguments.items() if names & options and not name.startswith("FrozenEncoder")]

@@ -52,23 +52,11 @@ def check(scores, size):
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize(
     ("text", "token"),
-    [("a cat</s><pad>", "<pad>"), ("<s> a cat", "<s>"), ("a cat [SEP] ", "[SEP]"), ("<|eot|>a", "<|eot|>")],
-)
-def test_special_tokens_left_in_predictions_are_reported(minilm, text, token):
-    encoder = FrozenEncoder(minilm, num_layers=3)
-    with pytest.warns(
-        UserWarning, match=re.escape(f"special tokens such as {token}, which are scored as text")
-    ) as caught:
-        bert_score([text, text], ["a cat", "a cat"], encoder)
-    assert len(caught) == 1
-    with warnings.catch_warnings(action="error"):
-        BERTScore(encoder).update(["struck <s>out</s> words"], ["</s>"])
-
-
-@pytest.mark.filterwarnings("default")
-@pytest.mark.parametrize(
-    ("text", "token"),
     [
+        ("a cat</s><pad>", "<pad>"),
+        ("<s> a cat", "<s>"),
+        ("a cat [SEP] ", "[SEP]"),
+        ("<|eot|>a", "<|eot|>"),
         ("a <extra_id_0> cat", "<extra_id_0>"),
         ("a cat<|im_end|>\n<|im_start|>", "<|im_end|>"),
         ("aĠcatĠsat", "Ġ"),
@@ -98,23 +86,17 @@ def test_leftovers_of_generators_are_counted_once(minilm, text, token):
     assert len(caught) == 1
     with warnings.catch_warnings(action="error"):
         metric.update(preds[:1], target[:1])
-    # Words that the user added, and Maltese.
+    # Words that the user added, Maltese, and markup.
     with warnings.catch_warnings(action="error"):
         bert_score(["dexamethasone", "Ġwanni mar il-Ġimgħa", "IL-ĠENB"], target, encoder)
+        BERTScore(encoder).update(["struck <s>out</s> words"], ["</s>"])
 
 
-@pytest.mark.parametrize(
-    ("name", "remedy"),
-    [
-        ("roberta-lage", "then the hub. Similar listed names: roberta-large, "),
-        ("./my_model", "a local folder, which does not exist. Pass a folder that holds what save_pretrained"),
-    ],
-)
-def test_models_that_are_not_found_name_the_remedy(monkeypatch, name, remedy):
+def test_a_misspelt_model_names_listed_ones(monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(OSError, match=re.escape(f"could not load the configuration of {name!r}; tried")) as caught:
-        FrozenEncoder(name, num_layers=1)
-    assert remedy in str(caught.value)
+    message = "could not load the configuration of 'roberta-lage'; tried"
+    with pytest.raises(OSError, match=f"{message}.*then the hub. Similar listed names: roberta-large, "):
+        FrozenEncoder("roberta-lage", num_layers=1)
 
 
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -176,11 +158,11 @@ def test_kinds_of_sequences(encoder, make):
 
 
 def test_several_references_in_rows(encoder):
-    several = [["the cat", "cats"], ["a dog", "dogs"], ["sun", "rains"]]
-    expected = bert_score(PREDS, several, encoder)["f1"]
-    frame = pd.DataFrame(several, columns=["first", "second"])
-    arrays = [np.array(several), pa.array(several), [pa.array(row) for row in several]]
-    for target in (*arrays, frame, frame.to_numpy(), (tuple(row) for row in several), map(iter, several)):
+    references = [["the cat", "cats"], ["a dog", "dogs"], ["sun", "rains"]]
+    expected = bert_score(PREDS, references, encoder)["f1"]
+    frame = pd.DataFrame(references, columns=["first", "second"])
+    arrays = [np.array(references), pa.array(references), [pa.array(row) for row in references]]
+    for target in (*arrays, frame, frame.to_numpy(), (tuple(row) for row in references), map(iter, references)):
         assert torch.equal(bert_score(PREDS, target, encoder)["f1"], expected)
 
 

@@ -56,11 +56,11 @@ def test_relaxations_are_the_softmax_by_default():
     hidden, weight, table = torch.randn(2, 3, 4), torch.randn(7, 4), torch.randn(7, 5)
     probabilities = (hidden @ weight.T).softmax(-1)  # (texts, tokens, vocabulary)
     torch.testing.assert_close(softmax_relaxation(hidden @ weight.T), probabilities)
-    found = linear_expected_embedding(hidden, weight, table)
-    found = found[0] if isinstance(found, tuple) else found
-    torch.testing.assert_close(found, probabilities @ table)
+    expected = linear_expected_embedding(hidden, weight, table)
+    expected = expected[0] if isinstance(expected, tuple) else expected
+    torch.testing.assert_close(expected, probabilities @ table)
 
 
 def test_an_alignment_of_the_metric_is_that_of_the_function(encoder):
-    found = BERTScore(encoder).align(TEXTS[0], REFERENCES[0])
-    assert str(found) == str(align(TEXTS[0], REFERENCES[0], encoder))
+    alignment = BERTScore(encoder).align(TEXTS[0], REFERENCES[0])
+    assert str(alignment) == str(align(TEXTS[0], REFERENCES[0], encoder))

@@ -102,12 +102,12 @@ def test_training_continues_when_samples_cannot_be_written(tiny, tmp_path):
         limit_file_size(300),
         pytest.warns(UserWarning, match="SampleLogger could not write .*/val_samples_step") as said,
     ):
-        found, found_score = train("full")
-    own = [str(one.message) for one in said if "SampleLogger" in str(one.message)]
-    assert len(own) == 2
-    assert "File too large; no file was written); training continues without it" in own[0]
-    assert torch.equal(weights(found), weights(wanted))
-    assert torch.equal(found_score, score)
+        module, limited_score = train("full")
+    messages = [str(warning.message) for warning in said if "SampleLogger" in str(warning.message)]
+    assert len(messages) == 2
+    assert "File too large; no file was written); training continues without it" in messages[0]
+    assert torch.equal(weights(module), weights(wanted))
+    assert torch.equal(limited_score, score)
     assert list((tmp_path / "full").rglob("samples/*")) == []
 
 
@@ -149,8 +149,8 @@ def test_missing_weights_are_an_error(tiny, tmp_path):
         del tensors[name]
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
     # What is not used may be missing.
-    wanted, found = (FrozenEncoder(place, num_layers=2).encode(["a cat"]) for place in (tiny, folder))
-    assert torch.equal(found.vectors, wanted.vectors)
+    wanted, incomplete = (FrozenEncoder(place, num_layers=2).encode(["a cat"]) for place in (tiny, folder))
+    assert torch.equal(incomplete.vectors, wanted.vectors)
     with pytest.raises(OSError, match=r"its file lacks 1 of them \(encoder\.layer\.2\.output\.dense\.weight\)"):
         FrozenEncoder(folder, num_layers=3).encode(["a cat"])
 
@@ -166,9 +166,9 @@ def test_unreachable_hub_is_one_error(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     connect, attempts = socket.create_connection, []
 
-    def noted(address: tuple[str, int], *args: Any, **options: Any) -> socket.socket:
+    def noted(address: tuple[str, int], timeout: Any = None, source_address: Any = None, **options: Any) -> Any:
         attempts.append(address)
-        return connect(address, *args, **options)
+        return connect(address, timeout, source_address, **options)
 
     monkeypatch.setattr(socket, "create_connection", noted)
     waited: list[float] = []

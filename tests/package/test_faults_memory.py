@@ -62,11 +62,11 @@ def test_batches_are_halved_with_one_warning_and_the_same_scores(encoder, limit)
     with pytest.warns(
         UserWarning, match=r"out of memory on cpu with \d+ texts of up to \d+ tokens; .*batch_size=\d+"
     ) as said:
-        found = bert_score(preds, target, encoder)
+        halved = bert_score(preds, target, encoder)
     assert len(said) == 1
     assert 0 < limited.failures < 8
     for name in ("precision", "recall", "f1"):
-        torch.testing.assert_close(found[name], wanted[name], rtol=0, atol=1e-6)
+        torch.testing.assert_close(halved[name], wanted[name], rtol=0, atol=1e-6)
     # The encoder remembers the limit, and its batches are as large as it allows.
     limited.sizes.clear()
     failures = limited.failures

@@ -6,6 +6,7 @@ Imports are read from the source, those inside of functions and for type checker
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -62,7 +63,7 @@ def room_of(module: str) -> str:
 def sources() -> dict[str, Path]:
     """Return the files of the package by import name."""
     folders = {"bertscore_tm": "bertscore_tm", "losses": "bertscore_tm.losses", "callbacks": "bertscore_tm.callbacks"}
-    found = {}
+    paths = {}
     for folder, package in folders.items():
         for path in sorted((ROOT / folder).rglob("*.py")):
             if path.is_relative_to(ROOT / "bertscore_tm/losses") or path.is_relative_to(
@@ -70,8 +71,8 @@ def sources() -> dict[str, Path]:
             ):
                 continue
             parts = path.relative_to(ROOT / folder).with_suffix("").parts
-            found[".".join([package, *(part for part in parts if part != "__init__")])] = path
-    return found
+            paths[".".join([package, *(part for part in parts if part != "__init__")])] = path
+    return paths
 
 
 @cache
@@ -105,8 +106,8 @@ def imports() -> list[Import]:
 @cache
 def crossings() -> list[Import]:
     """Return the imports of one room by another."""
-    own = [one for one in imports() if one.target.split(".")[0] == FACE]
-    return [one for one in own if one.room not in (FACE, one.target_room)]
+    internal = [each for each in imports() if each.target.split(".")[0] == FACE]
+    return [each for each in internal if each.room not in (FACE, each.target_room)]
 
 
 def test_every_module_belongs_to_a_room():
@@ -114,26 +115,18 @@ def test_every_module_belongs_to_a_room():
 
 
 def test_imports_point_down():
-    wrong = [
-        f"{one.place}: {one.room} imports {one.target}"
-        for one in crossings()
-        if one.target_room not in ALLOWED[one.room]
-    ]
-    assert not wrong, "\n".join(wrong)
+    wrong = [each for each in crossings() if each.target_room not in ALLOWED[each.room]]
+    assert not wrong, "\n".join(f"{each.place}: {each.room} imports {each.target}" for each in wrong)
 
 
 def test_no_private_name_crosses_rooms():
-    wrong = [
-        f"{one.place}: {one.target}"
-        for one in crossings()
-        if any(part.startswith("_") and not part.startswith("__") for part in one.target.split("."))
-    ]
-    assert not wrong, "\n".join(wrong)
+    wrong = [each for each in crossings() if re.search(r"\._(?!_)", each.target)]
+    assert not wrong, "\n".join(f"{each.place}: {each.target}" for each in wrong)
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_a_library_stays_in_its_rooms(library):
-    places = {one.room: one.place for one in imports() if one.target.split(".")[0] == library}
+    places = {each.room: each.place for each in imports() if each.target.split(".")[0] == library}
     assert places.keys() == LIBRARIES[library], places
 
 

@@ -200,7 +200,7 @@ def test_the_lowest_versions_are_those_declared():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
     declared = {
-        requirement.name: min(Version(one.version) for one in requirement.specifier if one.operator == ">=")
+        requirement.name: min(Version(limit.version) for limit in requirement.specifier if limit.operator == ">=")
         for requirement in map(
             Requirement, [*project["dependencies"], *extras["plot"], *extras["cli"], *extras["report"]]
         )

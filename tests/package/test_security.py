@@ -264,8 +264,8 @@ def test_nothing_is_downloaded_or_written_without_request(minilm, tmp_path):
     work.mkdir()
     home.mkdir()
     (work / "texts").write_text("a cat sat\nthe dog ran\nit rains today\n", encoding="utf-8")
-    kept = {"PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "VIRTUAL_ENV"}
-    environment = {name: value for name, value in os.environ.items() if name in kept}
+    names = {"PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "VIRTUAL_ENV"}
+    environment = {name: value for name, value in os.environ.items() if name in names}
     environment |= {"HOME": str(home), "TMPDIR": str(home), "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
     # torchmetrics imports matplotlib, which would look for fonts anew.
     environment["MPLCONFIGDIR"] = matplotlib.get_cachedir()
@@ -276,5 +276,5 @@ def test_nothing_is_downloaded_or_written_without_request(minilm, tmp_path):
     assert offline == []
     # The guard sees those who do ask.
     assert attempts, error
-    found = {path.relative_to(tmp_path) for path in tmp_path.rglob("*") if path.is_file()}
-    assert found == {Path("work", name) for name in ("texts", "scores.json", "page.html", "table.csv")}
+    files = {path.relative_to(tmp_path) for path in tmp_path.rglob("*") if path.is_file()}
+    assert files == {Path("work", name) for name in ("texts", "scores.json", "page.html", "table.csv")}

@@ -38,8 +38,8 @@ def scored(device, options):
     new = stand_in_device.waits.copy()
     stand_in_device.waits.clear()
     metric.update(CANDIDATES, REFERENCES)
-    known = stand_in_device.waits.copy()
-    return {name: value.cpu() for name, value in metric.compute().items()}, (new, known)
+    again = stand_in_device.waits.copy()
+    return {name: value.cpu() for name, value in metric.compute().items()}, (new, again)
 
 
 def trained(device, matching="softmax", from_hidden=False, bridged=False):
@@ -68,8 +68,8 @@ def trained(device, matching="softmax", from_hidden=False, bridged=False):
 
 def ranked(device):
     encoder = FrozenEncoder(*tiny_model("bert"), num_layers=2, device=device)
-    found = rank_candidates([CANDIDATES, REFERENCES], encoder=encoder)
-    return {"scores": torch.cat([one.cpu() for one in found.scores])}, None
+    scores = rank_candidates([CANDIDATES, REFERENCES], encoder=encoder).scores
+    return {"scores": torch.cat([row.cpu() for row in scores])}, None
 
 
 def rewarded(device):
@@ -91,14 +91,14 @@ def compare_devices():
     """Return the largest difference of each check between the devices and its waits; and what two devices raise."""
     warnings.simplefilter("ignore")
     device = stand_in_device.register()
-    found = {}
+    outcomes = {}
     for name, check in CHECKS.items():
         (expected, _), (values, waits) = check("cpu"), check(device)
-        found[name] = max((values[key] - expected[key]).abs().max().item() for key in expected), waits
+        outcomes[name] = max((values[key] - expected[key]).abs().max().item() for key in expected), waits
     try:
         torch.ones(2, device=device) + torch.ones(2)
     except RuntimeError as error:
-        return found, str(error)
+        return outcomes, str(error)
 
 
 @pytest.fixture(scope="module")
@@ -109,10 +109,10 @@ def compared():
 
 @pytest.mark.slow
 def test_results_equal_those_of_the_cpu(compared):
-    found, error = compared
+    outcomes, error = compared
     assert error == "aten::add got tensors of standin and of cpu"
     # NaN is not below it.
-    assert {name: difference for name, (difference, _) in found.items() if not difference < 1e-6} == {}
+    assert {name: difference for name, (difference, _) in outcomes.items() if not difference < 1e-6} == {}
 
 
 def by_package(waits):
@@ -124,14 +124,14 @@ def test_an_update_waits_to_check_new_texts(compared):
     for name, (_, waits) in compared[0].items():
         if not name.startswith("metric"):
             continue
-        new, known = map(by_package, waits)
+        new, again = map(by_package, waits)
         # To see that the vectors are finite; references that are cached are encoded apart from the candidates.
         num_checks = 1 if name == "metric, no cache" else 2
         checks = ["aten::_local_scalar_dense"] * num_checks
         # torchmetrics moves what an update adds to such states.
         moved = ["aten::_to_copy"] if name == "metric, states on the CPU" else []
         assert new == sorted(checks + moved)
-        assert known == moved
+        assert again == moved
 
 
 @pytest.mark.slow

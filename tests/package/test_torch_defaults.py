@@ -34,15 +34,15 @@ def encoder_of(family: str = "bert", **options: Any) -> FrozenEncoder:
 
 
 def scores_of_function(encoder: FrozenEncoder, table: Path) -> Any:
-    several = [encoder_of(max_length=12, long_text="window"), encoder_of(num_layers=None, all_layers=True)]
-    found = [bert_score(PREDS, TARGET, one, idf=PREDS) for one in several]
-    return [*found, bert_score(PREDS, TARGET, encoder, idf=True, rescale=table), bert_score([], [], encoder)]
+    encoders = [encoder_of(max_length=12, long_text="window"), encoder_of(num_layers=None, all_layers=True)]
+    scores = [bert_score(PREDS, TARGET, other, idf=PREDS) for other in encoders]
+    return [*scores, bert_score(PREDS, TARGET, encoder, idf=True, rescale=table), bert_score([], [], encoder)]
 
 
 def vectors_of_loaded(encoder: FrozenEncoder, table: Path) -> Any:
     # Gemma has a buffer that is not saved.
     loaded = [FrozenEncoder(save_tiny_model("bert", table.parent / "model"), num_layers=1), encoder_of("gemma")]
-    return [pickle.loads(pickle.dumps(one)).encode(PREDS) for one in (*loaded, encoder)]
+    return [pickle.loads(pickle.dumps(each)).encode(PREDS) for each in (*loaded, encoder)]
 
 
 def scores_of_metric(encoder: FrozenEncoder, table: Path) -> Any:
@@ -72,8 +72,7 @@ def losses_and_gradients(encoder: FrozenEncoder, table: Path) -> Any:
     generator = torch.Generator("cpu").manual_seed(0)
 
     def drawn(*shape: int) -> Tensor:
-        found = torch.randn(*shape, generator=generator, dtype=torch.float32, device="cpu")
-        return found.requires_grad_()
+        return torch.randn(shape, generator=generator, dtype=torch.float32, device="cpu").requires_grad_()
 
     size = encoder.tokenizer.vocab_size
     logits, hidden, head = drawn(*labels.shape, size), drawn(*labels.shape, 8), drawn(size, 8)
@@ -109,10 +108,10 @@ def default_dtype(dtype: torch.dtype) -> Generator[None, None, None]:
 
 def leaves(result: Any) -> list[Any]:
     """All tensors and other values, also those of dataclasses."""
-    found = []
+    values = []
     for leaf in tree_leaves(result):
-        found += leaves(list(vars(leaf).values())) if hasattr(leaf, "__dataclass_fields__") else [leaf]
-    return found
+        values += leaves(list(vars(leaf).values())) if hasattr(leaf, "__dataclass_fields__") else [leaf]
+    return values
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -124,8 +123,8 @@ def test_results_do_not_depend_on_the_defaults_of_torch(call, tmp_path):
     usual = leaves(call(encoder, table))
     for default in (default_dtype(torch.float64), default_dtype(torch.bfloat16), torch.device("meta")):
         with default:
-            found = leaves(call(encoder, table))
-        torch.testing.assert_close(found, usual, rtol=0, atol=1e-6, equal_nan=True)
+            results = leaves(call(encoder, table))
+        torch.testing.assert_close(results, usual, rtol=0, atol=1e-6, equal_nan=True)
 
 
 FLOATING = {"empty", "full", "ones", "rand", "randn", "zeros"}
@@ -139,9 +138,9 @@ def test_every_new_tensor_names_its_device_and_dtype():
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if not isinstance(node, ast.Call) or not ast.unparse(node.func).startswith("torch."):
                 continue
-            name, given = ast.unparse(node.func).removeprefix("torch."), {keyword.arg for keyword in node.keywords}
+            name, keywords = ast.unparse(node.func).removeprefix("torch."), {keyword.arg for keyword in node.keywords}
             # Integers and bools have a dtype of their own.
             wanted = {"device", "dtype"} if name in FLOATING else {"device"}
-            if name in FACTORIES and not wanted <= given:
+            if name in FACTORIES and not wanted <= keywords:
                 missing.append(f"{path.name}:{node.lineno}: {ast.unparse(node)}")
     assert not missing

@@ -29,6 +29,6 @@ def rank_main(rank, report, function, port, *args):
 
 
 def results(reports, name):
-    found = [report[name] for report in reports]
-    assert not [error for error in found if isinstance(error, str)]
-    return found
+    values = [report[name] for report in reports]
+    assert not [error for error in values if isinstance(error, str)]
+    return values

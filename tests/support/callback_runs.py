@@ -158,8 +158,8 @@ def stream(numbers: Sequence[int]) -> DataLoader[int]:
 
 def whole_weights(module: nn.Module) -> Tensor:
     """Return all weights: gathered from the shards of ``fully_shard``, for FSDP those of this rank."""
-    found = [p.full_tensor() if isinstance(p, DTensor) else p for p in module.parameters()]
-    return torch.cat([p.detach().flatten() for p in found])
+    whole = [p.full_tensor() if isinstance(p, DTensor) else p for p in module.parameters()]
+    return torch.cat([p.detach().flatten() for p in whole])
 
 
 class Keep(pl.Callback):
@@ -207,7 +207,7 @@ def _tensors(state: Any) -> list[Tensor]:
     return [value.full_tensor() if isinstance(value, DTensor) else value for value in values]
 
 
-def differences(one: Any, other: Any) -> list[str]:
+def differences(state: Any, other: Any) -> list[str]:
     """Return the names of the entries that differ in any bit."""
 
     def equal(a: Any, b: Any) -> bool:
@@ -217,8 +217,8 @@ def differences(one: Any, other: Any) -> list[str]:
             return len(a) == len(b) and all(map(equal, a, b))
         return bool(a == b)
 
-    assert one.keys() == other.keys() != set()
-    return [name for name in one if not equal(one[name], other[name])]
+    assert state.keys() == other.keys() != set()
+    return [name for name in state if not equal(state[name], other[name])]
 
 
 def texts_of(

@@ -41,13 +41,13 @@ class Block:
 def blocks(path: Path) -> list[Block]:
     """Return all blocks of a page, in order."""
     text = path.read_text(encoding="utf-8")
-    found = list(_FENCE.finditer(text))
+    fences = list(_FENCE.finditer(text))
     rows = []
-    for one, after in zip_longest(found, found[1:]):
-        follows = after is not None and after[1] == "text" and not text[one.end() : after.start()].strip()
-        line = text.count("\n", 0, one.start()) + 1
+    for fence, after in zip_longest(fences, fences[1:]):
+        follows = after is not None and after[1] == "text" and not text[fence.end() : after.start()].strip()
+        line = text.count("\n", 0, fence.start()) + 1
         page = str(path.relative_to(ROOT))
-        rows.append(Block(page, one[1], one[2], line, after[2] if after is not None and follows else None))
+        rows.append(Block(page, fence[1], fence[2], line, after[2] if after is not None and follows else None))
     return rows
 
 
@@ -67,15 +67,15 @@ def markdown_files() -> list[Path]:
 
 def anchors(path: Path) -> set[str]:
     """Return the anchors of a page: its headings, as GitHub writes them."""
-    found: set[str] = set()
+    slugs: set[str] = set()
     for heading in re.findall(r"^#{1,6} +(.+?) *$", _without_blocks(path), re.MULTILINE):
         shown = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading)
         slug = re.sub(r"[^\w\- ]", "", shown.lower()).replace(" ", "-")
         number = 0
-        while (name := f"{slug}-{number}" if number else slug) in found:
+        while (name := f"{slug}-{number}" if number else slug) in slugs:
             number += 1
-        found.add(name)
-    return found
+        slugs.add(name)
+    return slugs
 
 
 def links(path: Path) -> Iterator[str]:

@@ -14,11 +14,11 @@ SECOND = (["it rains in Paris"], ["rain falls on the capital of France"])
 THIRD = (["the train was late", "nobody came"], [["the train came late", "a delayed train"], ["no one showed up"]])
 
 
-def assert_equal(found: dict[str, Tensor], expected: dict[str, Tensor], tolerance: float = TOLERANCE) -> None:
-    assert found.keys() == expected.keys()
+def assert_equal(scores: dict[str, Tensor], expected: dict[str, Tensor], tolerance: float = TOLERANCE) -> None:
+    assert scores.keys() == expected.keys()
     for name in SCORES:
-        assert found[name].shape == expected[name].shape
-        torch.testing.assert_close(found[name], expected[name], rtol=0, atol=tolerance)
+        assert scores[name].shape == expected[name].shape
+        torch.testing.assert_close(scores[name], expected[name], rtol=0, atol=tolerance)
 
 
 def mean(scores: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -34,5 +34,5 @@ def updated(metric: BERTScore, *batches: tuple) -> BERTScore:
 def per_pair(encoder: FrozenEncoder, *batches: tuple, **settings) -> dict[str, Tensor]:
     """The function's scores of all batches together."""
     preds = [text for batch in batches for text in batch[0]]
-    target = [[several] if isinstance(several, str) else several for batch in batches for several in batch[1]]
+    target = [[texts] if isinstance(texts, str) else texts for batch in batches for texts in batch[1]]
     return bert_score(preds, target, encoder, **settings)

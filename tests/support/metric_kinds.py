@@ -35,7 +35,7 @@ class Kind:
     layer: int = LAYERS
     # The layers of an encoder of all layers from which one is picked.
     picked_from: int | None = None
-    several: bool = False
+    many_references: bool = False
     indexed: bool = False
 
     def counted(self, numbers: Iterable[int]) -> list[int]:
@@ -48,20 +48,22 @@ class Kind:
 
 
 def kind(**options: Any) -> Kind:
-    own = {name: options.pop(name) for name in ("layer", "picked_from", "several", "indexed") if name in options}
-    return Kind(options, **own)
+    fields = {
+        name: options.pop(name) for name in ("layer", "picked_from", "many_references", "indexed") if name in options
+    }
+    return Kind(options, **fields)
 
 
 # The corpus and the baseline's table are the workshop's.
 KINDS = {
     "plain": kind(),
     "idf": kind(idf=True),
-    "several references, idf, per pair": kind(several=True, idf=True, reduction="none"),
+    "several references, idf, per pair": kind(many_references=True, idf=True, reduction="none"),
     "all layers, per pair, idf": kind(all_layers=True, reduction="none", idf=True),
     "recall, all layers": kind(component="recall", all_layers=True),
     "precision per pair, given weights": kind(component="precision", reduction="none", idf=MAPPING),
     "idf, indices": kind(idf=True, indexed=True),
-    "rescaled, per pair, several": kind(rescale=True, reduction="none", several=True),
+    "rescaled, per pair, several": kind(rescale=True, reduction="none", many_references=True),
     "rescaled, all layers, f1": kind(rescale=True, all_layers=True, component="f1"),
     "indices": kind(indexed=True),
     "indices, per pair, idf of a corpus": kind(indexed=True, reduction="none", idf=...),
@@ -85,7 +87,7 @@ class Workshop:
 
     def texts(self, kind: Kind, numbers: Sequence[int]) -> tuple[list[str], list[Any]]:
         """Candidates and references."""
-        target = several_references(self.target) if kind.several else self.target
+        target = several_references(self.target) if kind.many_references else self.target
         return [self.preds[i] for i in numbers], [target[i] for i in numbers]
 
     def batch(self, kind: Kind, numbers: Sequence[int]) -> tuple[Any, ...]:
@@ -130,7 +132,7 @@ class Workshop:
         # Without the idf of the references a pair's score is its own.
         of_references = mapping is True
         weights = tuple(numbers) if of_references else ("given" if mapping else of_corpus)
-        key = kind.layer, kind.all_layers, kind.several, "rescale" in kind.options, weights
+        key = kind.layer, kind.all_layers, kind.many_references, "rescale" in kind.options, weights
         if key not in self._scores:
             scorer = self.scorer(kind)
             chosen = list(numbers) if of_references else list(range(COUNT))
@@ -141,14 +143,14 @@ class Workshop:
             elif scorer.idf:
                 scorer.compute_idf(self.corpus if of_corpus else flat(target))
             # One pair at a time, since the other package lets padding take part in the matching.
-            found = torch.stack(scorer.score(preds, target, batch_size=1))
+            scores = torch.stack(scorer.score(preds, target, batch_size=1))
             # No token of a corpus of one reference has a weight: 0 with us, 0/0 with the other package.
-            found = found if len(set(chosen)) > 1 else found.nan_to_num()
-            self._scores[key] = found[:, : kind.layer + 1] if kind.all_layers else found
-        found = self._scores[key]
-        return found if of_references else found[..., list(numbers)]
+            scores = scores if len(set(chosen)) > 1 else scores.nan_to_num()
+            self._scores[key] = scores[:, : kind.layer + 1] if kind.all_layers else scores
+        scores = self._scores[key]
+        return scores if of_references else scores[..., list(numbers)]
 
-    def check(self, found: Any, kind: Kind, numbers: Iterable[int]) -> None:
+    def check(self, result: Any, kind: Kind, numbers: Iterable[int]) -> None:
         """Make sure that a result of ours is what the reference package makes of these pairs."""
         counted = kind.counted(numbers)
         options = kind.options
@@ -156,17 +158,17 @@ class Workshop:
         shaped = scores if options.get("reduction") == "none" else scores.double().mean(-1).float()
         wanted = dict(zip(SCORES, shaped, strict=True))
         if "component" in options:
-            assert_close(found, wanted[options["component"]])
+            assert_close(result, wanted[options["component"]])
             return
-        assert list(found) == [*SCORES]
+        assert list(result) == [*SCORES]
         for name in SCORES:
-            assert_close(found[name], wanted[name])
+            assert_close(result[name], wanted[name])
 
 
 def flat(target: Iterable[Any]) -> list[str]:
-    return [text for given in target for text in ([given] if isinstance(given, str) else given)]
+    return [text for texts in target for text in ([texts] if isinstance(texts, str) else texts)]
 
 
-def assert_close(found: Tensor, wanted: Tensor) -> None:
-    assert (found.dtype, found.shape, found.requires_grad) == (torch.float32, wanted.shape, BERTScore.is_differentiable)
-    torch.testing.assert_close(found, wanted.float(), rtol=0, atol=TOLERANCE)
+def assert_close(score: Tensor, wanted: Tensor) -> None:
+    assert (score.dtype, score.shape, score.requires_grad) == (torch.float32, wanted.shape, BERTScore.is_differentiable)
+    torch.testing.assert_close(score, wanted.float(), rtol=0, atol=TOLERANCE)

@@ -28,8 +28,8 @@ def read_data(page: str) -> dict[str, Any]:
     """Return the data of a page."""
     packed = re.search(r'<script type="text/plain" id="data">([A-Za-z0-9+/=]*)</script>', page)
     assert packed is not None
-    found: dict[str, Any] = json.loads(gzip.decompress(b64decode(packed[1])))
-    return found
+    data: dict[str, Any] = json.loads(gzip.decompress(b64decode(packed[1])))
+    return data
 
 
 def scored_report(count: int, words: int, num_systems: int = 2, **options: Any) -> Report:

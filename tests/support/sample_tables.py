@@ -23,7 +23,7 @@ class Mixed(Chooser):
 
     def choose(self, numbers):
         references = [self.references[i] for i in numbers.tolist()]
-        first = [one if isinstance(one, str) else one[0] for one in self.references]
+        first = [texts if isinstance(texts, str) else texts[0] for texts in self.references]
         preds = ["" if i % 4 == 3 else first[i] if i % 3 == 0 else first[(i + 4) % COUNT] for i in numbers.tolist()]
         return preds, references
 

@@ -52,7 +52,7 @@ class Printed(NamedTuple):
 
 def run_on_ranks(folder: Path, *arguments: list[Any]) -> list[Printed]:
     """Run the command as ``torchrun`` does, but on the session's ranks, each with its own arguments."""
-    return run_ranks(run_rank, len(arguments), str(folder), [list(map(str, one)) for one in arguments])
+    return run_ranks(run_rank, len(arguments), str(folder), [list(map(str, words)) for words in arguments])
 
 
 def run_rank(rank: int, folder: str, arguments: list[list[str]]) -> Printed:

@@ -112,9 +112,9 @@ def assert_scores(scores, expected, atol=1e-5, names=COMPONENTS):
 class Largest(TorchDispatchMode):
     """Keeps how many numbers the largest storage had that an operation made or wrote to."""
 
-    def __init__(self, *known):
+    def __init__(self, *tensors):
         super().__init__()
-        self.known = {tensor.untyped_storage().data_ptr() for tensor in known}
+        self.inputs = {tensor.untyped_storage().data_ptr() for tensor in tensors}
         self.numbers = 0
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
@@ -122,7 +122,7 @@ class Largest(TorchDispatchMode):
         for tensor in tree_leaves(out):
             # Packed weights have no storage.
             is_plain = isinstance(tensor, torch.Tensor) and not tensor.is_mkldnn
-            if is_plain and tensor.untyped_storage().data_ptr() not in self.known:
+            if is_plain and tensor.untyped_storage().data_ptr() not in self.inputs:
                 storage = tensor.untyped_storage().nbytes() // tensor.element_size()
                 self.numbers = max(self.numbers, storage, tensor.numel())
         return out

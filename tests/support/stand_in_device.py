@@ -10,6 +10,7 @@ from __future__ import annotations
 import traceback
 from collections import Counter
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -73,22 +74,21 @@ def _wait(name: str) -> None:
 
 def _run(func: Any, args: Any, kwargs: Any) -> Any:
     name = func._schema.name
-    tensors = [one for one in tree_flatten((args, kwargs))[0] if isinstance(one, Tensor)]
-    foreign = [one for one in tensors if not isinstance(one, StandInTensor) and one.ndim > 0]
-    own = [one for one in tensors if isinstance(one, StandInTensor)]
+    tensors = [value for value in tree_flatten((args, kwargs))[0] if isinstance(value, Tensor)]
+    foreign = [tensor for tensor in tensors if not isinstance(tensor, StandInTensor) and tensor.ndim > 0]
+    on_device = any(isinstance(tensor, StandInTensor) for tensor in tensors)
     target = kwargs.get("device")
     if name in _COPIES:
         into_host = name == "aten::copy_" and not isinstance(args[0], StandInTensor)
-        if into_host or (name == "aten::_to_copy" and target == _CPU):
-            _wait(name)
-    elif own and foreign:
+        waits_for_values = into_host or (name == "aten::_to_copy" and target == _CPU)
+    elif on_device and foreign:
         raise RuntimeError(f"{name} got tensors of {NAME} and of {foreign[0].device}")
-    if name == "aten::repeat_interleave" and kwargs.get("output_size") is None:
-        _wait(name)
-    by_mask = name.startswith("aten::index") and any(
-        one.dtype == torch.bool for one in tree_flatten(args[1:2])[0] if isinstance(one, Tensor)
-    )
-    if name in _VALUES or by_mask:
+    else:
+        indices = [value for value in tree_flatten(args[1:2])[0] if isinstance(value, Tensor)]
+        by_mask = name.startswith("aten::index") and any(index.dtype == torch.bool for index in indices)
+        without_size = name == "aten::repeat_interleave" and kwargs.get("output_size") is None
+        waits_for_values = name in _VALUES or by_mask or without_size
+    if waits_for_values:
         _wait(name)
     inner_kwargs = tree_map(_unwrap, kwargs)
     if target is not None:
@@ -99,8 +99,8 @@ def _run(func: Any, args: Any, kwargs: Any) -> Any:
         return out
     if name == "aten::copy_":
         return args[0]
-    wrapped = tree_map(lambda one: StandInTensor(one) if isinstance(one, Tensor) else one, out)
-    return return_and_correct_aliasing(func, args, kwargs, wrapped) if own else wrapped
+    wrapped = tree_map(lambda value: StandInTensor(value) if isinstance(value, Tensor) else value, out)
+    return return_and_correct_aliasing(func, args, kwargs, wrapped) if on_device else wrapped
 
 
 def _copy_from(source: Tensor, target: Tensor, non_blocking: bool = False) -> Tensor:
@@ -118,29 +118,16 @@ def _unwrap(value: Any) -> Any:
     return _CPU if isinstance(value, torch.device) else value
 
 
-class _Module:
-    """What torch asks of a device's module."""
-
-    def is_initialized(self) -> bool:
-        return True
-
-    def is_available(self) -> bool:
-        return True
-
-    def current_device(self) -> int:
-        return 0
-
-    def _is_in_bad_fork(self) -> bool:
-        return False
-
-    def manual_seed_all(self, seed: int) -> None:
-        pass
-
-    def device_count(self) -> int:
-        return 1
-
-    def get_amp_supported_dtype(self) -> list[torch.dtype]:
-        return [torch.bfloat16, torch.float16]
+# What torch asks of a device's module.
+_MODULE = SimpleNamespace(
+    is_initialized=lambda: True,
+    is_available=lambda: True,
+    current_device=lambda: 0,
+    device_count=lambda: 1,
+    manual_seed_all=lambda seed: None,
+    get_amp_supported_dtype=lambda: [torch.bfloat16, torch.float16],
+    _is_in_bad_fork=lambda: False,
+)
 
 
 def register() -> torch.device:
@@ -149,7 +136,7 @@ def register() -> torch.device:
         # torch 2.9 and later; the tests for older versions do without it.
         from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
-        _setup_privateuseone_for_python_backend(NAME, backend_module=_Module())
+        _setup_privateuseone_for_python_backend(NAME, backend_module=_MODULE)
         library = torch.library.Library("aten", "IMPL")
         library.impl("_copy_from", _copy_from, "PrivateUse1")
         for factory in _FACTORIES:
