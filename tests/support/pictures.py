@@ -20,10 +20,6 @@ def words(axis):
     return [label.get_text() for label in text_labels(axis)]
 
 
-def with_gid(ax, gid):
-    return next(artist for artist in ax.get_children() if artist.get_gid() == gid)
-
-
 def no_overlap(labels):
     boxes = [label.get_window_extent() for label in labels]
     return all(not a.overlaps(b) for a, b in pairwise(boxes))

@@ -14,7 +14,6 @@ from matplotlib.font_manager import findfont, get_font
 
 from bertscore_tm import FrozenEncoder, align, bert_score
 from bertscore_tm.scoring.token_weights import token_weights
-from bertscore_tm.utilities.score_names import SCORES
 from bertscore_tm.views import fonts
 from tests.support.models import tiny_model
 from tests.support.pictures import (
@@ -23,44 +22,34 @@ from tests.support.pictures import (
     encoder_of_words,
     no_overlap,
     text_labels,
-    with_gid,
     words,
 )
 
 pytestmark = pytest.mark.usefixtures("no_open_figures")
 
 
-def marks(ax):
-    """Cells (row, column) of the squares and of the circles."""
-    boxes = [[path.get_extents() for path in with_gid(ax, f"{score}-matches").get_paths()] for score in SCORES[:2]]
-    return [{(round(box.y0 + box.height / 2), round(box.x0 + box.width / 2)) for box in shapes} for shapes in boxes]
+def marks(ax, score):
+    """Cells (row, column) of the marks."""
+    collection = next(artist for artist in ax.collections if artist.get_gid() == f"{score}-matches")
+    boxes = [path.get_extents() for path in collection.get_paths()]
+    return [(round(box.y0 + box.height / 2), round(box.x0 + box.width / 2)) for box in boxes]
 
 
-@pytest.mark.parametrize("family", ["minilm", "roberta", "gpt2", "t5", "xlnet"])
-def test_marks_are_where_the_maxima_are(family, encoder):
-    if family != "minilm":
-        encoder = FrozenEncoder(*tiny_model(family), num_layers=2)
-    vectors = encoder.encode([CANDIDATE, REFERENCE])
-    first = int(vectors.lengths[0])
-    matrix = (vectors.vectors[0, :first] @ vectors.vectors[0, first:].T).numpy()
-    ids = vectors.ids.tolist()
-    before, after = encoder.tokenizer.special_affixes
-    rows = range(len(before), first - len(after))
-    columns = range(len(before), len(ids) - first - len(after))
-    squares = {(i, int(matrix[i].argmax())) for i in rows if int(matrix[i].argmax()) in columns}
-    circles = {(int(matrix[:, j].argmax()), j) for j in columns if int(matrix[:, j].argmax()) in rows}
-
-    ax = align(CANDIDATE, REFERENCE, encoder).plot().axes[0]
-    shift = len(before)
-    assert marks(ax) == [{(i - shift, j - shift) for i, j in places} for places in (squares, circles)]
-    np.testing.assert_allclose(
-        ax.images[0].get_array(), matrix[rows.start : rows.stop, columns.start : columns.stop], atol=1e-6
-    )
+@pytest.mark.parametrize("has_special_tokens", [True, False])
+def test_marks_are_where_the_matches_are(encoder, has_special_tokens):
+    if not has_special_tokens:
+        encoder = FrozenEncoder(*tiny_model("gpt2"), num_layers=2)
+    alignment = align(CANDIDATE, REFERENCE, encoder)
+    ax = alignment.plot().axes[0]
+    np.testing.assert_array_equal(ax.images[0].get_array(), alignment.similarity)
+    partners = [side.matches.tolist() for side in (alignment.candidate, alignment.reference)]
+    assert marks(ax, "precision") == [(i, j) for i, j in enumerate(partners[0]) if j != -1]
+    assert marks(ax, "recall") == [(i, j) for j, i in enumerate(partners[1]) if i != -1]
     # A dagger replaces each mark that would be outside.
-    daggers = [sum(word.endswith("†") for word in words(axis)) for axis in (ax.yaxis, ax.xaxis)]
-    assert daggers == [len(rows) - len(squares), len(columns) - len(circles)]
+    daggers = [[word.endswith("†") for word in words(axis)] for axis in (ax.yaxis, ax.xaxis)]
+    assert daggers == [[match == -1 for match in matches] for matches in partners]
     explained = any("special token" in text.get_text() for text in ax.get_legend().get_texts())
-    assert explained == (sum(daggers) > 0)
+    assert explained == any(map(any, daggers)) == has_special_tokens
 
 
 @pytest.mark.parametrize("is_weighted", [False, True])
