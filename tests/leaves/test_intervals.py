@@ -22,8 +22,8 @@ def tensor(values: Any) -> Tensor:
     return torch.as_tensor(np.asarray(values), dtype=torch.float64)
 
 
-def ends(*arguments: Any, **options: Any) -> list[Any]:
-    return [end.tolist() for end in mean_interval(*arguments, **options)]
+def ends(scores: Any, confidence: float = 0.95, **options: Any) -> list[Any]:
+    return [end.tolist() for end in mean_interval(scores, confidence, **options)]
 
 
 def two_systems(count: int, gain: float = 0.02) -> tuple[Tensor, Tensor]:
@@ -32,22 +32,14 @@ def two_systems(count: int, gain: float = 0.02) -> tuple[Tensor, Tensor]:
     return a, a + gain + 0.1 * torch.randn(count, generator=generator)
 
 
-@pytest.mark.parametrize("count", [2, 3, 6, 19, 20, 101])
+@pytest.mark.parametrize("count", [2, 6, 101])
 @pytest.mark.parametrize("confidence", [0.5, 0.95, 0.999])
 def test_the_interval_is_that_of_scipys_t_test(count, confidence):
     rows = np.random.default_rng(count).standard_t(3, (2, 3, count))
     expected = stats.ttest_1samp(rows, 0, axis=-1).confidence_interval(confidence)
-    found = mean_interval(tensor(rows), confidence)
-    for end, wanted in zip(found, expected, strict=True):
-        assert (end.dtype, end.shape) == (torch.float64, (2, 3))
+    for end, wanted in zip(mean_interval(tensor(rows).requires_grad_(), confidence), expected, strict=True):
+        assert (end.dtype, end.shape, end.requires_grad) == (torch.float64, (2, 3), False)
         np.testing.assert_allclose(end, wanted, rtol=1e-9)
-    assert ends(rows[0, 0].tolist(), confidence) == pytest.approx([x[0, 0] for x in expected])
-    single = tensor(rows).float().requires_grad_()
-    for one, end in zip(
-        mean_interval(single, confidence), mean_interval(single.detach().double(), confidence), strict=True
-    ):
-        assert torch.equal(one, end)
-        assert not one.requires_grad
 
 
 def test_documents_of_one_size_are_averaged():
@@ -59,10 +51,10 @@ def test_documents_of_one_size_are_averaged():
     order = np.random.default_rng(0).permutation(40)
     labels = [f"document {group}" for group in groups[order]]
     assert ends(drawn[order], 0.9, groups=labels) == pytest.approx(list(expected))
-    found = compare_paired(np.zeros(40), drawn[order], confidence=0.9, groups=torch.from_numpy(groups[order]))
-    assert [found.low, found.high] == pytest.approx(list(expected))
+    compared = compare_paired(np.zeros(40), drawn[order], confidence=0.9, groups=torch.from_numpy(groups[order]))
+    assert [compared.low, compared.high] == pytest.approx(list(expected))
     wanted = stats.permutation_test((means,), np.mean, permutation_type="samples", n_resamples=np.inf)
-    assert found.p_value == pytest.approx(wanted.pvalue, abs=1e-12)
+    assert compared.p_value == pytest.approx(wanted.pvalue, abs=1e-12)
 
 
 def bell_mccaffrey(values, groups):
@@ -113,42 +105,31 @@ def test_intervals_of_documents_cover_the_mean(sizes, share):
     assert 0.9385 < ((low < 0) & (high > 0)).double().mean() < 0.9645
 
 
-def test_intervals_of_independent_texts_follow_the_p_value():
-    rng = np.random.default_rng(3)
-    compared = [compare_paired(np.zeros(12), 0.7 + rng.normal(size=12)) for _ in range(200)]
-    p_only = sum(found.p_value < 0.05 and found.low <= 0 for found in compared)
-    interval_only = sum(found.p_value >= 0.05 and found.low > 0 for found in compared)
-    assert 80 < sum(found.low > 0 for found in compared) < 160
-    assert max(p_only, interval_only) <= 6
-
-
 @pytest.mark.parametrize("gain", [0.0, 0.7])
 @pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
 def test_the_interval_excludes_0_where_the_p_value_is_below_005(sizes, gain):
     rng, groups = np.random.default_rng(3), np.arange(len(sizes)).repeat(sizes)
     for _ in range(50):
         drawn = gain + rng.normal(size=len(sizes))[groups] + rng.normal(size=len(groups))
-        found = compare_paired(np.zeros(len(groups)), drawn, groups=groups)
-        assert (found.p_value < 0.05) == (found.low > 0 or found.high < 0)
+        compared = compare_paired(np.zeros(len(groups)), drawn, groups=groups)
+        assert (compared.p_value < 0.05) == (compared.low > 0 or compared.high < 0)
 
 
 @pytest.mark.parametrize(
     ("scores", "groups"), [([0.961], None), ([], None), (torch.empty(3, 1, 0), None), ([0.1, 0.2, 0.3], ["a"] * 3)]
 )
 def test_one_text_or_document_has_no_interval(scores, groups):
-    low, high = mean_interval(scores, groups=groups)
-    assert low.shape == high.shape == torch.as_tensor(scores).shape[:-1]
-    assert low.isnan().all()
-    assert high.isnan().all()
+    for end in mean_interval(scores, groups=groups):
+        assert end.shape == torch.as_tensor(scores).shape[:-1]
+        assert end.isnan().all()
 
 
 def test_ends_are_within_the_range_of_the_scores():
-    assert ends([0.99, 1.0, 0.6])[1] > 1
-    low, high = ends([0.99, 1.0, 0.6], bounds=(-1, 1))
-    assert (low, high) == (ends([0.99, 1.0, 0.6])[0], 1)
+    low, high = ends([0.99, 1.0, 0.6])
+    assert high > 1
+    assert ends([0.99, 1.0, 0.6], bounds=(-1, 1)) == [low, 1]
     rows = tensor([[-0.9, -0.9, 0.5], [-3.9, -3.9, 0.5]])
-    low, high = mean_interval(rows, bounds=(tensor([-1.0, -4.0]), 1.0))
-    assert low.tolist() == [-1, -4]
+    assert ends(rows, bounds=(tensor([-1.0, -4.0]), 1.0))[0] == [-1, -4]
     a, b = [0.0] * 6, [2.0, 2.0, 2.0, 2.0, 2.0, -2.0]
     assert compare_paired(a, b).high > 2
     assert compare_paired(a, b, bounds=(-1, 1)).high == 2
@@ -172,24 +153,20 @@ def test_the_p_value_of_many_texts_is_that_of_scipys_permutation_test(count):
     differences = (b.double() - a.double()).numpy()
     options = {"permutation_type": "samples", "n_resamples": 20_000, "rng": np.random.default_rng(5)}
     expected = stats.permutation_test((differences,), np.mean, vectorized=True, batch=2000, **options)
-    found = compare_paired(a, b)
-    assert found.difference == pytest.approx(differences.mean())
-    assert 1e-3 < found.p_value < 0.9
-    assert found.p_value == pytest.approx(expected.pvalue, abs=0.02)
-    assert found == compare_paired(a.tolist(), b.tolist())
-    swapped = compare_paired(b, a)
-    assert (swapped.low, swapped.high) == (pytest.approx(-found.high), pytest.approx(-found.low))
-    assert swapped.p_value == pytest.approx(found.p_value, abs=0.02)
+    compared, swapped = compare_paired(a, b), compare_paired(b.tolist(), a.tolist())
+    assert compared.difference == pytest.approx(differences.mean())
+    assert 1e-3 < compared.p_value < 0.9
+    assert [compared.p_value, swapped.p_value] == pytest.approx([expected.pvalue] * 2, abs=0.02)
+    assert (swapped.low, swapped.high) == pytest.approx((-compared.high, -compared.low))
 
 
+@pytest.mark.parametrize("unit", [0.1, 0.7, 0.01])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("count", [12, 24])
-def test_rounding_of_scores_makes_no_difference(count, dtype):
+def test_rounding_of_scores_makes_no_difference(count, dtype, unit):
     drawn = torch.Generator().manual_seed(count)
     a, b = torch.randint(10, (2, count), generator=drawn, dtype=torch.float64)
-    expected = compare_paired(a, b).p_value
-    for unit in (0.1, 0.7, 0.01):
-        assert compare_paired((a * unit).to(dtype), (b * unit).to(dtype)).p_value == expected
+    assert compare_paired((a * unit).to(dtype), (b * unit).to(dtype)).p_value == compare_paired(a, b).p_value
     noise = torch.where(torch.arange(count) % 2 == 0, 1e-7, -3e-7)
     assert compare_paired(a, a + noise).p_value == 1
 
@@ -213,14 +190,7 @@ def test_memory_does_not_change_results(monkeypatch, numbers_per_step):
 @pytest.mark.parametrize("count", [2, 5])
 def test_fewer_than_six_texts_or_documents_are_not_tested(count):
     a, b = two_systems(count)
-    found = compare_paired(a, b)
-    assert math.isnan(found.p_value)
-    assert (found.low, found.high) == tuple(x.item() for x in mean_interval(b - a, bounds=(-2, 2)))
-    a, b = two_systems(10)
-    assert math.isnan(compare_paired(a, b, groups=[0, 0, 1, 1, 2, 2, 3, 3, 4, 4]).p_value)
-
-
-@pytest.mark.parametrize("groups", [["a"] * 2, [["a"]] * 3])
-def test_groups_of_another_length_are_an_error(groups):
-    with pytest.raises(ValueError, match="groups must have one label for each of 3 texts, got shape"):
-        mean_interval([0.1, 0.2, 0.3], groups=groups)
+    compared = compare_paired(a, b)
+    assert math.isnan(compared.p_value)
+    assert [compared.low, compared.high] == ends(b - a, bounds=(-2, 2))
+    assert math.isnan(compare_paired([0.1] * 10, [0.2] * 10, groups=[0, 0, 1, 1, 2, 2, 3, 3, 4, 4]).p_value)
