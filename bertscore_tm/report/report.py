@@ -290,9 +290,9 @@ class Report:
         if self.encoder is not None:
             tokenized = self.encoder.tokenizer(distinct)
             cut = {text for text, is_cut in zip(distinct, tokenized.truncated, strict=True) if is_cut}
-            truncated = [row for row, (text, several) in rows if not cut.isdisjoint([text, *several])]
+            truncated = [row for row, (text, references) in rows if not cut.isdisjoint([text, *references])]
             full = {text for text, has_content in zip(distinct, tokenized.has_content, strict=True) if has_content}
-        return truncated, [row for row, (text, several) in rows if text not in full or full.isdisjoint(several)]
+        return truncated, [row for row, (text, references) in rows if text not in full or full.isdisjoint(references)]
 
     def _align_rows(self, names: list[str], empty: list[set[int]]) -> dict[int, dict[int, Any]]:
         """Return the alignments of the chosen rows by the number of the system."""

@@ -169,6 +169,7 @@ def test_rounding_of_scores_makes_no_difference(count, dtype, unit):
     assert compare_paired((a * unit).to(dtype), (b * unit).to(dtype)).p_value == compare_paired(a, b).p_value
     noise = torch.where(torch.arange(count) % 2 == 0, 1e-7, -3e-7)
     assert compare_paired(a, a + noise).p_value == 1
+    assert compare_paired(a, a + noise, groups=[0, *range(count - 1)]).p_value == 1
 
 
 def test_results_are_seeded_and_leave_the_global_random_state():

@@ -39,7 +39,7 @@ def test_every_validation_is_added(pairs, encoder, tmp_path):
         assert texts == pairs[1][:right] + [pairs[0][8]] * (COUNT - right)
     # The pairs of the last validation are aligned.
     assert [list(systems) for systems in data["alignments"].values()] == [["2"]] * 3
-    assert [(one["a"], one["b"]) for one in data["comparisons"]] == [(0, 2), (1, 2)]
+    assert [(row["a"], row["b"]) for row in data["comparisons"]] == [(0, 2), (1, 2)]
     assert list(page.parent.iterdir()) == [page]
     # Test runs add nothing, a repeated validation replaces its first result.
     before = page.read_bytes()
@@ -85,9 +85,9 @@ def test_training_is_unchanged_and_unwritable_pages_are_warned_of(pairs, encoder
         else:
             run.fit(module)
         ended.append((weights(module), torch.get_rng_state()))
-    for found in ended[1:]:
-        assert found[0].equal(ended[0][0])
-        assert found[1].equal(ended[0][1])
+    for trained, random_state in ended[1:]:
+        assert trained.equal(ended[0][0])
+        assert random_state.equal(ended[0][1])
 
 
 def test_loaders_have_their_pages_and_old_texts_are_dropped(pairs, encoder, tmp_path, monkeypatch):
@@ -98,8 +98,8 @@ def test_loaders_have_their_pages_and_old_texts_are_dropped(pairs, encoder, tmp_
     assert sorted(path.name for path in tmp_path.glob("*.html")) == ["r_books.html", "r_news.html"]
     data = read(tmp_path / "r_news.html")
     means = [mean[2][0] for mean in data["summary"]]
-    kept = [number for number, texts in enumerate(data["candidates"]) if texts is not None]
-    assert kept == sorted({0, means.index(max(means)), 3})
+    with_texts = [number for number, texts in enumerate(data["candidates"]) if texts is not None]
+    assert with_texts == sorted({0, means.index(max(means)), 3})
     assert len(data["references"]) == 4
 
 

@@ -18,7 +18,7 @@ def command(pairs, minilm, tmp_path, monkeypatch, capsys):
     for name, texts in {"a": pairs[0][:7], "b": [*pairs[1][:3], *pairs[0][3:7]], "refs": pairs[1][:7]}.items():
         (tmp_path / f"{name}.txt").write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
     documents = [{"candidate": a, "reference": b, "doc": i // 2} for i, (a, b) in enumerate(zip(*pairs, strict=True))]
-    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(one) + "\n" for one in documents[:7]), encoding="utf-8")
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in documents[:7]), encoding="utf-8")
 
     def run(*arguments):
         code = main([*arguments, "--model", minilm, "--num-layers", "5"])
@@ -79,8 +79,8 @@ def test_a_folder_without_validations_is_an_error(command, tmp_path, files, opti
 def test_intervals_are_those_of_documents(command, tmp_path):
     options = ("--confidence", "0.95", "--document-column", "doc", "--json", "--report", "page.html")
     _, printed = command("score", "pairs.jsonl", *options)
-    found, data = json.loads(printed.out), read_data((tmp_path / "page.html").read_text(encoding="utf-8"))
-    expected = [found["f1"], found["f1_low"], found["f1_high"]]
+    printed, data = json.loads(printed.out), read_data((tmp_path / "page.html").read_text(encoding="utf-8"))
+    expected = [printed[name] for name in ("f1", "f1_low", "f1_high")]
     assert data["summary"][0][2] == pytest.approx(expected, abs=6e-5)
 
 

@@ -6,18 +6,27 @@ from bertscore_tm import FrozenEncoder, align
 from tests.support.pictures import Page
 from tests.support.report_pages import EVIL, read_data
 
+IDF = ["a cat", "the kitten", "it is raining"]
+
 
 def test_a_page_shows_tokens_and_shares(minilm, tmp_path):
     table = tmp_path / "mine.csv"
     table.write_text("LAYER,P,R,F\n" + "".join(f"{layer},.3{layer},.4{layer},.36\n" for layer in range(7)))
-    alignment = align("a cat sleeps", "the kitten is sleeping", FrozenEncoder(minilm, num_layers=5), rescale=table)
+    alignment = align(
+        "a cat sleeps", "the kitten is sleeping", FrozenEncoder(minilm, num_layers=5), idf=IDF, rescale=table
+    )
     page = alignment.to_html()
     data = read_data(page)
     assert data["settings"] == alignment.settings
     assert (data["candidate"], data["reference"]) == ("a cat sleeps", "the kitten is sleeping")
     assert data["scores"] == [round(alignment.precision, 4), round(alignment.recall, 4), round(alignment.f1, 4)]
-    for side, score in zip(data["alignment"]["sides"], data["scores"], strict=False):
-        assert sum(side["shares"]) + side["special"] == pytest.approx(score, abs=5e-4)
+    sides = zip(data["alignment"]["sides"], (alignment.candidate, alignment.reference), data["scores"], strict=False)
+    for shown, side, score in sides:
+        assert sum(shown["shares"]) + shown["special"] == pytest.approx(score, abs=5e-4)
+        assert [token.strip() for token in shown["tokens"]] == side.tokens
+        assert shown["matches"] == side.matches.tolist()
+        assert shown["best"] == pytest.approx(side.best.tolist(), abs=6e-4)
+        assert shown["weights"] == pytest.approx(side.weights.tolist(), abs=6e-4)
     assert Page(alignment._repr_html_()).tags[0][1]["srcdoc"] == page
 
 
