@@ -18,7 +18,7 @@ from bertscore_tm.callbacks.sample_numbers import SampleOrder
 from bertscore_tm.callbacks.trainer import gather_objects
 from bertscore_tm.metric import BERTScore
 from bertscore_tm.scoring.corpus import SCORES
-from bertscore_tm.utilities.class_names import full_class_name
+from bertscore_tm.utilities.settings import full_class_name
 
 __all__ = ["LoaderScores", "ScoredBatch", "ScoredLoader", "check_loader_names", "compute_metric", "flatten_metrics"]
 

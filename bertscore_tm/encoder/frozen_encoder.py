@@ -30,9 +30,8 @@ from bertscore_tm.encoder.loading import load_config, load_tokenizer, quiet_tran
 from bertscore_tm.encoder.tokenization import PackedWindows, TextTokenizer, TokenizedTexts, TokenizerSettings
 from bertscore_tm.encoder.vector_cache import VectorCache, shared_cache
 from bertscore_tm.encoder_options import EncoderOptions, PrecisionName, document_options, with_defaults
-from bertscore_tm.utilities.class_names import full_class_name
-from bertscore_tm.utilities.integers import as_integer
 from bertscore_tm.utilities.option_names import name_option
+from bertscore_tm.utilities.settings import as_integer, full_class_name
 from bertscore_tm.utilities.user_warnings import warn_user
 
 __all__ = ["Encoder", "FrozenEncoder", "as_encoder", "default_device", "join_signature"]

@@ -15,8 +15,8 @@ from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 from bertscore_tm.encoder.families import Family, family_of
 from bertscore_tm.encoder_options import LongText
-from bertscore_tm.utilities.integers import as_integer
 from bertscore_tm.utilities.option_names import name_option
+from bertscore_tm.utilities.settings import as_integer
 
 __all__ = ["PackedWindows", "TextTokenizer", "TokenizedTexts", "TokenizerSettings", "cut_into_windows"]
 

@@ -15,8 +15,7 @@ from weakref import WeakValueDictionary
 import torch
 
 from bertscore_tm.core.token_vectors import TokenVectors
-from bertscore_tm.utilities.integers import as_integer
-from bertscore_tm.utilities.settings import require_at_least
+from bertscore_tm.utilities.settings import as_integer, require_at_least
 
 __all__ = ["SharedObjects", "VectorCache", "as_cache_bytes", "shared_cache"]
 

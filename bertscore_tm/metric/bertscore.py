@@ -40,7 +40,7 @@ from bertscore_tm.scoring.rescaling import Rescale, find_baseline
 from bertscore_tm.scoring.signature import score_signature
 from bertscore_tm.scoring.texts import as_text_pairs
 from bertscore_tm.scoring.token_weights import Idf, TokenWeights, WeightSource, token_weights, weights_by_idf
-from bertscore_tm.utilities.class_names import full_class_name
+from bertscore_tm.utilities.settings import full_class_name
 from bertscore_tm.views import Alignment
 
 __all__ = ["BERTScore"]
