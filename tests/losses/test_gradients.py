@@ -114,7 +114,7 @@ def test_cross_entropy_of_an_output_layer_wider_than_the_vocabulary():
     tokenizer = encoder.tokenizer.tokenizer
     loss, head = SoftBERTScoreLoss(encoder, tokenizer), torch.nn.Linear(16, len(tokenizer) + 5)
     labels = F.pad(labels_of(encoder), (0, 1), value=IGNORE)
-    hidden = torch.randn(*labels.shape, 16, generator=seeded(1))
+    hidden = torch.randn((*labels.shape, 16), generator=seeded(1))
     results = []
     for together in (False, True):
         leaf = hidden.clone().requires_grad_()
@@ -197,21 +197,17 @@ def test_hidden_states_of_a_generator_give_the_loss_of_its_logits(family, change
     hidden, logits = hidden_and_logits(generator, TARGET)
     state = torch.get_rng_state()
     for with_components in (False, True):
-        found, cross_entropy, *_ = loss.forward_hidden(
+        value, cross_entropy, *_ = loss.forward_hidden(
             hidden, generator, TARGET, return_components=with_components, return_cross_entropy=True
         )
         expected = loss(logits, TARGET)
-        torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+        torch.testing.assert_close(value, expected, atol=1e-5, rtol=0)
         torch.testing.assert_close(cross_entropy, F.cross_entropy(logits.flatten(0, 1), TARGET.flatten()))
         parameters = [parameter for parameter in generator.parameters() if parameter.requires_grad]
-        for ours, theirs in zip(
-            *(
-                torch.autograd.grad(value, parameters, retain_graph=True, allow_unused=True)
-                for value in (found, expected)
-            ),
-            strict=True,
-        ):
-            torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-3)
+        ours, theirs = (
+            torch.autograd.grad(value, parameters, retain_graph=True, allow_unused=True) for value in (value, expected)
+        )
+        torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-3)
     # The comparison of the first call changes neither the generator's mode nor what dropout draws next.
     assert generator.training
     assert torch.equal(torch.get_rng_state(), state)
@@ -222,16 +218,13 @@ def test_generators_whose_logits_are_not_linear_are_refused():
     capped = make_generator("gemma2", vocab_size=800, final_logit_softcapping=0.5)
     with pytest.raises(ValueError, match=r"lm_head computes other logits .*: pass its logits to forward"):
         loss.forward_hidden(hidden_and_logits(capped, labels)[0], capped, labels)
-    adapted = get_peft_model(
-        make_generator("llama", vocab_size=800), LoraConfig(target_modules=["lm_head"], init_lora_weights=False)
-    )
+    adapter = LoraConfig(target_modules=["lm_head"], init_lora_weights=False)
+    adapted = get_peft_model(make_generator("llama", vocab_size=800), adapter)
     hidden = hidden_and_logits(adapted, labels)[0]
-    for lm_head, remedy in (
-        (adapted, "its logits to forward"),
-        (adapted.lm_head, "the generator as lm_head, or logits"),
-    ):
-        with pytest.raises(ValueError, match=rf"lm_head computes other logits .*: pass {remedy}"):
-            loss.forward_hidden(hidden, lm_head, labels)
+    with pytest.raises(ValueError, match=r"lm_head computes other logits .*: pass its logits to forward"):
+        loss.forward_hidden(hidden, adapted, labels)
+    with pytest.raises(ValueError, match=r"lm_head computes other logits .*: pass the generator as lm_head, or logits"):
+        loss.forward_hidden(hidden, adapted.lm_head, labels)
 
 
 def test_no_logits_exist_on_the_path_without_them(encoder):
@@ -275,7 +268,7 @@ PROMPTED = F.pad(ANSWERS, (PROMPT, 0), value=IGNORE)
 CASES = {
     **{f"{source}, default": (source, {}) for source in ("logits", "hidden states")},
     **{f"{source}, idf": (source, {"idf": IDF}) for source in ("logits", "hidden states")},
-    "logits, a callable": ("logits", {"relaxation": lambda *args: softmax_relaxation(*args)}),
+    "logits, a callable": ("logits", {"relaxation": lambda z, u, excluded: softmax_relaxation(z, u, excluded)}),
 }
 
 
@@ -285,19 +278,16 @@ def test_prompts_change_neither_value_nor_gradient(source, options):
     loss = SoftBERTScoreLoss(encoder, **options)
     vocabulary = encoder.config.vocab_size
     head = torch.nn.Linear(8, vocabulary).double()
-    answers = torch.randn(*ANSWERS.shape, 8 if source == "hidden states" else vocabulary).double()
+    answers = torch.randn((*ANSWERS.shape, 8 if source == "hidden states" else vocabulary)).double()
     # Whatever the model computes for the prompt.
     prompts = torch.full((len(answers), PROMPT, answers.shape[-1]), torch.nan)
 
-    def value_and_gradient(given, labels):
-        leaf = given.clone().requires_grad_()
+    def value_and_gradient(predictions, labels):
+        leaf = predictions.clone().requires_grad_()
         if source == "logits":
-            value, components = loss(leaf, labels, return_components=True)
-            total = value
+            total, components = loss(leaf, labels, None, True)
         else:
-            value, cross_entropy, components = loss.forward_hidden(
-                leaf, head, labels, return_components=True, return_cross_entropy=True
-            )
+            value, cross_entropy, components = loss.forward_hidden(leaf, head, labels, None, True, True)
             total = value + cross_entropy
         return total.detach(), components, torch.autograd.grad(total, leaf)[0]
 

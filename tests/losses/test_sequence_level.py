@@ -13,7 +13,7 @@ INF, NAN = math.inf, math.nan
 
 
 def noise(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def sequences(*shape, seed=0):
@@ -23,18 +23,10 @@ def sequences(*shape, seed=0):
     return log_probs, noise(*shape[:-1], seed=seed + 1).sigmoid(), torch.arange(shape[-1]) < lengths[..., None]
 
 
-def kept(log_probs, mask):
-    return [p for p, real in zip(log_probs.tolist(), mask.tolist(), strict=True) if real]
-
-
 def slow_shares(log_probs, mask, alpha):
     """Q of one item's candidates, from probabilities as the paper writes it."""
-    powers = [math.prod(math.exp(p) for p in kept(*one)) ** alpha for one in zip(log_probs, mask, strict=True)]
+    powers = [p[real].exp().prod() ** alpha for p, real in zip(log_probs, mask, strict=True)]
     return [power / sum(powers) for power in powers]
-
-
-def minimum_risk_loss(log_probs, rewards, mask=None, alpha=None, reduction="mean", normalize=None):
-    return MinimumRiskLoss(alpha, reduction=reduction, normalize=normalize)(log_probs, rewards, mask)
 
 
 def make_loss(reduction="mean"):
@@ -54,9 +46,8 @@ def test_the_loss_is_the_formula(alpha):
     log_probs, rewards, mask = sequences(5, 4, 6)
     expected = slow_minimum_risk(log_probs, rewards, mask, alpha)
     for reduction, value in (("none", expected), ("mean", expected.mean()), ("sum", expected.sum())):
-        found = minimum_risk_loss(log_probs, rewards, mask, alpha, reduction)
-        assert found.dtype == torch.float64
-        torch.testing.assert_close(found, value, rtol=1e-12, atol=1e-12)
+        loss = MinimumRiskLoss(alpha, reduction=reduction)(log_probs, rewards, mask)
+        torch.testing.assert_close(loss, value, rtol=1e-12, atol=1e-12)
 
 
 def test_normalized_by_length_the_mean_log_probability_takes_the_place_of_the_sum():
@@ -65,14 +56,13 @@ def test_normalized_by_length_the_mean_log_probability_takes_the_place_of_the_su
     rewards = torch.tensor([[0.9, 0.2, 0.5]])
     shares = torch.tensor([-2.0, -2.5, -2.0]).mul(5).softmax(0)
     expected = (shares * (1 - rewards[0])).sum()
-    torch.testing.assert_close(minimum_risk_loss(log_probs, rewards, mask, normalize="length"), expected)
     loss = MinimumRiskLoss(normalize="length")
     torch.testing.assert_close(loss(log_probs, rewards, mask), expected)
     assert "alpha=5.0" in repr(loss)
     assert "normalize='length'" in repr(loss)
     assert MinimumRiskLoss().alpha == 0.005
-    whole = minimum_risk_loss(log_probs, rewards, alpha=3.0, normalize="length")
-    torch.testing.assert_close(whole, minimum_risk_loss(log_probs, rewards, alpha=1.0))
+    whole = MinimumRiskLoss(3.0, normalize="length")(log_probs, rewards)
+    torch.testing.assert_close(whole, MinimumRiskLoss(1.0)(log_probs, rewards))
     with pytest.raises(ValueError, match="normalize='words' is not one of 'length'"):
         MinimumRiskLoss(normalize="words")
 
@@ -113,7 +103,7 @@ def test_items_without_sequences_count_in_no_mean():
     assert (make_loss("none")(log_probs, rewards, mask)[1] == 0).all()
     with torch.autograd.set_detect_anomaly(True):  # no NaN on the way either
         make_loss()(log_probs, rewards, mask).backward()
-        minimum_risk_loss(log_probs, rewards, mask, normalize="length").backward()
+        MinimumRiskLoss(normalize="length")(log_probs, rewards, mask).backward()
     assert log_probs.grad.isfinite().all()
 
 
@@ -172,7 +162,7 @@ def test_gradcheck_from_the_logits():
     logits = noise(2, 3, 3, 4, seed=5).requires_grad_()
 
     def function(z):
-        return minimum_risk_loss(z.log_softmax(-1).gather(-1, ids)[..., 0], rewards, mask, 0.3, "none")
+        return make_loss("none")(z.log_softmax(-1).gather(-1, ids)[..., 0], rewards, mask)
 
     assert torch.autograd.gradcheck(function, logits)
 
@@ -190,7 +180,7 @@ def test_rewards_get_no_gradient():
 @pytest.mark.parametrize("seed", range(3))
 def test_equal_rewards_give_no_gradient_rather_than_a_rounding_error(reward, seed):
     log_probs = noise(2, 7, 3, 5, seed=seed).log_softmax(-1)[..., 0].requires_grad_()
-    minimum_risk_loss(log_probs, torch.full((2, 7), reward), alpha=1.0).backward()
+    MinimumRiskLoss(1.0)(log_probs, torch.full((2, 7), reward)).backward()
     assert not log_probs.grad.any()
 
 
@@ -205,15 +195,11 @@ P, R = torch.full((2, 3, 4), -1.0), torch.zeros(2, 3)
         (P, [0.1, 0.2], None, TypeError, r"rewards must be a tensor, got a list: pass torch.tensor"),
         (P.long(), R, None, TypeError, "log_probs must be floating point, got torch.int64"),
         (P[..., None], R, None, ValueError, r"log_probs must have shape .* got \(2, 3, 4, 1\)"),
-        (P[0, 0], R, None, ValueError, r"log_probs must have shape .* got \(4,\)"),
         (P, R.T, None, ValueError, r"rewards must have one number per candidate, shape \(2, 3\), got \(3, 2\)"),
-        (P, R[0], None, ValueError, r"rewards must have .* got \(3,\)"),
         (P, R, torch.ones(2, 3), ValueError, r"mask must have the shape \(2, 3, 4\) of log_probs, got \(2, 3\)"),
         (P + 3, R, None, ValueError, "log_probs must be finite and at most 0 where the mask holds, got 2.0"),
         (P * INF, R, None, ValueError, "log_probs must be finite .* got -inf"),
-        (P * NAN, R, None, ValueError, "log_probs must be finite .* got nan"),
         (P, R * NAN, None, ValueError, "rewards must be finite for every candidate with tokens"),
-        (P, R + INF, None, ValueError, "rewards must be finite"),
     ],
 )
 def test_wrong_arguments(log_probs, rewards, mask, error, message):

@@ -131,7 +131,6 @@ FORMS += ["blenderbot", "prophetnet", "modernbert"]
 def test_every_form_of_special_tokens(corpus, family):
     candidates, references, texts = corpus
     encoder = tiny(family, "float32")
-    largest = 0.0
     for matching, idf in zip(MATCHINGS, (False, texts), strict=True):
         expected = bert_score(candidates, references, encoder, idf=idf)
         assert expected["f1"].std() > 1e-3
@@ -139,8 +138,6 @@ def test_every_form_of_special_tokens(corpus, family):
         scores = scores_of_certain_predictions(loss, candidates, references, "texts", step=6)
         assert_scores(scores, expected)
         assert_scores({name: scores[f"teacher_forced_{name}"] for name in COMPONENTS}, expected)
-        largest = max(largest, *((scores[name] - expected[name]).abs().max().item() for name in COMPONENTS))
-    print(f"{family}: {largest:.1e}")
 
 
 # Weights
@@ -183,7 +180,9 @@ def test_weights_and_the_component(short, kind, component, target):
     assert not torch.allclose(expected["f1"], bert_score(candidates, references, encoder)["f1"], atol=1e-3)
 
 
-@pytest.mark.parametrize("relaxation", ["softmax", lambda *args: softmax_relaxation(*args)], ids=["name", "callable"])
+@pytest.mark.parametrize(
+    "relaxation", ["softmax", lambda z, u, excluded: softmax_relaxation(z, u, excluded)], ids=["name", "callable"]
+)
 def test_weights_have_no_gradient(relaxation):
     """A model must not be able to lower its loss by predicting tokens that weigh less."""
     encoder, seen = tiny("bert"), []
@@ -227,8 +226,8 @@ def test_mean_over_references(short):
     candidates, references = short[0][:5], several_references(short[1][:5])
     loss = SoftBERTScoreLoss(encoder, matching="max", references_reduce="mean", **SHARP)
     scores = scores_of_certain_predictions(loss, candidates, references, "texts")
-    for i, several in enumerate(references):
-        each = bert_score([candidates[i]] * len(several), several, encoder)
+    for i, texts in enumerate(references):
+        each = bert_score([candidates[i]] * len(texts), texts, encoder)
         for name in COMPONENTS:
             assert scores[name][i].item() == pytest.approx(each[name].mean().item(), abs=1e-6)
 
@@ -238,9 +237,9 @@ def test_blank_references_next_to_others_are_left_out(encoder, reduce):
     labels = labels_of(encoder, ["a cat sat", "it rains", "no"])
     loss = SoftBERTScoreLoss(encoder, references_reduce=reduce, reduction="none")
     logits = near_labels(encoder, labels)
-    found = loss(logits, [["the cat", ""], [" ", "rain", "snow", "\n"], ["", ""]], labels != IGNORE)
-    assert torch.equal(found, loss(logits, [["the cat"], ["rain", "snow"], [""]], labels != IGNORE))
-    assert found[2] == 1
+    value = loss(logits, [["the cat", ""], [" ", "rain", "snow", "\n"], ["", ""]], labels != IGNORE)
+    assert torch.equal(value, loss(logits, [["the cat"], ["rain", "snow"], [""]], labels != IGNORE))
+    assert value[2] == 1
 
 
 def test_gradient_of_the_best_reference_alone():
@@ -248,18 +247,13 @@ def test_gradient_of_the_best_reference_alone():
     labels = labels_of(encoder, ["a cat sat", "it rains"])
     logits = noise(encoder, *labels.shape, dtype=torch.float64)
     lists = [["a cat sat", "the dog"], ["snow", "it rains", "rain"]]
-    several = SoftBERTScoreLoss(encoder, reduction="none")
-    values, gradients = {}, {}
-    for name, target in [("several", lists), *(("one", [a, b]) for a in lists[0] for b in lists[1])]:
-        z = logits.clone().requires_grad_()
-        value = several(z, target, labels != IGNORE)
-        value.sum().backward()
-        key = name if name == "several" else tuple(target)
-        values[key], gradients[key] = value.detach(), z.grad
+    loss = SoftBERTScoreLoss(encoder, reduction="none")
+    values, gradients = grad_of(loss, logits, lists, labels != IGNORE)
+    alone = [grad_of(loss, logits, [a, b], labels != IGNORE) for a in lists[0] for b in lists[1]]
     for item in range(2):
-        best = min((key for key in values if key != "several"), key=lambda key: values[key][item].item())
-        assert values["several"][item].item() == pytest.approx(values[best][item].item(), abs=1e-12)
-        assert torch.allclose(gradients["several"][item], gradients[best][item], atol=1e-12)
+        value, gradient = min(alone, key=lambda result: result[0][item].item())
+        assert values[item].item() == pytest.approx(value[item].item(), abs=1e-12)
+        assert torch.allclose(gradients[item], gradient[item], atol=1e-12)
 
 
 def test_references_encoded_ahead(encoder, pairs):
@@ -285,8 +279,6 @@ def test_references_encoded_ahead(encoder, pairs):
         (np.ones((2, 3), int), TypeError, "target is an array of labels: pass them as a tensor, such as torch.as"),
         ([[5, 6, 7], [5, 6, 7]], TypeError, r"target\[0\]\[0\] must be a string, got 5 \(int\): decode token ids"),
         (b"ab", TypeError, r"got b'ab' \(bytes\): decode bytes to a string first"),
-        (["a", b"b"], TypeError, r"target\[1\] must be .* got b'b' \(bytes\): decode bytes to a string first"),
-        (["a", ["b", b"c"]], TypeError, r"target\[1\]\[1\] must be .* got b'c' \(bytes\): decode bytes"),
     ],
     ids=str,
 )
@@ -432,20 +424,16 @@ IDS, SIZE = torch.ones(2, 3, dtype=torch.long), (2, 3, 30522)
     ("logits", "target", "mask", "error", "said"),
     [
         (torch.zeros(3, 30522), IDS[0], None, ValueError, r"\(3, 30522\)"),
-        (torch.zeros(1, *SIZE), IDS[None], None, ValueError, "shape"),
         (torch.zeros(2, 3, 50265), IDS, None, ValueError, "50265.*30522"),
         (torch.zeros(0, 3, 30522), IDS[:0], None, ValueError, "at least one row"),
         (torch.ones(SIZE).long(), IDS, None, TypeError, "logits must be a floating-point tensor, got torch.int64"),
-        (torch.ones(SIZE).bool(), IDS, None, TypeError, "logits must be a floating-point tensor, got torch.bool"),
         (CausalLMOutput(logits=torch.zeros(SIZE)), IDS, None, TypeError, "got a CausalLMOutput: pass its"),
         (torch.zeros(SIZE), torch.ones(2, 4).long(), None, ValueError, r"\(2, 3\).*\(2, 4\)"),
-        (torch.zeros(SIZE), torch.ones(6).long(), None, ValueError, "target"),
         (torch.zeros(SIZE), IDS.float(), None, TypeError, r"integers, got torch.float32: pass labels.long\(\)"),
         (torch.zeros(SIZE), IDS.bool(), None, TypeError, r"integers, got torch.bool: pass labels.long\(\)"),
         (torch.zeros(SIZE), IDS * 30522, None, ValueError, "outside the vocabulary of 30522"),
         (torch.zeros(SIZE), -IDS, None, ValueError, "ignore_index=-100"),
         (torch.zeros(SIZE), IDS, torch.ones(2, 4), ValueError, r"mask.*\(2, 3\).*\(2, 4\)"),
-        (torch.zeros(SIZE), ["a", "b"], torch.ones(3, 2), ValueError, "mask"),
     ],
 )
 def test_inputs_that_cannot_be(encoder, logits, target, mask, error, said):
