@@ -106,24 +106,20 @@ def encode_texts(
         of_losses: use the cache of losses and rewards instead of that of metrics.
         repeated: vectors of texts that an earlier step has encoded.
     """
-    vectors = dict(repeated or {})
-    candidates = [text for text in dict.fromkeys(texts.candidates) if text not in vectors]
-    references = [text for text in dict.fromkeys(chain.from_iterable(texts.references)) if text not in vectors]
-    if cache_bytes and references:
+    vectors, missing = dict(repeated or {}), []
+    if cache_bytes:
         # Candidates are not cached: the cache would change the batches they are encoded in, and with them the last
         # digits of their vectors, from one epoch to the next.
+        references = [text for text in dict.fromkeys(chain.from_iterable(texts.references)) if text not in vectors]
         cache = encoder.cache(device, of_losses=of_losses)
         vectors |= cache.get(references)
         missing = [text for text in references if text not in vectors]
-        names, parts = [*vectors, *missing], list(vectors.values())
-        if missing:
-            parts.append(encoder.encode(missing, device))
-            cache.add(missing, parts[-1], cache_bytes)
-        is_reference = {*references}
-        new = [text for text in candidates if text not in is_reference]
-    else:
-        names, parts = list(vectors), list(vectors.values())
-        new = list(dict.fromkeys([*candidates, *references]))
+    names, parts = [*vectors, *missing], list(vectors.values())
+    if missing:
+        parts.append(encoder.encode(missing, device))
+        cache.add(missing, parts[-1], cache_bytes)
+    is_encoded = {*names}
+    new = [text for text in dict.fromkeys(chain(texts.candidates, *texts.references)) if text not in is_encoded]
     if new or not parts:
         parts.append(encoder.encode(new, device))
         names += new

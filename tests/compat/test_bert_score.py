@@ -202,15 +202,6 @@ def test_what_the_other_package_asserts(minilm):
         BERTScorer(minilm, 2).score(["a", "b"], ["b"])
 
 
-def test_a_model_without_a_published_table_has_no_path(minilm):
-    for options in ({}, {"lang": "en"}):
-        scorer = BERTScorer(minilm, 2, **options)
-        assert scorer.baseline_path is None
-        assert not scorer.use_custom_baseline
-        with pytest.raises(ValueError, match="no baseline for language"):
-            _ = scorer.baseline_vals
-
-
 def test_the_errors_of_the_other_package_are_corrected(minilm):
     """One assertion for each difference that the package's docstring lists."""
     pair = ["the bank raised interest rates"], ["a bowl of soup"]
