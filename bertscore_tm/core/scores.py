@@ -37,15 +37,7 @@ class DocumentFrequencies:
 
     @classmethod
     def of(cls, ids: Tensor, lengths: Tensor, vocab_size: int) -> DocumentFrequencies:
-        """Count documents.
-
-        Args:
-            ids: token ids of all documents, packed, shape (tokens,).
-            lengths: tokens per document, shape (documents,).
-            vocab_size: number of token ids.
-
-        Returns:
-            The frequencies; an id counts once per document, equal documents count each.
+        """Count packed ids, shape (tokens,), once per document; equal documents count each.
 
         Example:
             >>> DocumentFrequencies.of(torch.tensor([1, 1, 2, 2]), torch.tensor([3, 1]), 4).counts.tolist()
@@ -66,9 +58,6 @@ def idf_weights(frequencies: DocumentFrequencies) -> Tensor:
     .. math:: \mathrm{idf}(w) = \log \frac{M + 1}{\mathrm{df}(w) + 1}
 
     with M documents (Zhang et al. 2020, section 3, with plus-one smoothing).
-
-    Args:
-        frequencies: document frequencies over the references.
 
     Returns:
         Shape (vocabulary,), float64 where the device has it; log(M + 1) for ids that never occur.
@@ -209,15 +198,14 @@ def segment_ids(lengths: Tensor, num_elements: int | None = None) -> Tensor:
         >>> segment_ids(torch.tensor([2, 0, 1])).tolist()
         [0, 0, 2]
     """
-    segments = torch.arange(len(lengths), device=lengths.device)
-    return segments.repeat_interleave(lengths, output_size=num_elements)
+    return torch.arange(len(lengths), device=lengths.device).repeat_interleave(lengths, output_size=num_elements)
 
 
 def _weighted_mean(tokens: MatchedTokens, weights: Tensor) -> Tensor:
     """Return the weighted mean similarity of each text's tokens, shape (layers, pairs)."""
     owner = segment_ids(tokens.lengths, len(tokens.ids))  # (tokens,)
-    token_weights = weights[tokens.ids][:, None]  # (tokens, 1)
-    similarities = tokens.best.to(weights.dtype) * token_weights  # (tokens, layers)
-    total = weights.new_zeros(len(tokens.lengths), 1).index_add(0, owner, token_weights)  # (pairs, 1)
-    sums = weights.new_zeros(len(tokens.lengths), similarities.shape[1]).index_add(0, owner, similarities)
+    weights = weights[tokens.ids][:, None]  # (tokens, 1)
+    total = weights.new_zeros(len(tokens.lengths), 1).index_add(0, owner, weights)  # (pairs, 1)
+    sums = weights.new_zeros(len(tokens.lengths), tokens.best.shape[1])  # (pairs, layers)
+    sums = sums.index_add(0, owner, tokens.best.to(weights.dtype) * weights)
     return torch.where(total > 0, sums / torch.where(total > 0, total, 1), 0.0).T

