@@ -129,6 +129,7 @@ def rank_candidates(
     if weights is not None and references_reduce == "max":
         raise ValueError("weights= have no effect on references_reduce='max': remove one of them")
     used_encoder = as_encoder(encoder, single_layer=True)
+    warn_of_leftovers([text for item in items for text in item.candidates], used_encoder.tokenizer)
     documents = [text for item in items for text in item.references or item.candidates]
     token_table = token_weights(used_encoder, idf, documents, used_encoder.device)
 
@@ -142,7 +143,6 @@ def rank_candidates(
             references_reduce=references_reduce,
             progress=bar.update,
         )
-    warn_of_leftovers([text for item in items for text in item.candidates], used_encoder.tokenizer)
     if num_truncated:
         warn_of_truncation(num_truncated, used_encoder.tokenizer.max_length)
     order = [order_candidates(item_scores) for item_scores in scores]

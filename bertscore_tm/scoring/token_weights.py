@@ -121,8 +121,7 @@ def token_weights(
                 "idf=True weights tokens by the references, which are not known here: pass texts to count, such as all "
                 "references of the training set, or a BERTScore that has them"
             )
-        return weights_by_idf(_count(references, tokenizer, device)[0], "references")
-    if isinstance(idf, TokenWeights) or hasattr(idf, "token_weights"):
+    elif isinstance(idf, TokenWeights) or hasattr(idf, "token_weights"):
         weights = idf if isinstance(idf, TokenWeights) else idf.token_weights()
         if len(weights.table) != tokenizer.vocab_size:
             raise ValueError(
@@ -130,21 +129,23 @@ def token_weights(
                 f"{tokenizer.vocab_size}: pass weights of the encoder's tokens"
             )
         return weights.to(device)
-    if idf is None or isinstance(idf, int | float):
+    elif idf is None or isinstance(idf, int | float):
         raise TypeError(f"idf must be True, False, texts, a mapping from token id to weight or a metric, got {idf!r}")
-    documents = as_documents(idf, "idf")
-    if not documents:
-        raise ValueError("idf is empty, so that every token would have weight 0: pass the texts of a corpus")
-    frequencies, num_truncated = _count(documents, tokenizer, device)
-    if num_truncated:
+    else:
+        references = as_documents(idf, "idf")
+        if not references:
+            raise ValueError("idf is empty, so that every token would have weight 0: pass the texts of a corpus")
+    frequencies, num_truncated = _count(references, tokenizer, device)
+    if num_truncated and idf is not True:
         warn_user(describe_truncation(num_truncated, tokenizer.max_length, source="idf"))
-    return weights_by_idf(frequencies, "texts")
+    return weights_by_idf(frequencies, "references" if idf is True else "texts")
 
 
 def weights_by_idf(frequencies: DocumentFrequencies, kind: Literal["references", "texts"]) -> TokenWeights:
     """Return the idf weights of the references that are scored, or of other texts, with a digest."""
     digest = _digest(frequencies.counts) if kind == "texts" else ""
-    return TokenWeights(idf_weights(frequencies), WeightSource(kind, int(frequencies.num_documents), digest))
+    source = WeightSource(kind, int(frequencies.num_documents), digest)
+    return TokenWeights(idf_weights(frequencies), source)
 
 
 def require_known(weights: TokenWeights, ids: Tensor, tokenizer: TextTokenizer) -> None:
