@@ -198,6 +198,8 @@ def test_what_the_other_package_asserts(minilm):
             package.score(["a"], ["b"], model_type=minilm, num_layers=2, rescale_with_baseline=True)
         with pytest.raises(AssertionError, match="candidate"):
             package.score(["a", "b"], ["b"], model_type=minilm, num_layers=2)
+    with pytest.raises(TypeError, match="is a single string but"):
+        score("a cat", ["the cat"], minilm, 2)
     with pytest.raises(AssertionError, match="got 2 and 1"):
         BERTScorer(minilm, 2).score(["a", "b"], ["b"])
 

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from transformers import AutoModel, AutoTokenizer
 
 from bertscore_tm import BERTScore, FrozenEncoder, bert_score, rank_candidates, score_matrix
+from bertscore_tm.compat import bert_score as bert_score_drop_in
+from bertscore_tm.compat import evaluate, torchmetrics
 from bertscore_tm.losses import BERTScoreReward
 from bertscore_tm.report import Report
 from tests.support.models import tiny_model
@@ -212,12 +214,20 @@ def rank_rows(encoder, preds, target):
     return [scores.tolist() for scores in rank_candidates(([text] for text in preds), target, encoder).scores]
 
 
+def evaluate_rows(encoder, preds, target):
+    options = {"model_type": encoder.name, "num_layers": 3}
+    return evaluate.load("bertscore").compute(predictions=preds, references=target, **options)["f1"]
+
+
 READERS = {
     "reward": lambda encoder, preds, target: BERTScoreReward(encoder)(preds, target),
     "ranking": rank_rows,
     "matrix": lambda encoder, preds, target: score_matrix(preds, target, encoder)["f1"].tolist(),
     "report": lambda encoder, preds, target: Report.from_texts(preds, target, encoder).scores["candidates"].tolist(),
     "idf": lambda encoder, preds, target: bert_score(preds, REFERENCES, encoder, idf=target)["f1"].tolist(),
+    "bert_score": lambda encoder, *texts: bert_score_drop_in.score(*texts, encoder.name, 3)[2].tolist(),
+    "torchmetrics": lambda encoder, *texts: torchmetrics.bert_score(*texts, encoder.name, 3)["f1"].tolist(),
+    "evaluate": evaluate_rows,
 }
 
 
@@ -228,7 +238,7 @@ def test_other_entry_points_read_any_container(minilm, reader, container):
     assert read(encoder, container(ROWS), container(REFERENCES)) == read(encoder, ROWS, REFERENCES)
 
 
-@pytest.mark.parametrize("reader", ["reward", "matrix"])
+@pytest.mark.parametrize("reader", ["reward", "matrix", "bert_score", "torchmetrics", "evaluate"])
 def test_a_batch_of_ids_is_an_error_of_other_entry_points(minilm, reader):
     encoded = AutoTokenizer.from_pretrained(minilm)(ROWS)
     with pytest.raises(TypeError, match="decode token ids with their tokenizer first"):
