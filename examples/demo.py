@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -57,7 +56,6 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     options = parser.parse_args(arguments)
     if options.steps < 10 or options.pairs < 2:
         parser.error(f"--steps must be at least 10 and --pairs at least 2, got {options.steps} and {options.pairs}")
-    began = time.monotonic()
     quieten()
     options.output.mkdir(parents=True, exist_ok=True)
     encoder = FrozenEncoder(get_model_path(), num_layers=5)
@@ -69,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     picture = align(candidate, reference, encoder).plot()
     picture.savefig(options.output / "alignment.png", dpi=150, bbox_inches="tight")
     result = train(encoder, options)
-    print(f"Took {time.monotonic() - began:.0f} seconds. Pictures and texts are in {options.output}.")
+    print(f"Pictures and texts are in {options.output}.")
     print("Next: put your model into examples/lightning_metric.py")
     return result
 
