@@ -28,13 +28,7 @@ _TARGETS, _TOKENS = 8, (32, 64)
 class TrainingStep:
     """A step of a random generator: forward and backward pass, clipping and AdamW, in float32.
 
-    Inputs and targets are texts of 32 to 64 tokens. The generator's tokenizer differs from the encoder's.
-
-    Args:
-        shape: configuration of the generator.
-        tokenizer: its tokenizer.
-        options: texts, and number of targets (``pairs``, 8 by default).
-        variants: those of ``VARIANTS`` that are run.
+    Inputs and targets, 8 by default, have 32 to 64 tokens. The generator's tokenizer differs from the encoder's.
     """
 
     def __init__(

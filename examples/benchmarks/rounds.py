@@ -24,16 +24,9 @@ class Figure:
 
 
 def in_turn(functions: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, list[float]]:
-    """Time several functions in turn, so that other programs slow all of them equally.
+    """Return the wall times of functions by name, called in turn, so that other programs slow all of them equally.
 
     Each is called once before the first round. Each round starts with another function.
-
-    Args:
-        functions: the functions by name.
-        rounds: number of timings of each.
-
-    Returns:
-        Wall times in seconds by name, one per round.
     """
     for function in functions.values():
         function()

@@ -10,19 +10,12 @@ from itertools import chain
 
 @dataclass(frozen=True)
 class Options:
-    """Settings of a run.
+    """Settings of a run."""
 
-    Args:
-        rounds: number of timings of each implementation.
-        threads: number of torch threads.
-        pairs: number of pairs, samples or targets; ``None``: the default of each part.
-        texts: candidates with their references.
-    """
-
-    rounds: int
+    rounds: int  # timings of each implementation
     threads: int
-    pairs: int | None
-    texts: Sequence[tuple[str, str]]
+    pairs: int | None  # or samples or targets; None: the default of each part
+    texts: Sequence[tuple[str, str]]  # candidates with their references
 
     def flat_texts(self) -> list[str]:
         """Return candidates and references as one list."""
@@ -30,19 +23,7 @@ class Options:
 
 
 def cut_sentences(texts: Sequence[str], count: int, words: tuple[int, int]) -> list[str]:
-    """Cut texts into distinct pieces of random lengths, as translated sentences or summaries have.
-
-    Args:
-        texts: texts to cut, from the start again if they are too short.
-        count: number of pieces.
-        words: smallest and largest number of words per piece.
-
-    Returns:
-        The pieces; the same for the same arguments.
-
-    Raises:
-        ValueError: there are too few words.
-    """
+    """Cut texts into distinct pieces with random numbers of words between two limits, as translated sentences have."""
     chooser, source = random.Random(0), [word for text in texts for word in text.split()]
     pieces: dict[str, None] = {}
     start = 0
@@ -60,14 +41,8 @@ def make_items(
 ) -> list[list[str]]:
     """Return items whose candidates resemble samples of a generator: alike within an item, some drawn twice.
 
-    Args:
-        texts: texts to vary.
-        count: number of items.
-        num_candidates: candidates per item.
-        num_distinct: distinct candidates per item, one more in every sixth item. Default: all candidates differ.
-
-    Returns:
-        The candidates of each item: a text that starts at another word each time, with its number.
+    A candidate is the item's text from another word on, with its number. ``num_distinct`` of them differ, in every
+    sixth item one more; by default all.
     """
     items = []
     for item in range(count):

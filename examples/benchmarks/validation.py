@@ -29,12 +29,7 @@ _PEER = "torchmetrics"
 
 
 class Validation(pl.LightningModule):
-    """A module that only validates fixed texts, in batches of 16.
-
-    Args:
-        metric: the metric. Default: none, a callback scores the texts that the step returns.
-        pairs: candidates with one reference each.
-    """
+    """A module that only validates pairs, in batches of 16, by a metric or, without one, by a callback."""
 
     def __init__(self, metric: Metric | None, pairs: Sequence[tuple[str, str]]) -> None:
         super().__init__()

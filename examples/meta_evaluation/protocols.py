@@ -66,16 +66,8 @@ def williams_test(r12: float, r13: float, r23: float, n: int) -> float:
         K = 1 - r_{12}^2 - r_{13}^2 - r_{23}^2 + 2 r_{12} r_{13} r_{23}
 
     follows Student's t with n - 3 degrees of freedom if both correlations are equal (Williams 1959; Graham & Baldwin,
-    EMNLP 2014).
-
-    Args:
-        r12: Pearson correlation of the human scores with the metric that is assumed to be better.
-        r13: Pearson correlation of the human scores with the other metric.
-        r23: Pearson correlation of the two metrics, below 1.
-        n: number of texts, at least 4.
-
-    Returns:
-        The p-value.
+    EMNLP 2014). Of n texts, r12 and r13 are Pearson's correlations of the human scores with the metric that is assumed
+    to be better and with the other, r23 < 1 is that of the two metrics.
     """
     determinant = max(0.0, 1 - r12**2 - r13**2 - r23**2 + 2 * r12 * r13 * r23)
     spread = 2 * determinant * (n - 1) / (n - 3) + (r12 + r13) ** 2 / 4 * (1 - r23) ** 3
@@ -83,11 +75,7 @@ def williams_test(r12: float, r13: float, r23: float, n: int) -> float:
 
 
 def draw_hybrids(documents: Sequence[str], num_hybrids: int, random: np.random.Generator) -> NDArray[np.int64]:
-    """Draw hybrid systems: for each document, the row of a random system (Graham & Liu, 2016).
-
-    Returns:
-        Shape (num_hybrids, documents). Rows of one document come from different systems.
-    """
+    """Draw hybrid systems, shape (num_hybrids, documents): for each document, the row of a random system."""
     _, numbers = np.unique(documents, return_inverse=True)
     rows_of = [np.flatnonzero(numbers == document) for document in range(numbers.max() + 1)]
     return np.stack([random.choice(rows, num_hybrids) for rows in rows_of], axis=1)

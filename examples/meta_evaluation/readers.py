@@ -36,15 +36,10 @@ class Judged:
 
 
 def read(path: Path, num_references: int | None = None) -> Judged:
-    """Read a file of human judgements.
-
-    Args:
-        path: JSON lines; gzipped if the name ends in ``.gz``.
-        num_references: number of references per row to keep, from the first. Default: all.
+    """Read a file of human judgements, of each row all references or the first ones.
 
     Raises:
         ValueError: a row is invalid; the message names file and line.
-        OSError: the file cannot be read.
     """
     rows = _rows(path)
     if len(rows) < _FEWEST_ROWS:
