@@ -13,7 +13,6 @@ from tests.support.texts import real_pairs
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-SCORES = ("precision", "recall", "f1")
 LAST = 3
 SINGLE_LAYERS = (0, 1, LAST)
 TOLERANCE = 1e-6
@@ -73,7 +72,7 @@ def ours(folder, layer, candidates, references, **options):
     """Precision, recall and F1, shape (3, pairs) or (3, layers, pairs)."""
     layers = {"all_layers": True} if layer == "all" else {"num_layers": layer}
     scores = bert_score(candidates, references, FrozenEncoder(folder, **layers), **options)
-    return torch.stack([scores[name] for name in SCORES])
+    return torch.stack([*scores.values()])
 
 
 def scorer_of_reference_package(family, folder, layer, idf_sents=None):
@@ -113,11 +112,11 @@ def test_scores_equal_the_reference_package(family, folder, layer):
     for idf in (False, True) if layer == LAST else (False,):
         scorer._idf = idf
         expected = torch.stack(scorer.score(candidates, references, batch_size=1))
-        found = ours(folder, layer, candidates, references, idf=idf)
+        scores = ours(folder, layer, candidates, references, idf=idf)
         if layer == "all" and family in FINAL_NORM:
             # The reference package has the norm on single layers, but among all layers on the last one only.
-            found, expected = found[:, LAST], expected[:, LAST]
-        torch.testing.assert_close(found, expected, atol=TOLERANCE, rtol=0)
+            scores, expected = scores[:, LAST], expected[:, LAST]
+        torch.testing.assert_close(scores, expected, atol=TOLERANCE, rtol=0)
 
 
 @pytest.mark.filterwarnings("ignore:.*longer than 64 tokens")
@@ -130,9 +129,9 @@ def test_scores_of_bytes_equal_the_reference_package(tmp_path):
         scorer = scorer_of_reference_package("byt5", str(tmp_path / "byt5"), layer)
         expected = torch.stack(scorer.score(candidates, references, batch_size=1))
         with pytest.warns(UserWarning, match="^1 candidate scored 0"):
-            found = ours(tmp_path / "byt5", layer, [*candidates, ""], [*references, "a"])
-        torch.testing.assert_close(found[..., :-1], expected, atol=TOLERANCE, rtol=0)
-        assert not found[..., -1].any()
+            scores = ours(tmp_path / "byt5", layer, [*candidates, ""], [*references, "a"])
+        torch.testing.assert_close(scores[..., :-1], expected, atol=TOLERANCE, rtol=0)
+        assert not scores[..., -1].any()
 
 
 # 2. Plain transformers, one text at a time, so that a batch's neighbours change nothing.
@@ -171,7 +170,7 @@ class Plain:
         """Shape (3, layers)."""
         weights = [[float(i not in self.unweighted) for i in self.ids(text)] for text in (candidate, reference)]
         layers = zip(self.states(candidate), self.states(reference), strict=True)
-        return torch.tensor([loops(x, y, *weights) for x, y in layers], dtype=torch.float64).T
+        return torch.tensor([loops(x, y, weights[0], weights[1]) for x, y in layers], dtype=torch.float64).T
 
 
 def loops(candidate, reference, candidate_weights, reference_weights):
@@ -189,7 +188,7 @@ def test_scores_equal_plain_loops(family, folder):
     candidates, references = corpus()
     plain = Plain(family, folder)
     assert len(plain.ids(candidates[-1])) == 64
-    expected = torch.stack([plain.scores(*pair) for pair in zip(candidates, references, strict=True)], dim=-1)
+    expected = torch.stack(list(map(plain.scores, candidates, references)), dim=-1)
     # An empty text on either side scores 0.
     candidates, references = [*candidates, "", "a text"], [*references, "a text", " "]
     expected = torch.nn.functional.pad(expected, (0, 2))
@@ -198,13 +197,13 @@ def test_scores_equal_plain_loops(family, folder):
             pytest.warns(UserWarning, match="^1 text is longer than 64 tokens"),
             pytest.warns(UserWarning, match="^2 candidates scored 0 because the text, .* is empty$"),
         ):
-            found = ours(folder, layer, candidates, references)
-        torch.testing.assert_close(
-            found.double(), expected if layer == "all" else expected[:, layer], atol=TOLERANCE, rtol=0
-        )
-    up_to_first = bert_score(candidates[:4], references[:4], FrozenEncoder(folder, num_layers=1, all_layers=True))
-    found = torch.stack([up_to_first[name] for name in SCORES])
-    torch.testing.assert_close(found.double(), expected[:, :2, :4], atol=TOLERANCE, rtol=0)
+            scores = ours(folder, layer, candidates, references).double()
+        wanted = expected if layer == "all" else expected[:, layer]
+        torch.testing.assert_close(scores, wanted, atol=TOLERANCE, rtol=0)
+    encoder = FrozenEncoder(folder, num_layers=1, all_layers=True)
+    up_to_first = torch.stack([*bert_score(candidates[:4], references[:4], encoder).values()])
+    torch.testing.assert_close(up_to_first.double(), expected[:, :2, :4], atol=TOLERANCE, rtol=0)
+    assert encoder._backbone.loaded(torch.device("cpu")).batching == FAMILIES[family].batching
 
 
 def test_families_with_a_final_norm_and_with_a_prefix_space():

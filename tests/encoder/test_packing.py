@@ -22,9 +22,8 @@ from transformers import (
 
 from bertscore_tm import FrozenEncoder, bert_score
 from bertscore_tm.encoder import forward_pass
-from bertscore_tm.encoder.families import FAMILIES
 from bertscore_tm.encoder.soft_tokens import embedding_table, encode_soft
-from tests.support.models import EVERY_FAMILY, randomised, tiny_config, tiny_model, tiny_tokenizer
+from tests.support.models import randomised, tiny_config, tiny_model, tiny_tokenizer
 from tests.support.rounding import rounding
 from tests.support.texts import real_pairs
 
@@ -42,30 +41,6 @@ def texts(count=9):
     return [" ".join(text.split()[: 3 + 2 * i]) for i, text in enumerate(real_pairs(count)[0])]
 
 
-def batching(encoder):
-    return encoder._backbone.loaded(CPU).batching
-
-
-def padded(encoder, monkeypatch):
-    """The same encoder, which pads."""
-    monkeypatch.setattr(encoder._backbone.loaded(CPU), "batching", "padded")
-    return encoder
-
-
-@pytest.mark.parametrize("family", EVERY_FAMILY)
-def test_the_families_that_the_table_says_pack_and_give_the_vectors_of_padded_texts(family, monkeypatch):
-    """Those of texts alone are compared in ``test_families_oracle.py``."""
-    encoder = FrozenEncoder(*tiny_model(family), num_layers=LAYER)
-    assert batching(encoder) == FAMILIES[family].batching
-    if batching(encoder) == "packed":
-        together, backwards = encoder.encode(texts()), encoder.encode(texts()[::-1])
-        assert len(together.ids) > 100
-        expected = padded(encoder, monkeypatch).encode(texts()).vectors
-        order = torch.arange(len(texts())).flip(0)
-        for found in (together, backwards.select(order)):
-            torch.testing.assert_close(found.vectors, expected, atol=ROUNDING, rtol=0)
-
-
 def soft_inputs(encoder, dtype):
     rows = [torch.tensor(row) for row in encoder.tokenizer(texts(4)).ids]
     mask = pad_sequence([torch.ones_like(row, dtype=torch.bool) for row in rows], batch_first=True)
@@ -76,20 +51,18 @@ def soft_inputs(encoder, dtype):
 @pytest.mark.parametrize("family", ["bert", "modernbert", "gpt2", "qwen3"])
 def test_soft_tokens_and_their_gradient_equal_padded_ones(family, monkeypatch):
     encoder = FrozenEncoder(*tiny_model(family), num_layers=LAYER)
-    found = []
-    for used in (encoder, padded(encoder, monkeypatch)):
+    vectors, gradients = {}, {}
+    for batching in ("packed", "padded"):
+        monkeypatch.setattr(encoder._backbone.loaded(CPU), "batching", batching)
         embeds, mask = soft_inputs(encoder, torch.float32)
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            vectors = encode_soft(used, embeds, mask)
-        weights = torch.linspace(-1, 1, vectors[:, mask].numel()).view_as(vectors[:, mask])
-        (grad,) = torch.autograd.grad((vectors[:, mask] * weights).sum(), embeds)
-        found.append((vectors[:, mask], grad))
-        monkeypatch.undo()
-        assert not grad[~mask].any()
-    torch.testing.assert_close(*[one[0] for one in found], atol=ROUNDING, rtol=0)
-    (_, grad), (_, expected) = found
-    limit = rounding(torch.float32, WIDTH, expected.abs().max().item())
-    torch.testing.assert_close(grad, expected, atol=limit, rtol=0)
+            vectors[batching] = encode_soft(encoder, embeds, mask)[:, mask]
+        weights = torch.linspace(-1, 1, vectors[batching].numel()).view_as(vectors[batching])
+        (gradients[batching],) = torch.autograd.grad((vectors[batching] * weights).sum(), embeds)
+        assert not gradients[batching][~mask].any()
+    torch.testing.assert_close(vectors["packed"], vectors["padded"], atol=ROUNDING, rtol=0)
+    limit = rounding(torch.float32, WIDTH, gradients["padded"].abs().max().item())
+    torch.testing.assert_close(gradients["packed"], gradients["padded"], atol=limit, rtol=0)
 
 
 def test_the_gradient_is_that_of_finite_differences():
@@ -112,7 +85,7 @@ def test_the_model_of_the_user_and_other_attentions_are_left_alone():
     eager = copy.deepcopy(model)
     eager.set_attn_implementation("eager")
     other = FrozenEncoder(eager, tokenizer, num_layers=LAYER)
-    assert batching(other) == "padded"
+    assert other._backbone.loaded(CPU).batching == "padded"
     assert eager.config._attn_implementation == "eager"
     torch.testing.assert_close(other.encode(texts()).vectors, encoder.encode(texts()).vectors, atol=ROUNDING, rtol=0)
 
@@ -123,7 +96,7 @@ def reference_kernel(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, *, sca
     assert torch.equal(cu_seq_q, cu_seq_k)
     assert max_q == max_k == cu_seq_q.diff().max()
     options = {"scale": scale, "is_causal": {(-1, -1): False, (-1, 0): True}[window_size], "enable_gqa": enable_gqa}
-    texts = [one.tensor_split(cu_seq_q[1:-1].tolist()) for one in (query, key, value)]
+    texts = [states.tensor_split(cu_seq_q[1:-1].tolist()) for states in (query, key, value)]
     attended = [
         scaled_dot_product_attention(*(part.transpose(0, 1) for part in parts), **options).transpose(0, 1)
         for parts in zip(*texts, strict=True)
@@ -140,38 +113,33 @@ def test_attention_within_texts_equals_attention_of_each_text(pattern, key_heads
     states = [torch.randn(sum(lengths), heads, 8, generator=generator) for heads in (4, key_heads, key_heads)]
     steps = torch.arange(max(lengths))
     window = (steps[:, None] - steps).abs() < 3
-    made = {
-        "full": ((False, None), None),
-        "causal": ((True, None), steps[:, None] >= steps),
-        "window": ((False, window), window),
-    }
-    given, mask = made[pattern]
+    is_causal, mask = pattern == "causal", {"causal": steps[:, None] >= steps, "window": window}.get(pattern)
+    made = forward_pass._Pattern(is_causal, mask if pattern == "window" else None)
     expected = []
-    for parts in zip(*(one.split(lengths) for one in states), strict=True):
+    for parts in zip(*(state.split(lengths) for state in states), strict=True):
         query, key, value = (part.transpose(0, 1) for part in parts)
-        key, value = (one.repeat_interleave(4 // key_heads, 0) for one in (key, value))
+        key, value = (part.repeat_interleave(4 // key_heads, 0) for part in (key, value))
         allowed = None if mask is None else mask[: query.shape[1], : query.shape[1]]
         expected.append(scaled_dot_product_attention(query, key, value, attn_mask=allowed, scale=0.3).transpose(0, 1))
     forms = [forward_pass._attend_by_length, forward_pass._attend_padded]
     # Older versions of torch lack it.
     if pattern != "window" and find_spec("torch.nn.attention.varlen") is not None:
         kernels = import_module("torch.nn.attention.varlen")
-        known = inspect.signature(kernels.varlen_attn).parameters
-        assert inspect.signature(reference_kernel).parameters.keys() <= known.keys()
+        parameters = inspect.signature(kernels.varlen_attn).parameters
+        assert inspect.signature(reference_kernel).parameters.keys() <= parameters.keys()
         monkeypatch.setattr(kernels, "varlen_attn", reference_kernel)
         forms.append(forward_pass._attend_by_kernel)
     # Texts of up to six tokens attend by plain products.
     monkeypatch.setattr(forward_pass, "_SHORT", 6)
     limit = rounding(torch.float32, states[0].shape[-1])
     for attend in forms:
-        found = attend(states, [(7, 1), (5, 2), (1, 1)], forward_pass._Pattern(*given), 0.3)
-        torch.testing.assert_close(found, torch.cat(expected), atol=limit, rtol=0)
+        attended = attend(states, [(7, 1), (5, 2), (1, 1)], made, 0.3)
+        torch.testing.assert_close(attended, torch.cat(expected), atol=limit, rtol=0)
     for dtype in (torch.float64, torch.bfloat16):
-        converted = [one.to(dtype).requires_grad_() for one in states]
-        found = forms[0](converted, [(7, 1), (5, 2), (1, 1)], forward_pass._Pattern(*given), 0.3)
-        assert found.dtype == dtype
+        attended = forms[0]([state.to(dtype).requires_grad_() for state in states], [(7, 1), (5, 2), (1, 1)], made, 0.3)
+        assert attended.dtype == dtype
         coarser = max(limit, rounding(dtype, 1, torch.cat(expected).abs().max().item()))
-        torch.testing.assert_close(found.float(), torch.cat(expected), atol=coarser, rtol=0)
+        torch.testing.assert_close(attended.float(), torch.cat(expected), atol=coarser, rtol=0)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -180,8 +148,8 @@ def test_attention_within_texts_equals_attention_of_each_text(pattern, key_heads
 def test_packed_texts_on_a_gpu(family, dtype):
     encoder = FrozenEncoder(*tiny_model(family), num_layers=LAYER, dtype=dtype)
     expected = FrozenEncoder(*tiny_model(family), num_layers=LAYER).encode(texts()).vectors
-    found = encoder.encode(texts(), "cuda").vectors.cpu()
-    assert (found * expected).sum(-1).min() > (1 - 1e-4 if dtype == "float32" else 0.99)
+    vectors = encoder.encode(texts(), "cuda").vectors.cpu()
+    assert (vectors * expected).sum(-1).min() > (1 - 1e-4 if dtype == "float32" else 0.99)
 
 
 # Models that mix padding into real tokens, or whose forward pass hides that it takes a mask
@@ -325,8 +293,8 @@ def test_a_forward_method_replaced_by_a_function_is_an_error(models):
     model = copy.deepcopy(models["bert"])
     model.forward = functools.partial(type(model).forward, model)  # copied with the model
     expected = FrozenEncoder(models["bert"], tiny_tokenizer("wordpiece"), num_layers=2).encode(TEXTS).vectors
-    found = FrozenEncoder(model, tiny_tokenizer("wordpiece"), num_layers=2).encode(TEXTS).vectors
-    torch.testing.assert_close(found, expected, atol=ROUNDING, rtol=0)
+    vectors = FrozenEncoder(model, tiny_tokenizer("wordpiece"), num_layers=2).encode(TEXTS).vectors
+    torch.testing.assert_close(vectors, expected, atol=ROUNDING, rtol=0)
     for module in (model, model.encoder.layer[0].attention):
         replaced = module.forward
         module.forward = lambda *args, forward=replaced, **kwargs: forward(*args, **kwargs)
