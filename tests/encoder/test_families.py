@@ -143,7 +143,7 @@ def test_vectors_of_windows_equal_plain_transformers(family):
     model, tokenizer = tiny_model(family)
     encoder = FrozenEncoder(model, tokenizer, num_layers=3, long_text="window", max_length=20)
     text = " ".join(real_pairs(3)[1])
-    found = encoder.encode([text, "a"]).vectors[0]
+    vectors = encoder.encode([text, "a"]).vectors[0]
     before, after = encoder.tokenizer.special_affixes
     ids = encoder.tokenizer([text]).ids[0]
     content = ids[len(before) : len(ids) - len(after)]
@@ -162,7 +162,7 @@ def test_vectors_of_windows_equal_plain_transformers(family):
         best = context.index(max(context))
         expected.append(windows[best][len(before) + token - starts[best]])
     expected += [*windows[-1][20 - len(after) :]]
-    torch.testing.assert_close(found[: len(ids)], normalize(torch.stack(expected), dim=-1), atol=ROUNDING, rtol=0)
+    torch.testing.assert_close(vectors[: len(ids)], normalize(torch.stack(expected), dim=-1), atol=ROUNDING, rtol=0)
 
 
 # Soft tokens.
@@ -222,9 +222,9 @@ def test_opt_with_narrow_embeddings_has_single_layers_only():
     with torch.no_grad():
         states = model(ids, output_hidden_states=True).hidden_states
     for layer in (0, 1, 3):
-        found = FrozenEncoder(model, tokenizer, num_layers=layer).encode(TEXTS[:1]).vectors
+        vectors = FrozenEncoder(model, tokenizer, num_layers=layer).encode(TEXTS[:1]).vectors
         expected = states[layer] if layer == 3 else model.decoder.project_out(states[layer])
-        torch.testing.assert_close(found, normalize(expected, dim=-1), atol=ROUNDING, rtol=0)
+        torch.testing.assert_close(vectors, normalize(expected, dim=-1), atol=ROUNDING, rtol=0)
     with pytest.raises(ValueError, match=r"the layers of OPTModel differ in width.*num_layers, not all_layers"):
         FrozenEncoder(model, tokenizer, all_layers=True)
 

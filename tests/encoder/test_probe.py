@@ -41,29 +41,29 @@ _SPARSE |= dict.fromkeys(("qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim"),
 _SPARSE |= {"index_n_heads": 2, "index_head_dim": 16, "index_topk": 4}
 _MOBILE = _BERT | {"embedding_size": 16, "intra_bottleneck_size": 16}
 
-# Model type to its sizes and the path of its final norm, or of several final modules. One of each structure.
+# Model type to its sizes and the paths of its final modules. One of each structure.
 TYPES = {
-    "ernie": (_BERT, None),
-    "ibert": (_BERT, None),
-    "luke": (_BERT | {"entity_vocab_size": 10, "entity_emb_size": 16}, None),
-    "flaubert": ({"emb_dim": 32, "n_heads": 4, "n_layers": LAYERS, "max_position_embeddings": 72}, None),
-    "esm": (_BERT | {"mask_token_id": 3}, "encoder.emb_layer_norm_after"),
-    "m2m_100": (_BART, "layer_norm"),
-    "longt5": (_T5 | {"local_radius": 7}, "final_layer_norm"),
-    "bloom": ({"hidden_size": 32, "n_layer": LAYERS, "n_head": 4}, "ln_f"),
-    "gpt_oss": (_EXPERTS | {"sliding_window": 8}, "norm"),
-    "granite": (_LLAMA, "norm"),
-    "mamba": ({"hidden_size": 32, "state_size": 4}, "norm_f"),
+    "ernie": (_BERT, []),
+    "ibert": (_BERT, []),
+    "luke": (_BERT | {"entity_vocab_size": 10, "entity_emb_size": 16}, []),
+    "flaubert": ({"emb_dim": 32, "n_heads": 4, "n_layers": LAYERS, "max_position_embeddings": 72}, []),
+    "esm": (_BERT | {"mask_token_id": 3}, ["encoder.emb_layer_norm_after"]),
+    "m2m_100": (_BART, ["layer_norm"]),
+    "longt5": (_T5 | {"local_radius": 7}, ["final_layer_norm"]),
+    "bloom": ({"hidden_size": 32, "n_layer": LAYERS, "n_head": 4}, ["ln_f"]),
+    "gpt_oss": (_EXPERTS | {"sliding_window": 8}, ["norm"]),
+    "granite": (_LLAMA, ["norm"]),
+    "mamba": ({"hidden_size": 32, "state_size": 4}, ["norm_f"]),
     "embedding_gemma2_text": (
         _LLAMA
         | {"sliding_window": 8, "hidden_size_per_layer_input": 8, "embedding_dim": 16}
         | {"global_head_dim": 16, "sliding_window_pattern": 2},
-        ("norm", "embedding_projection"),
+        ["norm", "embedding_projection"],
     ),
-    "deepseek_v32": (_SPARSE, "norm"),
-    "mobilebert": (_MOBILE, None),
-    "fnet": (_BERT, None),
-    "nystromformer": (_BERT | {"segment_means_seq_len": 64, "num_landmarks": 64}, None),
+    "deepseek_v32": (_SPARSE, ["norm"]),
+    "mobilebert": (_MOBILE, []),
+    "fnet": (_BERT, []),
+    "nystromformer": (_BERT | {"segment_means_seq_len": 64, "num_landmarks": 64}, []),
 }
 PADDED = {"ibert", "luke", "flaubert", "m2m_100", "longt5", "bloom", "gpt_oss", "mamba"}
 MIXING = {"deepseek_v32", "mobilebert", "fnet", "nystromformer"}
@@ -86,31 +86,31 @@ def model_of(kind):
         return randomised(AutoModel.from_config(config_of(kind, TYPES[kind][0])))
 
 
-def by_plain_loop(model, norm, layer):
+def by_plain_loop(model, norms, layer):
     """Unit vectors of every text alone, from the hidden states of transformers."""
     encoder = model.encoder if getattr(model.config, "is_encoder_decoder", False) else model
-    found = []
+    states = []
     for text in TEXTS:
         with torch.no_grad():
             output = encoder(torch.tensor([tokenizer().encode(text)]), output_hidden_states=True, return_dict=True)
             if layer == LAYERS:
-                found.append(output.last_hidden_state[0])
+                states.append(output.last_hidden_state[0])
                 continue
             # Mamba's hidden states begin after the first layer.
             state = output.hidden_states[layer - (model.config.model_type == "mamba")][0]
-            for path in () if norm is None else (norm,) if isinstance(norm, str) else norm:
+            for path in norms:
                 state = encoder.get_submodule(path)(state)
-            found.append(state)
-    return normalize(torch.cat(found), dim=-1)
+            states.append(state)
+    return normalize(torch.cat(states), dim=-1)
 
 
 @pytest.mark.parametrize("kind", TYPES)
 def test_other_types_equal_a_plain_loop(kind):
-    model, norm = model_of(kind), TYPES[kind][1]
+    model, norms = model_of(kind), TYPES[kind][1]
     for layer in (LAYERS, 1):
         encoder = FrozenEncoder(model, tokenizer(), num_layers=layer)
         vectors = encoder.encode(TEXTS).vectors[0]
-        torch.testing.assert_close(vectors, by_plain_loop(model, norm, layer), atol=ROUNDING, rtol=0)
+        torch.testing.assert_close(vectors, by_plain_loop(model, norms, layer), atol=ROUNDING, rtol=0)
     assert encoder.signature().endswith("|family:probed")
     assert encoder.family.batching == ("equal" if kind in MIXING else "padded" if kind in PADDED else "packed")
 
@@ -169,11 +169,11 @@ def save(model, folder):
 
 @pytest.mark.parametrize("kind", ["m2m_100", "mobilebert"])
 def test_folders_and_pickles_are_probed_once_per_configuration(kind, tmp_path, monkeypatch):
-    model, norm = model_of(kind), TYPES[kind][1]
+    model, norms = model_of(kind), TYPES[kind][1]
     probed = []
     monkeypatch.setattr(probe._Probe, "check_repetition", lambda self: probed.append(self.layer))
     encoder = FrozenEncoder(save(model, tmp_path), all_layers=True)
-    expected = torch.stack([by_plain_loop(model, norm, layer) for layer in range(LAYERS + 1)])
+    expected = torch.stack([by_plain_loop(model, norms, layer) for layer in range(LAYERS + 1)])
     torch.testing.assert_close(encoder.encode(TEXTS).vectors, expected, atol=ROUNDING, rtol=0)
     ready = FrozenEncoder(model, tokenizer(), num_layers=LAYERS)
     for other in (FrozenEncoder(tmp_path, num_layers=LAYERS), pickle.loads(pickle.dumps(encoder)), ready):
@@ -184,16 +184,16 @@ def test_folders_and_pickles_are_probed_once_per_configuration(kind, tmp_path, m
     assert probed == [LAYERS]
 
 
-# Composite model to the type of its text part, where there is a choice, and the paths of this part and its norm.
+# Composite model to the type of its text part, where there is a choice, and the paths of this part and its norms.
 _VISION = {"hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 16, "num_hidden_layers": 1}
 _VISION |= {"image_size": 28, "patch_size": 14, "projection_dim": 32, "model_type": "siglip_vision_model"}
 COMPOSITES = {
-    "dpr": (None, "question_encoder", None),  # an encoder within another model of texts
-    "gemma3": (None, "language_model", "norm"),
-    "llava": ("llama", "language_model", "norm"),  # its text part is listed
-    "paligemma": ("gemma", "language_model", "norm"),  # listed too, but its attention is not that of the listed type
-    "siglip": (None, "text_model", "final_layer_norm"),  # its text part cannot be loaded alone
-    "t5gemma2": (None, "encoder.text_model", "norm"),  # the encoder of an encoder-decoder model is one
+    "dpr": (None, "question_encoder", []),  # an encoder within another model of texts
+    "gemma3": (None, "language_model", ["norm"]),
+    "llava": ("llama", "language_model", ["norm"]),  # its text part is listed
+    "paligemma": ("gemma", "language_model", ["norm"]),  # listed too, but its attention is not that of the listed type
+    "siglip": (None, "text_model", ["final_layer_norm"]),  # its text part cannot be loaded alone
+    "t5gemma2": (None, "encoder.text_model", ["norm"]),  # the encoder of an encoder-decoder model is one
 }
 
 
@@ -216,8 +216,8 @@ def composite_model(kind):
 @pytest.mark.parametrize("kind", COMPOSITES)
 def test_composite_models_give_their_text_part(kind, tmp_path):
     model = composite_model(kind)
-    _, path, norm = COMPOSITES[kind]
-    expected = by_plain_loop(model.get_submodule(path), norm, 1)
+    _, path, norms = COMPOSITES[kind]
+    expected = by_plain_loop(model.get_submodule(path), norms, 1)
     save(model, tmp_path)
     for encoder in (FrozenEncoder(tmp_path, num_layers=1), FrozenEncoder(model, tokenizer(), num_layers=1)):
         torch.testing.assert_close(encoder.encode(TEXTS).vectors[0], expected, atol=ROUNDING, rtol=0)
@@ -231,18 +231,11 @@ def test_sentence_transformers_folders_give_their_transformer(tmp_path):
     plain = save_tiny_model("bert", tmp_path / "plain")
     sentence = tmp_path / "sentence"
     shutil.copytree(plain, sentence / "0_Transformer")
-    modules = [("1_Pooling", "Pooling"), ("0_Transformer", "Transformer")]
-    (sentence / "modules.json").write_text(
-        json.dumps(
-            [
-                {"idx": int(path[0]), "name": path[0], "path": path, "type": f"sentence_transformers.models.{kind}"}
-                for path, kind in modules
-            ]
-        )
-    )
-    found, expected = (FrozenEncoder(folder, num_layers=2) for folder in (sentence, plain))
-    assert torch.equal(found.encode(TEXTS).vectors, expected.encode(TEXTS).vectors)
-    assert found.signature() == expected.signature().replace("plain#", "sentence#")
+    modules = [{"idx": int(path[0]), "name": path[0], "path": path} for path in ("1_Pooling", "0_Transformer")]
+    (sentence / "modules.json").write_text(json.dumps(modules))
+    encoder, expected = (FrozenEncoder(folder, num_layers=2) for folder in (sentence, plain))
+    assert torch.equal(encoder.encode(TEXTS).vectors, expected.encode(TEXTS).vectors)
+    assert encoder.signature() == expected.signature().replace("plain#", "sentence#")
 
 
 @pytest.mark.parametrize("kind", ["ernie", "m2m_100", "esm", "ibert"])
