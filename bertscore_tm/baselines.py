@@ -17,13 +17,10 @@ from bertscore_tm.encoder import FrozenEncoder
 from bertscore_tm.scoring.corpus import score_corpus
 from bertscore_tm.scoring.signature import score_signature
 from bertscore_tm.scoring.texts import TextPairs
-from bertscore_tm.scoring.token_weights import WeightSource, token_weights
+from bertscore_tm.scoring.token_weights import TEXTS_PER_BLOCK, WeightSource, token_weights
 from bertscore_tm.utilities.settings import require_at_least
 
 __all__ = ["MeasuredBaseline", "RandomPairs", "draw_pairs", "make_baseline"]
-
-# Number of texts whose token ids are in memory at a time.
-_TEXTS_PER_STEP = 10_000
 
 
 @dataclass(frozen=True)
@@ -85,15 +82,7 @@ class RandomPairs:
     num_truncated: int
 
     def measure(self, scores: Tensor, encoder: FrozenEncoder) -> MeasuredBaseline:
-        """Return the baseline.
-
-        Args:
-            scores: precision, recall and F1 of each pair, shape (3, layers + 1, pairs).
-            encoder: the encoder that computed them.
-
-        Returns:
-            The means with their standard errors.
-        """
+        """Return the baseline of the pairs' scores by the encoder, shape (3, layers + 1, pairs)."""
         scores = scores.double()  # (3, layers + 1, pairs)
         return MeasuredBaseline(
             mean=scores.mean(-1).T,
@@ -189,8 +178,8 @@ def _distinct_texts(texts: Iterable[str], encoder: FrozenEncoder) -> tuple[list[
     """Return the distinct texts with content, and how many are truncated."""
     stripped = list(dict.fromkeys(text.strip() for text in texts))
     distinct, num_truncated = [], 0
-    for start in range(0, len(stripped), _TEXTS_PER_STEP):
-        block = stripped[start : start + _TEXTS_PER_STEP]
+    for start in range(0, len(stripped), TEXTS_PER_BLOCK):
+        block = stripped[start : start + TEXTS_PER_BLOCK]
         tokenized = encoder.tokenizer(block)
         distinct += [text for text, has_content in zip(block, tokenized.has_content, strict=True) if has_content]
         num_truncated += tokenized.num_truncated

@@ -19,6 +19,7 @@ from bertscore_tm.scoring.texts import as_documents
 from bertscore_tm.utilities.user_warnings import warn_user
 
 __all__ = [
+    "TEXTS_PER_BLOCK",
     "Idf",
     "TokenWeights",
     "WeightSource",
@@ -27,7 +28,7 @@ __all__ = [
     "weights_by_idf",
 ]
 
-_TEXTS_PER_BLOCK = 10_000  # whose token ids are in memory at a time
+TEXTS_PER_BLOCK = 10_000  # whose token ids are in memory at a time
 
 
 @dataclass(frozen=True)
@@ -183,8 +184,8 @@ def _weights_of_mapping(mapping: Mapping[int, float], tokenizer: TextTokenizer, 
 def _count(texts: Sequence[str], tokenizer: TextTokenizer, device: torch.device) -> tuple[DocumentFrequencies, int]:
     """Count the texts in which each compared token occurs, and those that are truncated."""
     frequencies, num_truncated = [], 0
-    for start in range(0, max(len(texts), 1), _TEXTS_PER_BLOCK):
-        tokenized = tokenizer(texts[start : start + _TEXTS_PER_BLOCK])
+    for start in range(0, max(len(texts), 1), TEXTS_PER_BLOCK):
+        tokenized = tokenizer(texts[start : start + TEXTS_PER_BLOCK])
         packed = tokenized.pack()
         ids, lengths = packed["ids"], packed["lengths"]
         frequencies.append(DocumentFrequencies.of(ids.to(device), lengths.to(device), tokenizer.vocab_size))
