@@ -216,13 +216,6 @@ def test_run_equals_that_of_lightning(tmp_path, name):
     assert outcomes[0] == outcomes[1]
 
 
-@pytest.mark.parametrize("kind", [EarlyStopping, BERTScoreEarlyStopping])
-def test_a_key_that_is_missing_is_lightnings_error(tmp_path, kind):
-    stopping = kind("key", patience=3)
-    with pytest.raises(RuntimeError, match=r"metric `key` which is not available. Pass in or modify.*: `other`"):
-        fitted(tmp_path, stopping, [1.0], module=Logs([1.0], "other"))
-
-
 @pytest.mark.parametrize("shape", [(), (1, 1, 1)])
 def test_manual_check(tmp_path, shape):
     """With values that no module has logged, of any shape with one element."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from functools import partial
 
 import pytest
 import torch
@@ -11,15 +12,7 @@ from torch.distributed.tensor import DTensor
 from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.callbacks import BERTScoreCallback, CausalGenerate, Seq2SeqGenerate
 from tests.support.callback_ranks import on_ranks, results
-from tests.support.callback_runs import (
-    ANSWERS,
-    LAYER,
-    Writer,
-    batch_of,
-    logged,
-    means,
-    strategy_on_cpu,
-)
+from tests.support.callback_runs import ANSWERS, LAYER, Writer, batch_of, logged, means, strategy_on_cpu
 from tests.support.lightning_modules import trainer
 
 pytestmark = [
@@ -62,9 +55,9 @@ TRAINERS = ["fully_shard", "fsdp"]
 
 def ready_generate(tokenizer, family, rank, **options):
     """A generator of texts that end after 2 tokens on the first rank, and after 7 on the second."""
-    if family in ("bart", "t5"):
-        return Seq2SeqGenerate(tokenizer, max_new_tokens=2 + 5 * rank, **options)
-    return CausalGenerate(tokenizer, prompt_key="input_ids", max_new_tokens=2 + 5 * rank, **options)
+    is_causal = family not in ("bart", "t5")
+    kind = partial(CausalGenerate, prompt_key="input_ids") if is_causal else Seq2SeqGenerate
+    return kind(tokenizer, max_new_tokens=2 + 5 * rank, **options)
 
 
 def written_by(module, rank, family, options):
@@ -106,8 +99,12 @@ def validated(rank, minilm, folder, strategy):
 
 
 def generations(rank):
-    for case in GENERATIONS:
-        yield case, lambda case=case: written(rank, *case)
+    for family, sharding, option in GENERATIONS:
+
+        def run(family=family, sharding=sharding, option=option):
+            return written(rank, family, sharding, option)
+
+        yield (family, sharding, option), run
 
 
 def gradient_of_whole(family):
@@ -128,10 +125,10 @@ def test_sharded_models_generate_the_texts_of_whole_ones_and_train_after_it():
         assert counts == [2 * 7] * 2, (family, sharding, option)
         if option == "greedy":
             expected = gradient_of_whole(family)
-            found = [gradient for _, _, gradient, _ in ranks]
+            gradients = [gradient for _, _, gradient, _ in ranks]
             if sharding == "fsdp":  # each rank has one half, possibly padded at the end
-                found = [torch.cat(found)[: len(expected)]] * 2
-            for gradient in found:
+                gradients = [torch.cat(gradients)[: len(expected)]] * 2
+            for gradient in gradients:
                 torch.testing.assert_close(gradient, expected, atol=1e-5, rtol=1e-3)
 
 
@@ -156,5 +153,5 @@ def test_the_trainer_shards_a_model_that_generates(minilm, shallow, tmp_path):
     for strategy in TRAINERS:
         ranks = results(reports, strategy)
         assert [preds for preds, _ in ranks] == expected, strategy
-        for _, found in ranks:
-            assert found == pytest.approx(scores, abs=1e-6), strategy
+        for _, metrics in ranks:
+            assert metrics == pytest.approx(scores, abs=1e-6), strategy

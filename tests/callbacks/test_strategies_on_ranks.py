@@ -60,11 +60,11 @@ def fitted(few, minilm, folder, strategy, precision, source):
         precision=precision,
     )
     run.fit(module)
-    kept = keep.found
+    state = keep.found
     sharded = [part for part in run.strategy.model.modules() if isinstance(part, FSDPModule | FullyShardedDataParallel)]
     return {
-        "kept": kept,
-        "trained": strategy == "fsdp" or not torch.equal(kept["weights"].float(), first.to(kept["weights"]).float()),
+        "state": state,
+        "trained": strategy == "fsdp" or not torch.equal(state["weights"].float(), first.to(state["weights"]).float()),
         "sharded": len(sharded),
         "texts": (module.written if source == "generated" else module.seen).copy(),
         "metrics": {key: value.item() for key, value in run.callback_metrics.items() if key.startswith("val_")},
@@ -89,7 +89,8 @@ def in_order(few, ranks):
     """Texts of all examples in the order of the data, each once, though a sampler may have dealt out some twice."""
     written = {}
     for rank in ranks:
-        for pred, target in zip(*texts_of(rank["texts"]), strict=True):
+        preds, targets = texts_of(rank["texts"])
+        for pred, target in zip(preds, targets, strict=True):
             written.setdefault(target, pred)
     assert set(written) == set(few[1][:7])
     return [written[target] for target in few[1][:7]], few[1][:7]
@@ -101,18 +102,18 @@ def test_scores_of_all_ranks_checkpoints_and_unchanged_training(fit_reports, few
     for source in ("step", "generated"):
         ranks = results(fit_reports, (strategy, source))
         assert ranks[0]["metrics"] == ranks[1]["metrics"]
-        texts = in_order(few, ranks)
+        preds, target = in_order(few, ranks)
         for name in ("bertscore", "idf"):
-            expected = means(*texts, shallow, idf=name == "idf")
+            expected = means(preds, target, shallow, idf=name == "idf")
             assert logged(ranks[0]["metrics"], name) == pytest.approx(expected, abs=1e-6)
-        assert ranks[0]["metrics"]["val_edits"] == EditDistance(reduction="sum")(*texts)
+        assert ranks[0]["metrics"]["val_edits"] == EditDistance(reduction="sum")(preds, target)
         dealt = sum(len(texts_of(rank["texts"])[0]) for rank in ranks)
         assert dealt == (14 if strategy == "tensor_parallel" else 8)
         assert ranks[0]["sharded"] == {"ddp": 0, "fully_shard": 1, "tensor_parallel": 1, "fsdp": 3}[strategy]
         for plain, rank in zip(without, ranks, strict=True):
             assert plain["trained"]
             # Training is bitwise equal to that without the callback.
-            assert differences(plain["kept"], rank["kept"]) == []
+            assert differences(plain["state"], rank["state"]) == []
             assert rank["scores"] == ranks[0]["scores"]
             assert len(rank["scores"]) == 2
             if strategy != "fsdp":
