@@ -24,14 +24,15 @@ _CHECKPOINT_KEYS = (
 
 def warn_about_saved_objects(pl_module: pl.LightningModule, datamodule: pl.LightningDataModule | None) -> None:
     """Warn once if hyperparameters of a module or its data module hold objects of this package."""
-    owners = [owner for owner in (pl_module, datamodule) if owner is not None]
+    # Containers of OmegaConf, which are no dictionaries, need weights_only=False anyway.
+    owners = [owner for owner in (pl_module, datamodule) if owner is not None and isinstance(owner.hparams, dict)]
     names = {type(owner).__name__: _list_objects(owner.hparams) for owner in owners}
     remedies = [f"self.save_hyperparameters(ignore={held}) in {owner}" for owner, held in names.items() if held]
     if remedies:
         warn_user(
             f"checkpoints with encoders, metrics or losses among the hyperparameters could only be loaded with "
-            f"weights_only=False, so these are left out, except with save_weights_only=True and from containers of "
-            f"OmegaConf. Write {' and '.join(remedies)}, and pass them to load_from_checkpoint"
+            f"weights_only=False, so these are left out, except with save_weights_only=True. Write "
+            f"{' and '.join(remedies)}, and pass them to load_from_checkpoint"
         )
 
 

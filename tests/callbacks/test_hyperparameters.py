@@ -102,24 +102,3 @@ def test_nested_objects_and_those_of_a_data_module_are_left_out_with_one_warning
     saved = torch.load(run.checkpoint_callback.last_model_path, weights_only=True)
     assert saved["hyper_parameters"] == {"encoder": None, "metric": None, "lr": 0.1}
     assert saved["datamodule_hyper_parameters"] == {"size": 4}
-
-
-class Configured(Module):
-    """Takes all its hyperparameters as one object, as in Lightning's test_hparams_type."""
-
-    def __init__(self, config):
-        pl.LightningModule.__init__(self)
-        self.save_hyperparameters(config)
-        self.net = torch.nn.Linear(2, 2)
-
-
-def test_omegaconf_containers_are_left_alone_with_a_warning(tmp_path, encoder):
-    omegaconf = pytest.importorskip("omegaconf")
-    config = omegaconf.OmegaConf.create({"lr": 0.1, "twice": "${lr}"}, flags={"allow_objects": True})
-    config.encoder = encoder
-    run, data = trainer_of(tmp_path, encoder), DataLoader(torch.ones(4, 2), batch_size=2)
-    with pytest.warns(UserWarning, match=r"ignore=\['encoder'\]\) in Configured"):
-        run.fit(Configured(config), data, data)
-    saved = torch.load(run.checkpoint_callback.last_model_path, weights_only=False)
-    assert saved["hparams_type"] is type(saved["hyper_parameters"]) is omegaconf.DictConfig
-    assert omegaconf.OmegaConf.to_container(saved["hyper_parameters"], resolve=False)["twice"] == "${lr}"

@@ -17,7 +17,7 @@ from lightning.pytorch.utilities import CombinedLoader
 
 from bertscore_tm import BERTScore, FrozenEncoder, bert_score
 from bertscore_tm.callbacks import BERTScoreCallback, SampleLogger
-from tests.support.callback_runs import SCORES, History, logged, means, texts_of
+from tests.support.callback_runs import SCORES, logged, means, texts_of
 from tests.support.lightning_modules import (
     Chooser,
     Record,
@@ -165,15 +165,6 @@ def test_progress_bar_shows_f1(pairs, encoder, tmp_path):
     shown = bars.get_metrics(run, run.lightning_module)
     assert shown["val_bertscore_f1"] == pytest.approx(run.callback_metrics["val_bertscore_f1"].item(), abs=1e-6)
     assert "val_bertscore_precision" not in shown
-
-
-def test_every_validation_across_epochs_is_scored(pairs, encoder, tmp_path):
-    module, history = chooser(pairs), History()
-    options = {"val_check_interval": 2, "check_val_every_n_epoch": None, "max_epochs": 3}
-    trainer(tmp_path, [BERTScoreCallback(BERTScore(encoder)), history], **options).fit(module)
-    assert [step for step, _, _ in history.seen] == [2, 4, 6, 8]
-    for _, scores, seen in history.seen:
-        assert scores == expected(seen, encoder)
 
 
 def test_pairs_of_earlier_runs_are_dropped(pairs, encoder, tmp_path):

@@ -7,11 +7,9 @@ import json
 import lightning.pytorch as pl
 import pytest
 from lightning.pytorch.callbacks import ModelCheckpoint, OnExceptionCheckpoint
-from lightning.pytorch.strategies import DDPStrategy
 
-from bertscore_tm import BERTScore, FrozenEncoder
+from bertscore_tm import BERTScore
 from bertscore_tm.callbacks import BERTScoreCallback, BERTScoreEarlyStopping, SampleLogger, ScoredTextWriter
-from tests.support.callback_ranks import on_ranks, results
 from tests.support.lightning_modules import Quality, Record, Silent, Steady, chooser, generate, loader, trainer
 
 EPOCHS = 7
@@ -126,25 +124,3 @@ def test_a_validation_in_which_a_training_was_interrupted_is_repeated_as_a_whole
     assert [[json.loads(line)["example"] for line in part] for part in lines] == [list(range(8))] * 2
     assert resumed.scores == unbroken.scores[1:]
     assert tables == [2]
-
-
-def skipping(rank, few, minilm, folder):
-    def run():
-        scorer = BERTScoreCallback(BERTScore(FrozenEncoder(minilm, num_layers=2)), every_n_validations=2)
-        stopping, keys = BERTScoreEarlyStopping(patience=3), Keys()
-        strategy = DDPStrategy(process_group_backend="gloo")
-        options = {"devices": 2, "strategy": strategy, "max_epochs": 9}
-        callbacks = [scorer, stopping, keys]
-        module = chooser(few, [1, 9, 2, 9, 4, 9, 1, 9, 1], kind=Quality)
-        trainer(folder, callbacks, **options).fit(module, loader(2), loader(5))
-        return keys.epochs, stopping.best_score.item(), stopping.wait_count
-
-    yield "skipping", run
-
-
-@pytest.mark.slow
-@pytest.mark.distributed
-def test_two_ranks_skip_the_same_validations(few, minilm, tmp_path):
-    first, second = results(on_ranks(skipping, few, minilm, tmp_path), "skipping")
-    assert first == second
-    assert (first[0], first[2]) == ([0, 2, 4, 6, 8], 2)

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, PreTrainedModel, PreTrainedTokenizerBase
 
 from bertscore_tm import FrozenEncoder, bert_score
-from tests.support.lightning_modules import Chooser, Record, generate_wildly
+from tests.support.lightning_modules import Chooser, generate_wildly
 from tests.support.models import EVERY_FAMILY, randomised, tiny_config, tiny_tokenizer
 
 # Of the examples, and of the encoder.
@@ -175,20 +175,6 @@ class Keep(pl.Callback):
             **random_states_and_flags(pl_module),
             "modes": [torch.is_grad_enabled(), torch.get_default_dtype(), torch.is_autocast_enabled("cpu")],
         }
-
-
-class History(Record):
-    """Keeps what every validation has logged and seen."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: list[tuple[int, list[float], list[tuple[int, list[str], list[Any]]]]] = []
-
-    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        super().on_validation_end(trainer, pl_module)
-        if not trainer.sanity_checking:
-            seen: Any = pl_module.seen
-            self.seen.append((trainer.global_step, logged(trainer.callback_metrics), list(seen)))
 
 
 def random_states_and_flags(module: nn.Module) -> dict[str, Any]:
