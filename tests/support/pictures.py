@@ -27,7 +27,8 @@ def no_overlap(labels):
 
 def encoder_of_words(*texts):
     """An encoder whose tokens are separated by spaces."""
-    words = {word: number for number, word in enumerate(["[UNK]", *dict.fromkeys(" ".join(texts).split())])}
+    distinct = dict.fromkeys(" ".join(texts).split())
+    words = {word: number for number, word in enumerate(["[UNK]", *distinct, *map(str, range(99))])}
     inner = Tokenizer(models.WordLevel(words, unk_token="[UNK]"))
     inner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=inner, unk_token="[UNK]")

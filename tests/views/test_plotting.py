@@ -1,8 +1,6 @@
 """The pictures show the data, are readable, and leave no figure open."""
 
-import os
 import pickle
-import subprocess
 import sys
 import warnings
 
@@ -114,8 +112,7 @@ def test_sixty_tokens_can_be_read(encoder, pairs):
 def test_few_tokens_have_numbers(encoder):
     alignment = align("a cat sleeps", "the kitten", encoder)
     shown = {text.get_position(): text.get_text() for text in alignment.plot().axes[0].texts}
-    similarities = alignment.similarity
-    assert shown == {(j, i): f"{similarities[i, j]:.2f}" for i in range(3) for j in range(2)}
+    assert shown == {(j, i): f"{alignment.similarity[i, j]:.2f}" for i in range(3) for j in range(2)}
 
 
 def test_size_grows_and_is_bounded(encoder, pairs):
@@ -156,9 +153,7 @@ def test_labels_are_drawn_by_a_font_that_has_their_characters(monkeypatch, is_in
         figure.canvas.draw()
     assert [word.rstrip("†") for word in words(figure.axes[0].yaxis)] == ["a", rare if is_installed else "□"]
     # Not one for each drawing and character.
-    assert [str(warning.message)[:36] for warning in caught] == ["no installed font has the characters"] * (
-        not is_installed
-    )
+    assert [str(warning.message)[:17] for warning in caught] == ["no installed font"] * (not is_installed)
 
 
 def test_axes_of_the_caller(encoder, pairs):
@@ -194,35 +189,14 @@ def test_truncated_texts_warn(pairs):
         align("the list", "a list", encoder, idf=[pairs[1][0], "b"])
 
 
-def run(code, **environment):
-    inherited = {key: value for key, value in os.environ.items() if key not in ("DISPLAY", "WAYLAND_DISPLAY")}
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=inherited | environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+@pytest.mark.parametrize(("suffix", "start"), [("png", b"\x89PNG"), ("pdf", b"%PDF"), ("svg", b"<?xml")])
+def test_pictures_need_no_pyplot(encoder, tmp_path, monkeypatch, suffix, start):
+    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
+    align("a cat", "the cat", encoder).plot().savefig(tmp_path / f"matrix.{suffix}")
+    assert (tmp_path / f"matrix.{suffix}").read_bytes().startswith(start)
 
 
-@pytest.mark.distributed
-def test_display_pyplot_and_matplotlib_are_optional(minilm, tmp_path):
-    code = f"""
-import sys
-import bertscore_tm.views
-from bertscore_tm import FrozenEncoder, align
-alignment = align("a cat", "the cat", FrozenEncoder({minilm!r}, num_layers=1))
-assert "<!doctype html>" in alignment.to_html()
-assert "matplotlib" not in sys.modules
-sys.modules["matplotlib.pyplot"] = None
-for suffix in ("png", "pdf", "svg"):
-    alignment.plot().savefig(rf"{tmp_path}/matrix.{{suffix}}")
-sys.modules["matplotlib"] = None
-try:
-    alignment.plot()
-except ImportError as error:
-    print(error)
-"""
-    # A backend that needs a display, and fails if it is used.
-    assert run(code, MPLBACKEND="tkagg") == 'Alignment.plot needs matplotlib: pip install "bertscore-tm[plot]"\n'
-    assert (tmp_path / "matrix.png").read_bytes().startswith(b"\x89PNG")
-    assert (tmp_path / "matrix.pdf").read_bytes().startswith(b"%PDF")
-    assert "precision-matches" in (tmp_path / "matrix.svg").read_text()
+def test_a_missing_matplotlib_is_an_error_with_the_remedy(encoder, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(ImportError, match=r'Alignment.plot needs matplotlib: pip install "bertscore-tm\[plot\]"'):
+        align("a cat", "the cat", encoder).plot()
