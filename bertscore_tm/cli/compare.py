@@ -26,7 +26,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import chain, combinations
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from bertscore_tm.cli import options, report
 from bertscore_tm.cli.distributed import join_ranks
@@ -41,9 +41,6 @@ from bertscore_tm.cli.inputs import (
 )
 from bertscore_tm.cli.scored_corpus import ScoredCorpus, score_across_ranks
 from bertscore_tm.cli.shards import remove_shards
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 _SUFFIXES = (".txt", ".md", ".tex", ".json")
 
@@ -107,16 +104,14 @@ def _format_summary(document: dict[str, Any], suffix: str) -> str:
         _system_rows(f"{interval} of {label}", document["systems"]),
         _difference_rows(label, interval, document["differences"]),
     ]
-    counts = f"{report.format_count(document['num_texts'], 'text')}, "
-    counts += report.format_count(document["num_references"], "reference")
-    if document["num_documents"] is not None:
-        counts += f", {report.format_count(document['num_documents'], 'document')}"
+    unit = "text" if document["num_documents"] is None else "document"
+    nouns = dict.fromkeys(("text", "reference", unit))
+    counts = ", ".join(report.format_count(document[f"num_{noun}s"], noun) for noun in nouns)
     lines = [f"{counts}; paired permutation test, Student's t intervals"]
-    if document["num_documents"] is not None:
+    if unit == "document":
         lines.append("documents of unequal size: paired t test")
     if math.isnan(document["differences"][0]["p_value"]):
-        unit = "texts" if document["num_documents"] is None else "documents"
-        lines.append(f"no p-values: they need at least 6 {unit}")
+        lines.append(f"no p-values: they need at least 6 {unit}s")
     lines.append(f"signature: {document['signature']}")
     if suffix == ".tex":
         lines = [f"% {line}" for line in lines]
@@ -183,9 +178,7 @@ def _read_column(tables: Sequence[Table], arguments: argparse.Namespace) -> Syst
     candidates = table.texts(arguments.candidate_column)
     names = table.texts(arguments.system_column)
     references = read_references(arguments, table)
-    rows: dict[str, list[int]] = {}
-    for row, name in enumerate(names):
-        rows.setdefault(name, []).append(row)
+    rows = {name: [row for row, other in enumerate(names) if other == name] for name in dict.fromkeys(names)}
     if len(rows) < 2:
         raise CommandError(f"{table.name}: {arguments.system_column!r} has one system; a comparison needs two")
     (first, first_rows), *others = rows.items()
@@ -207,7 +200,7 @@ def _read_column(tables: Sequence[Table], arguments: argparse.Namespace) -> Syst
 
 def _compare(scored: ScoredCorpus, systems: Systems, arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the JSON document of systems whose texts for each reference follow each other."""
-    from bertscore_tm.statistics import compare_paired, holm, mean_interval
+    from bertscore_tm.statistics import TIE, compare_paired, holm, mean_interval
 
     index, names = report.SCORES.index(arguments.component), list(systems.texts)
     scores = scored.scores[:, 0].reshape(len(report.SCORES), -1, len(names))  # (scores, texts, systems)
@@ -225,11 +218,12 @@ def _compare(scored: ScoredCorpus, systems: Systems, arguments: argparse.Namespa
     tests = [compare_paired(compared[j], compared[i], **settings) for j, i in chosen]
     p_values = [test.p_value for test in tests]
     adjusted = p_values if math.isnan(p_values[0]) else holm(p_values)
-    differences = [
-        {"system": names[i], "minus": names[j], **asdict(test), "p_value_holm": p}
-        | _outcomes(compared[i] - compared[j])
-        for (j, i), test, p in zip(chosen, tests, adjusted, strict=True)
-    ]
+    differences = []
+    for (j, i), test, p in zip(chosen, tests, adjusted, strict=True):
+        gains = compared[i] - compared[j]
+        wins, losses = int((gains > TIE).sum()), int((gains < -TIE).sum())
+        outcomes = {"wins": wins, "ties": len(gains) - wins - losses, "losses": losses}
+        differences.append({"system": names[i], "minus": names[j], **asdict(test), "p_value_holm": p} | outcomes)
     return {
         "systems": rows,
         "differences": differences,
@@ -240,10 +234,3 @@ def _compare(scored: ScoredCorpus, systems: Systems, arguments: argparse.Namespa
         "num_references": sum(map(len, systems.references)),
         "signature": scored.signature,
     }
-
-
-def _outcomes(differences: Tensor) -> dict[str, int]:
-    from bertscore_tm.statistics import TIE
-
-    wins, losses = int((differences > TIE).sum()), int((differences < -TIE).sum())
-    return {"wins": wins, "ties": len(differences) - wins - losses, "losses": losses}

@@ -46,22 +46,20 @@ class RankGroup:
     def run_on_all(self, work: Callable[[], T]) -> T:
         """Run a function on every rank, and raise an error of any of them on all."""
         result, error = _catch_expected(work)
-        errors = [error]
-        if self.size > 1:
-            errors *= self.size
-            _communicate(lambda dist: dist.all_gather_object(errors, error))
-        for failed in errors:
+        for failed in self._exchange(error):
             if failed is not None:
                 raise failed
         return result  # type: ignore[return-value]
 
     def gather(self, work: Callable[[], T]) -> list[T]:
         """Run a function on every rank, and return the results of all, or raise an error of any of them, on all."""
-        result = self.run_on_all(work)
-        results = [result] * self.size
+        return self._exchange(self.run_on_all(work))
+
+    def _exchange(self, value: T) -> list[T]:
+        values = [value] * self.size
         if self.size > 1:
-            _communicate(lambda dist: dist.all_gather_object(results, result))
-        return results
+            _communicate(lambda dist: dist.all_gather_object(values, value))
+        return values
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import io
 import json
 import sys
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -142,21 +142,19 @@ def read_table(
         return Table(name, _parquet_rows(data, name), separator=": row ")
     text = _decode(data, name)
     if file_format == "json":
-        hint = "; for one object per line give --format jsonl"
-        value = _parse_json(text, lambda line: f"{name}:{line}" if line else name, hint)
+        value = _parse_json(text, name)
         if not isinstance(value, list):
             raise CommandError(f"{name}: the file must contain a JSON array of objects or strings")
         return Table(name, value, separator=": row ")
-    if file_format == "csv":
-        return _with_header(name, *_quoted_rows(text, name, ","), columns)
-    if file_format == "tsv":
-        return _with_header(name, *_tab_rows(text, name, has_quoting), columns)
+    if file_format in ("csv", "tsv"):
+        cells, numbers = _quoted_rows(text, name, ",") if file_format == "csv" else _tab_rows(text, name, has_quoting)
+        return _with_header(name, cells, numbers, columns)
     lines = _split_lines(text)
     if file_format == "txt":
         return Table(name, lines)
     while lines and not lines[-1].strip():
         lines.pop()
-    return Table(name, [_json_line(line, f"{name}:{number}") for number, line in enumerate(lines, 1)])
+    return Table(name, [_json_line(line, name, number) for number, line in enumerate(lines, 1)])
 
 
 def read_texts(
@@ -179,13 +177,11 @@ def check_lengths(*tables: Table) -> None:
 
 def format_of(path: str, file_format: str | None = None) -> tuple[str, bool]:
     """Return the given format of a file, by default that of its suffix, and whether it is compressed."""
-    suffixes = [suffix.lower() for suffix in Path(path).suffixes]
-    is_compressed = bool(suffixes) and suffixes[-1] == ".gz"
-    if is_compressed:
-        suffixes.pop()
-    suffix = suffixes[-1].removeprefix(".") if suffixes else "txt"
-    if suffix.isdecimal():
-        # The number of a version or of a reference, as in refs.0.
+    name = Path(path.lower())
+    is_compressed = name.suffix == ".gz"
+    suffix = (name.with_suffix("") if is_compressed else name).suffix.removeprefix(".")
+    if not suffix or suffix.isdecimal():
+        # A number is that of a version or of a reference, as in refs.0.
         suffix = "txt"
     if file_format is None and suffix not in FORMATS:
         raise CommandError(f"{path}: the suffix .{suffix} is not one of {', '.join(FORMATS)}: give --format")
@@ -215,6 +211,10 @@ def read_candidates(path: str, arguments: argparse.Namespace, *others: str | Non
     columns = [arguments.candidate_column, *filter(None, others)]
     if arguments.references is None:
         columns += arguments.reference_column or REFERENCES
+    return _read_as_described(path, arguments, columns)
+
+
+def _read_as_described(path: str, arguments: argparse.Namespace, columns: Sequence[str]) -> Table:
     return read_table(path, arguments.format, columns, has_quoting=not arguments.no_quoting)
 
 
@@ -226,21 +226,20 @@ def read_references(arguments: argparse.Namespace, candidates: Table, *, keep_bl
     """
     from bertscore_tm.scoring.texts import omit_blank
 
-    paths, columns = arguments.references, arguments.reference_column
+    columns = arguments.reference_column
     groups: list[Sequence[str]] = [REFERENCES] if columns is None else [[column] for column in columns]
     tables = [candidates]
-    if paths is not None:
-        has_quoting = not arguments.no_quoting
-        tables = [read_table(path, arguments.format, columns or REFERENCES, has_quoting=has_quoting) for path in paths]
+    if arguments.references is not None:
+        tables = [_read_as_described(path, arguments, columns or REFERENCES) for path in arguments.references]
     references: list[list[str]] = [[] for _ in candidates.rows]
     for table in tables:
         check_lengths(candidates, table)
         for group in groups:
             for row, (name, value) in enumerate(table.alternatives(group)):
-                if isinstance(value, list):
-                    references[row] += table.check_texts(row, value, name)
-                else:
-                    references[row].append(table.check_text(row, value, name))
+                is_array = isinstance(value, list)
+                references[row] += (
+                    table.check_texts(row, value, name) if is_array else [table.check_text(row, value, name)]
+                )
     return references if keep_blank else [omit_blank(texts) for texts in references]
 
 
@@ -252,8 +251,7 @@ def read_documents(paths: Sequence[str | None], arguments: argparse.Namespace, n
     path = next((path for path in paths if path and format_of(path, arguments.format)[0] != "txt"), None)
     if path is None or path == STDIN:
         raise CommandError("argument --document-column: give a file with columns, such as .tsv or .jsonl, to -c or -r")
-    table = read_table(path, arguments.format, [column], has_quoting=not arguments.no_quoting)
-    labels = document_labels(table, column)
+    labels = document_labels(_read_as_described(path, arguments, [column]), column)
     if len(labels) != num_texts:
         raise CommandError(f"argument --document-column: {path} has {len(labels)} rows for {num_texts} texts")
     return labels
@@ -287,21 +285,20 @@ def _describe_separator(header: Sequence[str]) -> str:
 
 
 def _decode(data: bytes, name: str) -> str:
-    remedy = "the file seems to be UTF-16; convert it to UTF-8"
+    remedy = "convert the file to UTF-8"
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        raise CommandError(f"{name}:1: not valid UTF-8: {remedy}")
+        raise CommandError(f"{name}:1: not valid UTF-8: the file seems to be UTF-16; {remedy}")
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         # The decoder counts from after a byte order mark.
         line = error.object.count(b"\n", 0, error.start) + 1
-        start = error.object.rfind(b"\n", 0, error.start) + 1
-        byte = error.object[error.start]
-        place = f"byte {error.start - start + 1} of the line is 0x{byte:02x}"
-        raise CommandError(f"{name}:{line}: not valid UTF-8: {place}; convert the file to UTF-8") from error
+        column = error.start - error.object.rfind(b"\n", 0, error.start)
+        place = f"byte {column} of the line is 0x{error.object[error.start]:02x}"
+        raise CommandError(f"{name}:{line}: not valid UTF-8: {place}; {remedy}") from error
     if "\0" in text:
         line = text.count("\n", 0, text.index("\0")) + 1
-        raise CommandError(f"{name}:{line}: a NUL byte: {remedy}")
+        raise CommandError(f"{name}:{line}: a NUL byte: the file seems to be UTF-16; {remedy}")
     return text
 
 
@@ -310,22 +307,23 @@ def _split_lines(text: str) -> list[str]:
     return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")] if text else []
 
 
-def _parse_json(text: str, place: Callable[[int], str], hint: str = "") -> Any:
-    """Return the value of a JSON text; ``place`` names one of its lines, and ``hint`` a remedy for several values."""
+def _parse_json(text: str, name: str, line: int | None = None) -> Any:
+    """Return the value of a file of JSON, or of one of its lines."""
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
-        message = f"{error.msg} at column {error.colno}{hint if error.msg == 'Extra data' else ''}"
-        raise CommandError(f"{place(error.lineno)}: not valid JSON: {message}") from error
+        hint = "; for one object per line give --format jsonl" if line is None and error.msg == "Extra data" else ""
+        message = f"not valid JSON: {error.msg} at column {error.colno}{hint}"
+        raise CommandError(f"{name}:{line or error.lineno}: {message}") from error
     except (ValueError, RecursionError) as error:
         # Integers of thousands of digits, and too deep nesting.
-        raise CommandError(f"{place(0)}: JSON that cannot be read: {error}") from error
+        raise CommandError(f"{name}{'' if line is None else f':{line}'}: JSON that cannot be read: {error}") from error
 
 
-def _json_line(line: str, place: str) -> dict[str, Any]:
-    value = _parse_json(line, lambda _: place)
+def _json_line(text: str, name: str, line: int) -> dict[str, Any]:
+    value = _parse_json(text, name, line)
     if not isinstance(value, dict):
-        raise CommandError(f"{place}: the line must be a JSON object, got {_describe_type(value)}")
+        raise CommandError(f"{name}:{line}: the line must be a JSON object, got {_describe_type(value)}")
     return value
 
 
@@ -377,9 +375,6 @@ def _parquet_rows(data: bytes, name: str) -> list[dict[str, Any]]:
         table = parquet.ParquetFile(io.BytesIO(data), pre_buffer=False).read(use_threads=False)
     except ArrowException as error:
         raise CommandError(f"{name}: not a valid Parquet file: {error}") from error
-    for column in table.column_names:
-        if table.column_names.count(column) > 1:
-            raise CommandError(f"{name}: more than one column is named {column!r}")
     rows: list[dict[str, Any]] = table.to_pylist()
     return rows
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import replace
-from io import StringIO
 from typing import TYPE_CHECKING, Any
 
 from bertscore_tm.cli import options, report
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     from bertscore_tm.scoring.texts import TextPairs
 
 _SUFFIXES = (".txt", ".json", ".tsv", ".csv")
-_ROWS_PER_BLOCK = 10_000
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -174,17 +172,12 @@ def _format_summary(document: dict[str, Any], arguments: argparse.Namespace) -> 
 
 def _format_table(scored: ScoredCorpus, document: dict[str, Any], separator: str) -> str:
     """Return a header, and a line per candidate with its scores and, of several, its best reference."""
-    num_candidates, layer = document["num_candidates"], str(scored.encoder.num_layers)
-    has_choice = document["num_references"] > num_candidates or bool(scored.best_reference.any())
-    text = StringIO()
-    text.write(
-        separator.join(("segment", "layer", *report.SCORES, *(("best_reference",) if has_choice else ()))) + "\n"
-    )
-    # Lists of the rows of a large corpus would take ten times the memory of the text.
-    for start in range(0, num_candidates, _ROWS_PER_BLOCK):
-        block = slice(start, start + _ROWS_PER_BLOCK)
-        rows = zip(scored.scores[:, 0, block].T.tolist(), scored.best_reference[0, block].tolist(), strict=True)
-        for segment, (row, index) in enumerate(rows, start + 1):
-            cells = [str(segment), layer, *(f"{x:.6f}" for x in row), *([str(index + 1)] if has_choice else [])]
-            text.write(separator.join(cells) + "\n")
-    return text.getvalue()
+    has_choice = document["num_references"] > document["num_candidates"] or bool(scored.best_reference.any())
+    header = ["segment", "layer", *report.SCORES, *(["best_reference"] if has_choice else [])]
+    lines = [separator.join(header)]
+    # Arrays are read row by row: lists of the scores of a large corpus would take ten times the memory.
+    rows = zip(scored.scores[:, 0].T.numpy(), scored.best_reference[0].numpy(), strict=True)
+    for segment, (scores, index) in enumerate(rows, 1):
+        cells = [str(segment), str(scored.encoder.num_layers), *(f"{score:.6f}" for score in scores)]
+        lines.append(separator.join([*cells, str(index + 1)] if has_choice else cells))
+    return "\n".join([*lines, ""])

@@ -19,13 +19,14 @@ from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 from bertscore_tm.cli import options, report
+from bertscore_tm.cli.distributed import RankGroup
 from bertscore_tm.cli.errors import CommandError
 from bertscore_tm.cli.inputs import names_a_file, read_files
+from bertscore_tm.cli.scored_corpus import score_across_ranks
+from bertscore_tm.cli.shards import remove_shards
 
 if TYPE_CHECKING:
-    from bertscore_tm.encoder import FrozenEncoder
     from bertscore_tm.scoring.texts import TextPairs
-    from bertscore_tm.scoring.token_weights import TokenWeights
     from bertscore_tm.views import Alignment
 
 # Formats that show one pair.
@@ -60,34 +61,37 @@ def run(arguments: argparse.Namespace) -> None:
             f"{arguments.output} can show one pair: give a single --row, or --worst 1; score --report shows all"
         )
     texts = _read(arguments)
-    idf_texts = options.read_idf_texts(arguments)
+    rows = arguments.row or range(1, len(texts) + 1)
+    scored = score_across_ranks(RankGroup(0, 1), arguments, texts, options.read_idf_texts(arguments))
+    assert scored is not None
 
-    from bertscore_tm.functional import align
-    from bertscore_tm.scoring.signature import score_signature
-    from bertscore_tm.scoring.token_weights import token_weights
+    from bertscore_tm.views import Alignment
 
-    encoder = options.build_encoder(arguments)
-    baseline = options.find_baseline(encoder, arguments)
-    weights = token_weights(encoder, idf_texts or False)
-    shown: list[dict[str, Any]] = []
-    for row, candidate, reference in _choose_pairs(texts, arguments, encoder, weights):
-        alignment = None
-        if row is None or all(encoder.tokenizer([candidate, reference]).has_content):
-            alignment = align(candidate, reference, encoder, idf=weights, rescale=arguments.rescale)
-        shown.append({"row": row, "candidate_text": candidate, "reference_text": reference, "alignment": alignment})
-    signature = score_signature(encoder, weights.source, baseline)
+    order = list(range(len(texts)))
+    if arguments.worst is not None:
+        scores = scored.scores[report.SCORES.index(arguments.component), 0]
+        order = scores.argsort(stable=True)[: arguments.worst].tolist()
+    pairs: list[dict[str, Any]] = []
+    for i in order:
+        candidate, reference = texts.candidates[i], texts.references[i][scored.best_reference[0, i]]
+        has_tokens = all(scored.encoder.tokenizer([candidate, reference]).has_content)
+        alignment = Alignment(**vars(scored.align(candidate, reference))) if has_tokens else None
+        row = None if arguments.candidates is None else rows[i]
+        pairs.append({"row": row, "candidate_text": candidate, "reference_text": reference, "alignment": alignment})
     if suffix == ".json":
-        for pair in shown:
-            pair["alignment"] = None if pair["alignment"] is None else pair["alignment"].to_dict()
-        report.write_output(report.to_json({"pairs": shown, "signature": signature}), arguments.output)
+        for pair in pairs:
+            pair["alignment"] = pair["alignment"] and pair["alignment"].to_dict()
+        content: str | bytes = report.to_json({"pairs": pairs, "signature": scored.signature})
     elif suffix == ".txt":
-        report.write_output("\n".join([*map(_format_pair, shown), f"signature: {signature}\n"]), arguments.output)
+        content = "\n".join([*map(_format_pair, pairs), f"signature: {scored.signature}\n"])
     else:
-        report.write_output(_draw(shown[0], suffix), arguments.output)
+        content = _draw(pairs[0]["alignment"], suffix)
+    report.write_output(content, arguments.output)
+    remove_shards(arguments)
 
 
 def _read(arguments: argparse.Namespace) -> TextPairs:
-    """Return the pairs of the files, or the one of the command line."""
+    """Return the pairs of the files, only the rows if some are given, or the one of the command line."""
     from bertscore_tm.scoring.texts import TextPairs
 
     if arguments.candidates is None:
@@ -99,42 +103,22 @@ def _read(arguments: argparse.Namespace) -> TextPairs:
     if (arguments.row is None) == (arguments.worst is None):
         raise CommandError("give either --row N or --worst N to choose the pairs of the files")
     texts = read_files(arguments)
-    for row in arguments.row or ():
-        if row > len(texts):
-            rows = f"{arguments.candidates} has the rows 1 to {len(texts)}"
-            raise CommandError(f"argument --row: {row} does not exist: {rows}")
-    return texts
-
-
-def _choose_pairs(
-    texts: TextPairs, arguments: argparse.Namespace, encoder: FrozenEncoder, weights: TokenWeights
-) -> list[tuple[int | None, str, str]]:
-    """Return number, candidate and best reference of each pair to show."""
-    if arguments.candidates is None:
-        return [(None, texts.candidates[0], texts.references[0][0])]
-    from bertscore_tm.scoring.corpus import score_corpus
-
-    rows = list(range(len(texts))) if arguments.row is None else [row - 1 for row in arguments.row]
-    chosen = texts.select(rows)
-    scored = score_corpus(chosen, encoder, weights, encoder.device)
-    order = list(range(len(rows)))
-    if arguments.worst is not None:
-        scores = scored.scores[report.SCORES.index(arguments.component), 0]
-        order = scores.argsort(stable=True)[: arguments.worst].tolist()
-    best = scored.best_reference[0].tolist()
-    return [(rows[i] + 1, chosen.candidates[i], chosen.references[i][best[i]]) for i in order]
+    if arguments.row is None:
+        return texts
+    if max(arguments.row) > len(texts):
+        rows = f"{arguments.candidates} has the rows 1 to {len(texts)}"
+        raise CommandError(f"argument --row: {max(arguments.row)} does not exist: {rows}")
+    return texts.select([row - 1 for row in arguments.row])
 
 
 def _format_pair(pair: dict[str, Any]) -> str:
     head = "" if pair["row"] is None else f"row {pair['row']}\n"
-    shown = "a text has no tokens, so the score is 0" if pair["alignment"] is None else repr(pair["alignment"])
-    return f"{head}{shown}\n"
+    return f"{head}{pair['alignment'] or 'a text has no tokens, so the score is 0'}\n"
 
 
-def _draw(pair: dict[str, Any], suffix: str) -> str | bytes:
-    alignment: Alignment | None = pair["alignment"]
+def _draw(alignment: Alignment | None, suffix: str) -> str | bytes:
     if alignment is None:
-        raise CommandError(f"row {pair['row']} cannot be drawn: a text has no tokens, so the score is 0")
+        raise CommandError("nothing to draw: a text has no tokens, so the score is 0")
     if suffix == ".html":
         return alignment.to_html()
     file = BytesIO()

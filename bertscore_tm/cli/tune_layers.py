@@ -25,21 +25,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from bertscore_tm.cli import options, report
 from bertscore_tm.cli.distributed import join_ranks
 from bertscore_tm.cli.errors import CommandError
-from bertscore_tm.cli.inputs import REFERENCES, Table, read_candidates, read_references, read_table
+from bertscore_tm.cli.inputs import Table, read_candidates, read_references
 from bertscore_tm.cli.scored_corpus import ScoredCorpus, score_across_ranks
 from bertscore_tm.cli.shards import remove_shards
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from bertscore_tm.layer_tuning import LayerAgreement
     from bertscore_tm.scoring.texts import TextPairs
 
 _SUFFIXES = (".txt", ".json")
 
 
 class JudgedTexts(NamedTuple):
-    """Texts, judgements of each kind, of texts or of ``systems``; without any, a better text is before a worse one."""
+    """Texts, and judgements of them or of their systems by kind; without any, a better text is before a worse one."""
 
     texts: TextPairs
     human: dict[str, Tensor]
@@ -88,21 +87,21 @@ def _read(arguments: argparse.Namespace) -> JudgedTexts:
         raise CommandError("give a FILE of judged texts (-c), or a file of preferences (--darr)")
     if arguments.darr is not None:
         return _read_preferences(arguments)
-    columns = arguments.human_column or ["human"]
-    table = read_candidates(arguments.candidates, arguments, *columns, arguments.system_column)
+    kinds = arguments.human_column or ["human"]
+    table = read_candidates(arguments.candidates, arguments, *kinds, arguments.system_column)
     if not table.has_columns:
         raise CommandError(f"{table.name}: judgements need a file with columns, such as .tsv or .jsonl")
     texts = TextPairs(table.texts(arguments.candidate_column), read_references(arguments, table))
-    human = {column: _parse_numbers(table, column) for column in columns}
     systems = None if arguments.system_column is None else table.texts(arguments.system_column)
-    if systems is not None:
-        human = {column: system_means(values, systems) for column, values in human.items()}
-    for column, values in human.items():
+    human = {}
+    for kind in kinds:
+        values = _parse_numbers(table, kind)
+        human[kind] = values if systems is None else system_means(values, systems)
         # Report invalid judgements before the long computation of the scores.
         try:
-            correlation(values, values, arguments.coefficient)
+            correlation(human[kind], human[kind], arguments.coefficient)
         except ValueError as error:
-            raise CommandError(f"judgements {column!r}: {error}") from error
+            raise CommandError(f"judgements {kind!r}: {error}") from error
     return JudgedTexts(texts, human, systems)
 
 
@@ -111,63 +110,56 @@ def _read_preferences(arguments: argparse.Namespace) -> JudgedTexts:
 
     if any((arguments.references, arguments.human_column, arguments.system_column)):
         raise CommandError("--darr files contain references and judgements: remove -r, --human-column, --system-column")
-    columns = ["better", "worse", *(arguments.reference_column or REFERENCES)]
-    table = read_table(arguments.darr, arguments.format, columns, has_quoting=not arguments.no_quoting)
+    table = read_candidates(arguments.darr, arguments, "better", "worse")
     if not table.has_columns:
         raise CommandError(f"{table.name}: --darr needs a file with columns, such as .tsv or .jsonl")
     preferences = list(zip(table.texts("better"), table.texts("worse"), strict=True))
     if len(preferences) < 2:
         raise table.error(0, f"the file must contain at least two preferences, got {len(preferences)}")
-    references = read_references(arguments, table)
     # Next to each other, so that their reference is encoded once.
     texts = [text for both in preferences for text in both]
-    return JudgedTexts(TextPairs(texts, [row for row in references for _ in range(2)]), {})
+    return JudgedTexts(TextPairs(texts, [row for row in read_references(arguments, table) for _ in range(2)]), {})
 
 
 def _parse_numbers(table: Table, column: str) -> Tensor:
-    """Return numbers or numeric strings, without Python's underscores, as finite floats."""
+    """Return the numbers or numeric strings of a column as finite floats."""
     import torch
 
     numbers = []
     for row, value in enumerate(table.values(column)):
         number = math.nan
-        with suppress(ValueError, OverflowError):
-            if type(value) in (int, float) or (isinstance(value, str) and "_" not in value):
-                number = float(value)
+        with suppress(TypeError, ValueError, OverflowError):
+            number = float(value)
         if not math.isfinite(number):
             raise table.error(row, f"{column!r} must be a finite number, got {value!r}")
         numbers.append(number)
     return torch.tensor(numbers, dtype=torch.float64, device="cpu")
 
 
-def _rank_layers(scores: Tensor, judged: JudgedTexts, arguments: argparse.Namespace) -> list[LayerAgreement]:
+def _rank_layers(scores: Tensor, judged: JudgedTexts, arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """Rank layers, best first, by their scores of shape (layers, candidates)."""
     from bertscore_tm.layer_tuning import rank_layers, rank_layers_by_preference, system_means
 
-    if not judged.human:
-        return rank_layers_by_preference(scores[:, ::2], scores[:, 1::2], confidence=arguments.confidence)
-    values = scores if judged.systems is None else system_means(scores, judged.systems)
-    return rank_layers(values, judged.human, arguments.coefficient, confidence=arguments.confidence)
+    if judged.human:
+        values = scores if judged.systems is None else system_means(scores, judged.systems)
+        layers = rank_layers(values, judged.human, arguments.coefficient, confidence=arguments.confidence)
+    else:
+        layers = rank_layers_by_preference(scores[:, ::2], scores[:, 1::2], confidence=arguments.confidence)
+    return [{"mean": layer.mean, **asdict(layer)} for layer in layers]
 
 
 def _summarize(scored: ScoredCorpus, judged: JudgedTexts, arguments: argparse.Namespace) -> dict[str, Any]:
-    rankings = {}
-    for name, scores in zip(report.SCORES, scored.scores, strict=True):
-        layers = _rank_layers(scores, judged, arguments)
-        rankings[name] = [{"mean": layer.mean, **asdict(layer)} for layer in layers]
+    rankings = {
+        name: _rank_layers(scores, judged, arguments) for name, scores in zip(report.SCORES, scored.scores, strict=True)
+    }
     best = rankings[arguments.component][0]
     coefficient = "darr" if arguments.darr else arguments.coefficient
-    model = Path(scored.encoder.name)
-    row = {
-        # A path on this machine means nothing on another.
-        "model": model.resolve().name if model.is_dir() else scored.encoder.name,
-        "num_layers": best["layer"],
-        "component": arguments.component,
-        coefficient: best["mean"],
-        "data": Path(arguments.darr or arguments.candidates).name,
-    }
+    # A path on this machine means nothing on another.
+    model = Path(scored.encoder.name).resolve().name if Path(scored.encoder.name).is_dir() else scored.encoder.name
+    data = Path(arguments.darr or arguments.candidates).name
+    row = {"model": model, "num_layers": best["layer"], "component": arguments.component, "data": data}
     return {
-        "row": row,
+        "row": row | {coefficient: best["mean"]},
         "rankings": rankings,
         "coefficient": coefficient,
         "confidence": arguments.confidence,
@@ -183,11 +175,12 @@ def _format_summary(document: dict[str, Any], arguments: argparse.Namespace) -> 
     for layer in ranking:
         cells = [f"{x['value']:.4f} {report.format_interval(x['low'], x['high'])}" for x in layer["agreement"].values()]
         rows.append([str(layer["layer"]), f"{layer['mean']:.4f}", *cells])
-    judged = report.format_count(document["num_judged"], "preference" if arguments.darr else "text")
+    judged, measure = report.format_count(document["num_judged"], "text"), arguments.coefficient.title()
+    if arguments.darr:
+        judged = report.format_count(document["num_judged"], "preference")
+        measure = "share of concordant minus share of discordant pairs"
     if document["num_systems"] is not None:
         judged += f" of {report.format_count(document['num_systems'], 'system')}"
-    shares = "share of concordant minus share of discordant pairs"
-    measure = shares if arguments.darr else arguments.coefficient.title()
-    settings = f"{measure}, {100 * arguments.confidence:g}% intervals"
+    settings = f"{judged}: {measure}, {100 * arguments.confidence:g}% intervals"
     label = report.SCORE_LABELS[arguments.component]
-    return f"{report.format_rows(rows)}{label} and {judged}: {settings}\nsignature: {document['signature']}\n"
+    return f"{report.format_rows(rows)}{label} and {settings}\nsignature: {document['signature']}\n"

@@ -84,7 +84,7 @@ def test_document(command, folder):
         ({"texts": "same.txt"}, "same.txt: random pairs need at least 2 distinct texts that are not blank, got 1"),
         ({"texts": "texts.tsv", "options": ["--column", "sentence"]}, r"texts.tsv:1: no column is named 'sentence'"),
         ({"options": ["--pairs", "1"]}, "--pairs: must be an integer of at least 2, got '1'"),
-        ({"options": ["--num-layers", "9"]}, "--num-layers 9 does not exist"),
+        ({"options": ["--num-layers", "9"]}, "--num-layers 9 is not one of the layers 0 to"),
         ({"model": "no-model"}, "no-model"),
     ],
 )

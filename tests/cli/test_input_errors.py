@@ -61,14 +61,14 @@ BAD_FILES = [
         "1: no column is named 'candidate'; the file has 'candidate,reference' (its columns seem to be separated by "
         "',': separate them by commas in .csv, by tabs in .tsv)",
     ),
-    ("c.txt", "a\nb\nc\n".encode("utf-16-le"), "1: a NUL byte: the file seems to be UTF-16; convert it to UTF-8"),
+    ("c.txt", "a\nb\nc\n".encode("utf-16-le"), "1: a NUL byte: the file seems to be UTF-16; convert the file to UTF-8"),
     (
         "c.tsv",
         "candidate\treference\n".encode("utf-16-be"),
-        "1: a NUL byte: the file seems to be UTF-16; convert it to UTF-8",
+        "1: a NUL byte: the file seems to be UTF-16; convert the file to UTF-8",
     ),
-    ("c.txt", "a\nb\n".encode("utf-16"), "1: not valid UTF-8: the file seems to be UTF-16; convert it to UTF-8"),
-    ("c.txt", b"a\nb\0c\n", "2: a NUL byte: the file seems to be UTF-16; convert it to UTF-8"),
+    ("c.txt", "a\nb\n".encode("utf-16"), "1: not valid UTF-8: the file seems to be UTF-16; convert the file to UTF-8"),
+    ("c.txt", b"a\nb\0c\n", "2: a NUL byte: the file seems to be UTF-16; convert the file to UTF-8"),
     (
         "c.jsonl",
         b'{"candidate": ["a", "b"], "reference": "c"}\n',

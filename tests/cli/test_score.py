@@ -213,7 +213,7 @@ def test_inputs_are_never_replaced(arguments, tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["-l", "9"], "--num-layers 9 does not exist"),
+        (["-l", "9"], "--num-layers 9 is not one of the layers 0 to"),
         ([], "no tuned layer is published for"),
         (["-l", "1", "-m", "nowhere"], "could not load the configuration of 'nowhere'"),
         (["-l", "1", "--max-length", "513"], "--max-length 513 exceeds the 512 positions"),

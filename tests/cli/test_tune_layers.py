@@ -130,7 +130,7 @@ def test_an_encoder_and_other_commands_use_the_row_of_the_best_layer(command, fo
         assert f"|layer:{layer}|" in json.loads(shown.out)["signature"]
     document["row"]["num_layers"] = 4
     (folder / "row.json").write_text(json.dumps(document))
-    with pytest.raises(ValueError, match="num_layers=4 does not exist"):
+    with pytest.raises(ValueError, match="num_layers=4 is not one of the layers 0 to 3"):
         FrozenEncoder(folder / "model", listed_as=folder / "row.json")
 
 
@@ -172,7 +172,6 @@ def test_table(command, folder):
         (["-c", "judged.jsonl", "--human-column", "system"], r"judged\.jsonl:1: 'system' must be a finite number"),
         (["-c", "judged.tsv", "--reference-column", "first", "--human-column", "system"], r"judged\.tsv:2: 'system'"),
         (["-c", "broken.jsonl"], r"broken\.jsonl:3: 'human' must be a finite number, got None"),
-        (["-c", "underscore.jsonl"], r"underscore\.jsonl:2: 'human' must be a finite number, got '1_0'"),
         (
             ["-c", "judged.tsv", "--reference-column", "1", *KINDS],
             r"judged\.tsv:1: no column is named '1'",
@@ -195,7 +194,6 @@ def test_bad_input(command, folder, arguments, message):
         write_records(folder / name, [{"candidate": "a", "reference": "b", "human": value} for value in values])
 
     write("broken.jsonl", [1, "2.5", None, 4, 5])
-    write("underscore.jsonl", [1, "1_0", 3, 4, 5])
     write("infinite.jsonl", [float("nan")] * 5)
     write("huge.jsonl", [10**400] * 5)
     write("constant.jsonl", [3] * 5)
