@@ -45,7 +45,7 @@ def mean_f1(items: Sequence[tuple[str, References]]) -> float:
 
 def mean_f1_of_inputs(inputs: Sequence[Any]) -> float:
     """Return the mean F1 of what lighteval keeps per document: predictions, of which the first counts, and golds."""
-    return mean_f1([(one.preds[0], one.golds) for one in inputs])
+    return mean_f1([(texts.preds[0], texts.golds) for texts in inputs])
 
 
 def lighteval_metric() -> Any:

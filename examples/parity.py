@@ -53,13 +53,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     pairs = [pair for _, pair in load_corpus().test[: options.pairs]]
     candidates = [pair.summary for pair in pairs]
     references = [" ".join(pair.document.split()[:40]) for pair in pairs]
-    several = [list(pair) for pair in zip(references, references[::-1], strict=True)]
+    two_references = [list(pair) for pair in zip(references, references[::-1], strict=True)]
     listed = catalog.listed_as(options.model)
     layer = -1 if listed is None and options.num_layers is None else options.num_layers
     encoder = FrozenEncoder.for_language("en", options.model, num_layers=layer, device=options.device)
     rows: list[tuple[str, list[Any], dict[str, Any], dict[str, Any], float]] = [
         ("one reference", references, {}, {}, ALLOWED),
-        ("two references", several, {}, {}, ALLOWED),
+        ("two references", two_references, {}, {}, ALLOWED),
         ("idf weights", references, {"idf": references}, {"idf": True}, ALLOWED),
     ]
     if listed is not None and "en" in catalog.baseline_languages(listed):
@@ -71,12 +71,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(f"{'':14}{'mean F1':>12}{'of bert-score':>15}{'largest difference':>20}")
     agrees = True
     for name, target, ours, theirs, allowed in rows:
-        found = torch.stack(list(bert_score(candidates, target, encoder, **ours).values())).double().cpu()
+        scores = torch.stack(list(bert_score(candidates, target, encoder, **ours).values())).double().cpu()
         settings = {"num_layers": encoder.num_layers, "device": options.device, **theirs}
         expected = peer_scores(options.model, candidates, target, **settings).double().cpu()
-        difference = (found - expected).abs().max().item()
+        difference = (scores - expected).abs().max().item()
         agrees &= difference <= allowed
-        print(f"{name:14}{found[2].mean():>12.6f}{expected[2].mean():>15.6f}{difference:>20.1e}")
+        print(f"{name:14}{scores[2].mean():>12.6f}{expected[2].mean():>15.6f}{difference:>20.1e}")
     print("\nAll scores agree to 1e-6." if agrees else "\nThe scores differ by more than 1e-6.")
     return 0 if agrees else 1
 

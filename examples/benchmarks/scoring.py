@@ -47,13 +47,16 @@ def measure(options: Options) -> Iterator[Figure]:
     encoders, score_peer = load_encoders(), load_bert_score()
 
     def scorers(pairs: Pairs) -> Scorers:
-        ours: Scorers = {dtype: partial(score_f1, *pairs, encoder) for dtype, encoder in encoders.items()}
-        return ours | {"bert-score": partial(score_peer, *pairs)}
+        candidates, references = pairs
+        ours: Scorers = {
+            dtype: partial(score_f1, candidates, references, encoder) for dtype, encoder in encoders.items()
+        }
+        return ours | {"bert-score": partial(score_peer, candidates, references)}
 
     short, items = _short(options), _pairs_of_items(options)
     yield from compare("short texts", scorers(short), options.rounds)
-    idf = partial(score_f1, *short, encoders["float32"])
-    seconds = in_turn({"plain": idf, "idf": partial(idf, idf=True)}, options.rounds)
+    plain = scorers(short)["float32"]
+    seconds = in_turn({"plain": plain, "idf": partial(plain, idf=True)}, options.rounds)
     added = [ratio - 1 for ratio in ratios(seconds["idf"], seconds["plain"])]
     yield Figure("short texts: time that idf adds", added, "share")
     yield from compare("texts of mixed length", scorers(_mixed(options)), options.rounds)

@@ -25,10 +25,11 @@ class Options:
 def cut_sentences(texts: Sequence[str], count: int, words: tuple[int, int]) -> list[str]:
     """Cut texts into distinct pieces with random numbers of words between two limits, as translated sentences have."""
     chooser, source = random.Random(0), [word for text in texts for word in text.split()]
+    shortest, longest = words
     pieces: dict[str, None] = {}
     start = 0
     for _ in range(2 * count):
-        length = chooser.randint(*words)
+        length = chooser.randint(shortest, longest)
         pieces[" ".join(source[(start + i) % len(source)] for i in range(length))] = None
         start += length
     if len(pieces) < count:

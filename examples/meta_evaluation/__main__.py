@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             theirs = scoring.score_file(judged, reference, options.idf)
             _log(f"{path.name}: F1 differs from bert-score's by at most {abs(scores - theirs).max():.1e}")
             others = run.evaluate(judged, theirs, options.protocol)
-            distances += [gap for pair in zip(results, others, strict=True) for gap in run.differences(*pair)]
+            distances += [gap for a, b in zip(results, others, strict=True) for gap in run.differences(a, b)]
         for result, other in zip(results, others, strict=True):
             print(run.table(path.name, settings, result, other), end="\n\n", flush=True)
     if not distances:

@@ -75,7 +75,7 @@ def main(arguments: Sequence[str]) -> int:
     scores = score_file(judged, our_score(encoder, layers, ("precision", "recall", "f1")), with_idf=True)
     names = [f"{part}, layer {k}{idf}" for idf in ("", ", idf") for part in ("P", "R", "F1") for k in layers]
     texts = list(zip(candidates, judged.references, strict=True))
-    overlaps = [[score(*pair).score for pair in texts] for score in (sentence_bleu, sentence_chrf)]
+    overlaps = [[score(a, b).score for a, b in texts] for score in (sentence_bleu, sentence_chrf)]
     areas = area_under_curve(np.vstack([scores, overlaps]), labels, seed=0)
     print(f"{labels.count(1)} paraphrases and {labels.count(0)} others", end="\n\n")
     print("| score | area | 95% interval |", "| --- | --- | --- |", sep="\n")

@@ -107,7 +107,8 @@ def _select(judged: Judged, scores: NDArray[np.float64]) -> list[Result]:
         for name, human in judged.ratings.items():
             draws[name].append(protocols.model_selection(scores, human, hybrids, pools))
     size = f"{DRAWS} draws of {HYBRIDS} hybrid systems, the best of {POOL} chosen {REPEATS} times each"
-    return [Result("selection", name, size, *protocols.average(figures)) for name, figures in draws.items()]
+    averages = {name: protocols.average(figures) for name, figures in draws.items()}
+    return [Result("selection", name, size, means, spreads) for name, (means, spreads) in averages.items()]
 
 
 def _format(name: str, result: Result) -> list[str]:

@@ -64,7 +64,7 @@ def _run(output: Path, key: tuple[str, str, int]) -> tuple[Any, Any]:
     """Train and store one run, and apply the rules to it."""
     task, regime, seed = key
     keep = output / f"start_{seed}" if (task, regime) == (ARM_TASK, "all pairs") else None
-    run = _stored(output, f"{task} {regime} seed{seed}", training.run_checkpoints, *key, keep)
+    run = _stored(output, f"{task} {regime} seed{seed}", training.run_checkpoints, task, regime, seed, keep)
     return run, _stored(output, f"{task} {regime} seed{seed}.rules", apply_rules, run)
 
 

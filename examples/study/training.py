@@ -148,7 +148,7 @@ def run_checkpoints(task: str, regime: str, seed: int, keep: Path | None) -> dic
     corpus, (count, steps, falls) = load_task(task), REGIMES[regime]
     torch.manual_seed(seed)
     layers = {"encoder_layers": 2, "decoder_layers": 1}
-    generator = Generator(*load_generator(corpus.train, **layers, source_tokens=SOURCE_TOKENS))
+    generator = Generator._make(load_generator(corpus.train, **layers, source_tokens=SOURCE_TOKENS))
     drawn = random.Random(seed).sample(corpus.train, min(count, len(corpus.train)))
     sides = (drawn, corpus.validation[:VALIDATION_PAIRS], corpus.test[:TEST_PAIRS])
     examples, validation, test = (generator.encode(pairs) for pairs in sides)
@@ -234,7 +234,7 @@ def score(texts: list[str], references: list[str], layer: int | None) -> Tensor:
 def measure(texts: list[str], references: list[str]) -> dict[str, Any]:
     """Return each text's F1 at layers 3, 5 and 6 and ROUGE-L, the corpus BLEU, and the ratio of lengths in words."""
     f1 = score(texts, references, None)
-    rouge = [rouge_score(*pair, rouge_keys="rougeL") for pair in zip(texts, references, strict=True)]
+    rouge = [rouge_score(a, b, rouge_keys="rougeL") for a, b in zip(texts, references, strict=True)]
     words, expected = (sum(len(text.split()) for text in side) for side in (texts, references))
     return {
         **{f"layer{layer}": f1[layer].tolist() for layer in (LAYER, *HELD_OUT_LAYERS)},

@@ -202,7 +202,7 @@ def pairs():
 @pytest.fixture
 def generator(pairs):
     torch.manual_seed(0)
-    return Generator(*load_generator(pairs, encoder_layers=2, decoder_layers=1, source_tokens=40))
+    return Generator._make(load_generator(pairs, encoder_layers=2, decoder_layers=1, source_tokens=40))
 
 
 @pytest.mark.usefixtures("one_thread")
