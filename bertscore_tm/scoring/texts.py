@@ -14,6 +14,7 @@ __all__ = [
     "TextPairs",
     "as_documents",
     "as_list",
+    "as_references",
     "as_text_pairs",
     "counted_references",
     "describe_given",
@@ -88,19 +89,24 @@ def as_text_pairs(
         )
     if isinstance(preds, str):
         preds, target = [preds], [target]
-    candidates, references = as_documents(preds, names[0]), as_list(target, names[1], dimensions=2)
+    candidates, references = as_documents(preds, names[0]), as_references(target, names[1], keep_blank=keep_blank)
     if len(candidates) != len(references):
         raise ValueError(
             f"{names[0]} and {names[1]} must have equal lengths, got {len(candidates)} and {len(references)}; put "
             f"several references of one candidate into a list"
         )
-    reference_lists = []
-    for i, entry in enumerate(references):
-        texts = [entry] if isinstance(entry, str) else as_documents(entry, f"{names[1]}[{i}]")
+    return TextPairs(candidates, references)
+
+
+def as_references(target: Any, name: str, *, keep_blank: bool = False) -> list[list[str]]:
+    """Return the references of each candidate, one text or several, as lists of strings."""
+    references = []
+    for i, entry in enumerate(as_list(target, name, dimensions=2)):
+        texts = [entry] if isinstance(entry, str) else as_documents(entry, f"{name}[{i}]")
         if not texts:
-            raise ValueError(f"{names[1]}[{i}] is empty: every candidate needs at least one reference")
-        reference_lists.append(texts if keep_blank or len(texts) == 1 else omit_blank(texts))
-    return TextPairs(candidates, reference_lists)
+            raise ValueError(f"{name}[{i}] is empty: every candidate needs at least one reference")
+        references.append(texts if keep_blank or len(texts) == 1 else omit_blank(texts))
+    return references
 
 
 def as_list(texts: Any, name: str, dimensions: int = 1) -> list[Any]:

@@ -26,7 +26,7 @@ from bertscore_tm.losses.soft.predictions import (
     require_fitting,
 )
 from bertscore_tm.scoring.corpus import encode_texts
-from bertscore_tm.scoring.texts import TextPairs, as_documents, as_list, omit_blank
+from bertscore_tm.scoring.texts import TextPairs, as_references
 from bertscore_tm.utilities.user_warnings import warn_user
 
 __all__ = [
@@ -70,19 +70,13 @@ def list_references(target: Any, num_items: int | None = None) -> list[list[str]
         raise TypeError("target is an array of labels: pass them as a tensor, such as torch.as_tensor(labels)")
     if isinstance(target, str):
         raise TypeError("target is a single string: pass a list of texts, one or several per row of the predictions")
-    entries = as_list(target, "target", dimensions=2)
-    if num_items is not None and len(entries) != num_items:
+    references = as_references(target, "target")
+    if num_items is not None and len(references) != num_items:
         raise ValueError(
             f"target must have a text or a list of texts for each of the {num_items} rows of the predictions, got "
-            f"{len(entries)}"
+            f"{len(references)}"
         )
-    lists = []
-    for i, entry in enumerate(entries):
-        texts = [entry] if isinstance(entry, str) else as_documents(entry, f"target[{i}]")
-        if not texts:
-            raise ValueError(f"target[{i}] is an empty list: every item needs a reference (an empty text scores 0)")
-        lists.append(omit_blank(texts))
-    return lists
+    return references
 
 
 def encode_reference_texts(

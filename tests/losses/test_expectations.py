@@ -310,17 +310,6 @@ def parts(request, monkeypatch):
     monkeypatch.setattr(expectations, "_TOKENS_PER_CHUNK", request.param)
 
 
-@pytest.mark.parametrize("shape", [(), (3,), (2, 4), (0, 4)], ids=str)
-@pytest.mark.parametrize(("temperature", "excluded"), [(1.0, ()), (0.3, (0, 3, 10))])
-@pytest.mark.usefixtures("parts")
-def test_softmax_expectation_and_its_gradient(shape, temperature, excluded):
-    logits, table = noise(*shape, FEW, dtype=torch.float64).requires_grad_(), noise(FEW, 5, dtype=torch.float64, seed=1)
-    result = softmax_expectation(logits, table, temperature, excluded)
-    expected = by_definition(logits, table, temperature, excluded)
-    assert_close(result, expected, 1e-12)
-    assert_close(gradients(result, [logits]), gradients(expected, [logits]), 1e-12)
-
-
 @pytest.mark.parametrize("case", ["all", "indices", "ignored"])
 @pytest.mark.usefixtures("parts")
 def test_softmax_expectation_gradcheck(case):

@@ -152,15 +152,23 @@ def test_a_validation_measures_and_counts_nothing(minilm, tokenizer, without_gra
     torch.testing.assert_close(values[2], values[1])
 
 
-def test_blank_references_next_to_others_are_left_out(minilm, tokenizer):
+@pytest.mark.parametrize(
+    ("references", "equal"),
+    [
+        ([["", "a cat sat"], ["hello", " ", "hi there"], ["it rains today"]], REFERENCES),
+        ([REFERENCES[0], None, REFERENCES[2]], [REFERENCES[0], [], REFERENCES[2]]),
+    ],
+    ids=["blank references are left out", "None is no reference"],
+)
+def test_references_that_are_not_there(minilm, tokenizer, references, equal):
     risk = BERTScoreRisk(FrozenEncoder(minilm, num_layers=1), tokenizer, max_new_tokens=5)
     risk.tokenizer = Words()
     values = []
-    for references in (REFERENCES, [["", "a cat sat"], ["hello", " ", "hi there"], ["it rains today"]]):
+    for texts in (references, equal):
         torch.manual_seed(0)
         risk.calls = 0
-        values.append(risk(make_model("t5"), batch_of("right"), references))
-    torch.testing.assert_close(values[1], values[0])
+        values.append(risk(make_model("t5"), batch_of("right"), texts))
+    torch.testing.assert_close(values[0], values[1])
 
 
 @pytest.mark.parametrize(
@@ -194,16 +202,9 @@ def test_wrong_references_are_errors(minilm, tokenizer, references, error, messa
         risk(make_model("t5"), batch_of("right"), references)
 
 
-def test_none_is_no_reference_and_a_reward_has_a_number_for_each_text(minilm, tokenizer):
-    risk = BERTScoreRisk(FrozenEncoder(minilm, num_layers=1), tokenizer, max_new_tokens=3)
-    risk.tokenizer = Words()
-    values = []
-    for missing in (None, []):
-        torch.manual_seed(0)
-        risk.calls = 0
-        values.append(risk(make_model("t5"), batch_of("right"), [REFERENCES[0], missing, REFERENCES[2]]))
-    torch.testing.assert_close(values[0], values[1])
-    risk.reward = lambda completions, references: [0.5] * 5
+def test_a_reward_has_a_number_for_each_text(minilm, tokenizer):
+    reward = {"reward": lambda completions, references: [0.5] * 5}
+    risk = BERTScoreRisk(FrozenEncoder(minilm, num_layers=1), tokenizer, max_new_tokens=3, **reward)
     with pytest.raises(ValueError, match="reward must return a number or None for each of 12 texts, got 5"):
         risk(make_model("t5"), batch_of("right"), REFERENCES)
 

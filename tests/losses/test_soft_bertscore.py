@@ -273,7 +273,7 @@ def test_references_encoded_ahead(encoder, pairs):
         (["a"], ValueError, "a text or a list of texts for each of the 2 rows of the predictions, got 1"),
         ("ab", TypeError, "target is a single string: pass a list of texts"),
         (7, TypeError, r"target must be a string or a sequence of strings, got 7 \(int\)"),
-        ([["a"], []], ValueError, r"target\[1\] is an empty list"),
+        ([["a"], []], ValueError, r"target\[1\] is empty: every candidate needs"),
         (["a", 3], TypeError, r"target\[1\] must be a string or a sequence of strings, got 3"),
         (["a", ["b", None]], TypeError, r"target\[1\]\[1\] must be a string, got None"),
         (np.ones((2, 3), int), TypeError, "target is an array of labels: pass them as a tensor, such as torch.as"),

@@ -76,20 +76,6 @@ def test_mask_does_what_ignore_index_does(encoder, as_texts):
     assert not torch.allclose(loss(wide, target), value, atol=1e-2)
 
 
-@pytest.mark.parametrize("family", [None, "mpnet", "deberta-v2"])
-def test_a_row_alone_is_a_row_in_a_batch(encoder, pairs, family):
-    encoder = tiny(family) if family else encoder
-    labels = labels_of(encoder, [" ".join(text.split()[: 3 + 2 * i]) for i, text in enumerate(pairs[1][:5])])
-    z = near_labels(encoder, labels)
-    loss = SoftBERTScoreLoss(encoder, reduction="none")
-    together, gradient = grad_of(loss, z, labels)
-    for row in range(len(labels)):
-        length = int((labels[row] != IGNORE).sum())
-        alone, alone_gradient = grad_of(loss, z[row : row + 1, :length], labels[row : row + 1, :length])
-        assert alone.item() == pytest.approx(together[row].item(), abs=1e-6)
-        assert torch.allclose(alone_gradient[0], gradient[row, :length], rtol=0, atol=1e-6)
-
-
 def test_logits_of_control_tokens_do_not_matter(encoder):
     labels = labels_of(encoder)
     z = near_labels(encoder, labels)
