@@ -15,7 +15,7 @@ from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 from bertscore_tm.encoder.families import Family, family_of
 from bertscore_tm.encoder_options import LongText
-from bertscore_tm.utilities.option_names import name_option
+from bertscore_tm.utilities.option_names import name_long_text, name_option
 from bertscore_tm.utilities.settings import as_integer
 
 __all__ = ["PackedWindows", "TextTokenizer", "TokenizedTexts", "TokenizerSettings", "cut_into_windows"]
@@ -198,8 +198,8 @@ class TextTokenizer:
             # Without its index: callers tokenize unique texts only, so users could not look it up.
             raise ValueError(
                 f"the text {texts[long[0]][:40]!r}... has {len(encoded['input_ids'][long[0]])} tokens, the limit is "
-                f"{self.max_length}; {name_option('long_text', 'truncate')} cuts such texts, "
-                f"{name_option('long_text', 'window')} encodes them in parts"
+                f"{self.max_length}; {name_long_text('truncate')} cuts such texts, "
+                f"{name_long_text('window')} encodes them in parts"
             )
         truncated = [False] * len(texts)
         if long and self.long_text == "truncate":

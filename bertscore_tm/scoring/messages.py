@@ -9,7 +9,7 @@ from functools import cache
 from torch import Tensor
 
 from bertscore_tm.encoder.tokenization import TextTokenizer
-from bertscore_tm.utilities.option_names import name_option
+from bertscore_tm.utilities.option_names import name_long_text
 from bertscore_tm.utilities.user_warnings import warn_user
 
 __all__ = [
@@ -81,6 +81,4 @@ def warn_of_leftovers(candidates: Sequence[str], tokenizer: TextTokenizer) -> bo
 
 def warn_of_truncation(num_truncated: int, max_length: int | None) -> None:
     """Warn about at least one truncated text."""
-    warn_user(
-        f"{describe_truncation(num_truncated, max_length)}; {name_option('long_text', 'window')} scores whole texts"
-    )
+    warn_user(f"{describe_truncation(num_truncated, max_length)}; {name_long_text('window')} scores whole texts")

@@ -6,7 +6,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-__all__ = ["name_flags", "name_option"]
+__all__ = ["name_flags", "name_long_text", "name_option"]
 
 _ARE_FLAGS = ContextVar("are_flags", default=False)
 
@@ -35,3 +35,17 @@ def name_option(name: str, value: object = None) -> str:
         return name if value is None else f"{name}={value!r}"
     flag = f"--{name.replace('_', '-')}"
     return flag if value is None or value is True else f"{flag} {value}"
+
+
+def name_long_text(value: str) -> str:
+    """Return the option for long texts; in Python with its class, as the drop-ins have no argument of this name.
+
+    Example:
+        >>> name_long_text("window")
+        "FrozenEncoder(long_text='window')"
+    """
+    option = name_option("long_text", value)
+    if _ARE_FLAGS.get():
+        return option
+    drop_in = " (truncation=True in compat.torchmetrics)" if value == "truncate" else ""
+    return f"FrozenEncoder({option}){drop_in}"
