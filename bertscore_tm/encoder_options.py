@@ -197,13 +197,13 @@ def with_defaults(options: Mapping[str, object]) -> EncoderOptions:
 def document_options(encoder_class: C) -> C:
     """Write the options into the signature and, in place of a line ``OPTIONS``, the docstring of a class."""
     init = vars(encoder_class)["__init__"]
-    own = signature(init)
-    positional = [parameter for parameter in own.parameters.values() if parameter.kind is not Parameter.VAR_KEYWORD]
+    written = signature(init)
+    positional = [parameter for parameter in written.parameters.values() if parameter.kind is not Parameter.VAR_KEYWORD]
     keywords = [
         Parameter(name, Parameter.KEYWORD_ONLY, default=option.default, annotation=kind)
         for name, (kind, option) in OPTIONS.items()
     ]
-    init.__signature__ = own.replace(parameters=[*positional, *keywords])
+    init.__signature__ = written.replace(parameters=[*positional, *keywords])
     entries = "\n".join(_describe(name, option) for name, (_, option) in OPTIONS.items())
     encoder_class.__doc__ = str(encoder_class.__doc__).replace("        OPTIONS", entries)
     return encoder_class

@@ -172,8 +172,8 @@ class Backbone:
         if self.source.kind == "ready":
             model: Any = next(iter(self.models.values())).model
             # transformers attaches hooks to models, which cannot be pickled.
-            parts = () if self.source.is_whole else (type(model), model.config, model.dtype, model.state_dict())
-            state["ready"] = parts or model
+            parts = {"config": model.config, "dtype": model.dtype, "weights": model.state_dict()}
+            state["ready"] = model if self.source.is_whole else {"model_class": type(model), **parts}
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -181,8 +181,8 @@ class Backbone:
         self.__dict__.update(state)
         if ready is not None:
             is_whole = self.source.is_whole
-            model = ready if is_whole else self._rebuild(*ready)
-            weights = ready.parameters() if is_whole else ready[-1].values()
+            model = ready if is_whole else self._rebuild(**ready)
+            weights = ready.parameters() if is_whole else ready["weights"].values()
             self.source = ModelSource.from_ready(is_whole)
             self._place(next(iter(weights)).device, lambda dtype: model)
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, Literal, Unpack, cast, get_args
+from typing import Any, Literal, Unpack, cast
 
 import torch
 from torch import Tensor, nn
@@ -31,7 +31,7 @@ from bertscore_tm.encoder.tokenization import PackedWindows, TextTokenizer, Toke
 from bertscore_tm.encoder.vector_cache import VectorCache, shared_cache
 from bertscore_tm.encoder_options import EncoderOptions, PrecisionName, document_options, with_defaults
 from bertscore_tm.utilities.option_names import name_option
-from bertscore_tm.utilities.settings import as_integer, full_class_name
+from bertscore_tm.utilities.settings import as_integer, full_class_name, require_choice
 from bertscore_tm.utilities.user_warnings import warn_user
 
 __all__ = ["Encoder", "FrozenEncoder", "as_encoder", "default_device", "join_signature"]
@@ -421,8 +421,5 @@ def join_signature(fields: Mapping[str, object]) -> str:
 def _as_dtype(dtype: str | torch.dtype) -> torch.dtype | Literal["auto"]:
     if isinstance(dtype, torch.dtype):
         return dtype
-    if dtype == "auto":
-        return "auto"
-    if dtype not in get_args(PrecisionName):
-        raise ValueError(f"dtype={dtype!r} is not one of {', '.join(map(repr, get_args(PrecisionName)))}")
-    return cast(torch.dtype, getattr(torch, dtype))
+    require_choice("dtype", dtype, PrecisionName)
+    return "auto" if dtype == "auto" else cast(torch.dtype, getattr(torch, dtype))

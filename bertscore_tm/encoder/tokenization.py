@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from itertools import chain, pairwise
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ from transformers import PretrainedConfig, PreTrainedTokenizerBase
 from bertscore_tm.encoder.families import Family, family_of
 from bertscore_tm.encoder_options import LongText
 from bertscore_tm.utilities.option_names import name_long_text, name_option
-from bertscore_tm.utilities.settings import as_integer
+from bertscore_tm.utilities.settings import as_integer, require_choice
 
 __all__ = ["PackedWindows", "TextTokenizer", "TokenizedTexts", "TokenizerSettings", "cut_into_windows"]
 
@@ -41,8 +41,7 @@ class TokenizerSettings:
     def __post_init__(self) -> None:
         if self.max_length is not None:
             object.__setattr__(self, "max_length", as_integer("max_length", self.max_length))
-        if self.long_text not in get_args(LongText):
-            raise ValueError(f"long_text={self.long_text!r} is not one of {', '.join(map(repr, get_args(LongText)))}")
+        require_choice("long_text", self.long_text, LongText)
 
 
 _DEFAULT_SETTINGS = TokenizerSettings()

@@ -23,7 +23,7 @@ from transformers import (
 from bertscore_tm import FrozenEncoder, bert_score
 from bertscore_tm.encoder import forward_pass
 from bertscore_tm.encoder.soft_tokens import embedding_table, encode_soft
-from tests.support.models import randomised, tiny_config, tiny_model, tiny_tokenizer
+from tests.support.models import randomised, tiny_config, tiny_encoder, tiny_model, tiny_tokenizer
 from tests.support.rounding import rounding
 from tests.support.texts import real_pairs
 
@@ -50,7 +50,7 @@ def soft_inputs(encoder, dtype):
 
 @pytest.mark.parametrize("family", ["bert", "modernbert", "gpt2", "qwen3"])
 def test_soft_tokens_and_their_gradient_equal_padded_ones(family, monkeypatch):
-    encoder = FrozenEncoder(*tiny_model(family), num_layers=LAYER)
+    encoder = tiny_encoder(family, num_layers=LAYER)
     vectors, gradients = {}, {}
     for batching in ("packed", "padded"):
         monkeypatch.setattr(encoder._backbone.loaded(CPU), "batching", batching)
@@ -66,8 +66,7 @@ def test_soft_tokens_and_their_gradient_equal_padded_ones(family, monkeypatch):
 
 
 def test_the_gradient_is_that_of_finite_differences():
-    model, tokenizer = tiny_model("bert")
-    encoder = FrozenEncoder(model, tokenizer, num_layers=1, dtype="float64")
+    encoder = tiny_encoder("bert", num_layers=1, dtype="float64")
     embeds, mask = soft_inputs(encoder, torch.float64)
     direction = torch.randn(embeds.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 
@@ -98,8 +97,8 @@ def reference_kernel(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, *, sca
     options = {"scale": scale, "is_causal": {(-1, -1): False, (-1, 0): True}[window_size], "enable_gqa": enable_gqa}
     texts = [states.tensor_split(cu_seq_q[1:-1].tolist()) for states in (query, key, value)]
     attended = [
-        scaled_dot_product_attention(*(part.transpose(0, 1) for part in parts), **options).transpose(0, 1)
-        for parts in zip(*texts, strict=True)
+        scaled_dot_product_attention(q.transpose(0, 1), k.transpose(0, 1), v.transpose(0, 1), **options).transpose(0, 1)
+        for q, k, v in zip(*texts, strict=True)
     ]
     return torch.cat(attended)
 
@@ -146,8 +145,8 @@ def test_attention_within_texts_equals_attention_of_each_text(pattern, key_heads
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("family", ["bert", "gpt2"])
 def test_packed_texts_on_a_gpu(family, dtype):
-    encoder = FrozenEncoder(*tiny_model(family), num_layers=LAYER, dtype=dtype)
-    expected = FrozenEncoder(*tiny_model(family), num_layers=LAYER).encode(texts()).vectors
+    encoder = tiny_encoder(family, num_layers=LAYER, dtype=dtype)
+    expected = tiny_encoder(family, num_layers=LAYER).encode(texts()).vectors
     vectors = encoder.encode(texts(), "cuda").vectors.cpu()
     assert (vectors * expected).sum(-1).min() > (1 - 1e-4 if dtype == "float32" else 0.99)
 

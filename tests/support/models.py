@@ -17,6 +17,7 @@ import torch
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import AutoConfig, AutoModel, BertModel, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
+from bertscore_tm import FrozenEncoder
 from bertscore_tm.encoder.forward_pass import ForwardPass
 from tests.support.texts import real_pairs
 
@@ -272,6 +273,12 @@ def tiny_model(family: str, layers: int = 3) -> tuple[PreTrainedModel, PreTraine
     with torch.random.fork_rng(devices=[]):
         model = AutoModel.from_config(tiny_config(family, layers))
     return randomised(model), tiny_tokenizer(EVERY_FAMILY[family])
+
+
+def tiny_encoder(family: str, **options: Any) -> FrozenEncoder:
+    """Return an encoder of the tiny model of a family."""
+    model, tokenizer = tiny_model(family)
+    return FrozenEncoder(model, tokenizer, **options)
 
 
 def save_tiny_model(family: str, folder: Path) -> str:
