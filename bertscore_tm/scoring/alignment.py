@@ -39,7 +39,6 @@ class AlignedText:
         shares: what each token adds to the text's score, precision for the candidate and recall for the reference,
             shape (tokens,), float64.
         special_share: what the text's special tokens add to the score. The shares and this sum to the score.
-        full_share: what the token of the largest weight would add if its similarity were 1.
     """
 
     tokens: list[str]
@@ -49,10 +48,9 @@ class AlignedText:
     matches: Tensor
     shares: Tensor
     special_share: float
-    full_share: float
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the tokens and their numbers, without ``joined`` and ``full_share``, as lists, for JSON."""
+        """Return the tokens and their numbers, without ``joined``, as lists, for JSON."""
         numbers = {name: [round(x, 6) for x in getattr(self, name).tolist()] for name in ("weights", "best", "shares")}
         return {
             "tokens": self.tokens,
@@ -144,7 +142,6 @@ def compute_alignment(
                 matches=content_index[similarities.argmax(1)][content],
                 shares=shares[content],
                 special_share=float(shares[~content].sum()),
-                full_share=float(fraction[content].max()),
             )
         )
     return AlignmentData(

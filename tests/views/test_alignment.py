@@ -106,7 +106,6 @@ def test_share_of_each_token(encoder):
     total = 0.5 + 1.0 + 3.0 + 0.5
     assert side.weights.tolist() == [1.0, 3.0]
     assert side.shares.tolist() == pytest.approx([1.0 * side.best[0].item() / total, 3.0 * side.best[1].item() / total])
-    assert side.full_share == pytest.approx(3.0 / total)
     assert side.special_share > 0
 
 
