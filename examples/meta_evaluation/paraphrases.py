@@ -39,13 +39,13 @@ def _kind(word: str) -> str:
     return "number" if word[0].isdigit() else "name" if word[0].isupper() else word[-3:] if len(word) > 7 else ""
 
 
-def make_pairs(ranked: Judged, seed: int = 0) -> list[tuple[str, str, int]]:
+def make_pairs(ranked: Judged) -> list[tuple[str, str, int]]:
     """Pair references with a good translation, label 1, and with themselves after an exchange of words, label 0.
 
     A good translation was preferred at least three times, and no other to it. The one preferred most often is taken.
     """
     judged = [(texts[0], text) for texts, text in zip(ranked.references, ranked.candidates, strict=True)]
-    half, generator = len(judged) // 2, random.Random(seed)
+    half, generator = len(judged) // 2, random.Random(0)
     wins, losses = Counter(judged[:half]), set(judged[half:])
     pairs: dict[str, list[tuple[str, str, int]]] = {}
     for (reference, text), count in wins.most_common():
@@ -76,7 +76,7 @@ def main(arguments: Sequence[str]) -> int:
     names = [f"{part}, layer {k}{idf}" for idf in ("", ", idf") for part in ("P", "R", "F1") for k in layers]
     texts = list(zip(candidates, judged.references, strict=True))
     overlaps = [[score(a, b).score for a, b in texts] for score in (sentence_bleu, sentence_chrf)]
-    areas = area_under_curve(np.vstack([scores, overlaps]), labels, seed=0)
+    areas = area_under_curve(np.vstack([scores, overlaps]), labels)
     print(f"{labels.count(1)} paraphrases and {labels.count(0)} others", end="\n\n")
     print("| score | area | 95% interval |", "| --- | --- | --- |", sep="\n")
     for name, area, low, high in zip([*names, "BLEU", "chrF"], *areas, strict=True):

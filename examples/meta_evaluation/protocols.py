@@ -124,14 +124,14 @@ def average(draws: Sequence[Figures]) -> tuple[Figures, Figures]:
     return means, {name: list(of_draws.std(0, ddof=1).tolist()) for name, of_draws in values.items()}
 
 
-def area_under_curve(scores: Scores, labels: Sequence[float], seed: int, resamples: int = 1000) -> Scores:
+def area_under_curve(scores: Scores, labels: Sequence[float]) -> Scores:
     """Return the area under the ROC curve and the ends of its 95% interval, shape (3, settings); ties count half.
 
     The interval is of samples of the pairs with label 1 and of those with label 0, with replacement.
     """
-    ranks, random = rank_with_ties(scores), np.random.default_rng(seed)
+    ranks, random = rank_with_ties(scores), np.random.default_rng(0)
     groups = [np.flatnonzero(np.asarray(labels) == label) for label in (1, 0)]
-    samples = [groups, *([random.choice(group, len(group)) for group in groups] for _ in range(resamples))]
+    samples = [groups, *([random.choice(group, len(group)) for group in groups] for _ in range(1000))]
     wins = [stats.mannwhitneyu(ranks[:, ones], ranks[:, zeros], axis=1).statistic for ones, zeros in samples]
     areas = np.stack(wins) / (len(groups[0]) * len(groups[1]))
     return np.stack([areas[0], *np.quantile(areas[1:], (0.025, 0.975), axis=0)])

@@ -21,7 +21,7 @@ SUBSETS, DRAWS = (10, 20, 40, 80, 160), 20
 Choice = Sequence[int]
 
 
-def apply_rules(run: Mapping[str, Any], num_draws: int = DRAWS) -> dict[str, list[Choice]]:
+def apply_rules(run: Mapping[str, Any]) -> dict[str, list[Choice]]:
     """Return the choices of every rule; those that draw validation texts have one for each draw."""
     checkpoints = run["checkpoints"]
     last = len(checkpoints) - 1
@@ -43,7 +43,7 @@ def apply_rules(run: Mapping[str, Any], num_draws: int = DRAWS) -> dict[str, lis
             choices[f"{name}, weights at the stop"] = [[stop, stop]]
     draw = np.random.default_rng(0)
     for count in SUBSETS:
-        subsets = [draw.choice(f1.shape[1], min(count, f1.shape[1]), replace=False) for _ in range(num_draws)]
+        subsets = [draw.choice(f1.shape[1], min(count, f1.shape[1]), replace=False) for _ in range(DRAWS)]
         choices[f"F1 of {count} texts"] = [[int(f1[:, texts].mean(1).argmax()), last] for texts in subsets]
     return choices
 

@@ -137,7 +137,7 @@ def test_stops_are_those_of_the_callback(patience):
 
 
 def test_rules_choose(run):
-    choices = apply_rules(run, num_draws=3)
+    choices = apply_rules(run)
     f1 = [fmean(checkpoint["f1"]) for checkpoint in run["checkpoints"]]
     assert choices[BASELINE] == [[2, 7]]
     assert choices[LARGEST_F1] == choices[BEST] == [[f1.index(max(f1)), 7]] == [[4, 7]]
@@ -147,7 +147,7 @@ def test_rules_choose(run):
     assert choices["early stopping on F1, patience 1"] == [[1, 2]]
     assert choices["early stopping on F1, patience 2"] == [[4, 6]]
     assert choices["early stopping on F1, patience 2, weights at the stop"] == [[6, 6]]
-    assert choices["F1 of 40 texts"] == 3 * [[4, 7]]
+    assert choices["F1 of 40 texts"] == rules.DRAWS * [[4, 7]]
     assert {stop for _, stop in choices["F1 of 10 texts"]} == {7}
 
 
