@@ -68,22 +68,21 @@ def get_sample_orders(trainer: pl.Trainer) -> list[SampleOrder]:
 
 
 def _get_sample_order(loader: Any, world_size: int) -> SampleOrder:
-    data = getattr(loader, "dataset", loader)
+    data, sampler = getattr(loader, "dataset", loader), _get_sampler(loader)
     if not isinstance(loader, DataLoader) or isinstance(data, IterableDataset):
         raise _unknown_order(f"{type(data).__name__}, which is read in order", world_size)
-    sampler = _get_sampler(loader)
-    for part, expected in ((loader.batch_sampler, (BatchSampler, type(None))), (sampler, (DistributedSampler,))):
-        if type(part) not in expected:
-            raise _unknown_order(type(part).__name__, world_size)
+    if type(loader.batch_sampler) not in (BatchSampler, type(None)):
+        raise _unknown_order(type(loader.batch_sampler).__name__, world_size)
+    if type(sampler) is not DistributedSampler:
+        raise _unknown_order(type(sampler).__name__, world_size)
     numbers: list[int] = list(sampler)
-    size = len(loader.dataset)  # type: ignore[arg-type]
-    repeated = [sampler.rank + i * sampler.num_replicas >= size for i in range(len(numbers))]
-    return SampleOrder(numbers, repeated, 1 if loader.batch_size is None else loader.batch_size)
+    repeated = [sampler.rank + i * sampler.num_replicas >= len(data) for i in range(len(numbers))]
+    return SampleOrder(numbers, repeated, loader.batch_size or 1)
 
 
-def _get_sampler(dataloader: DataLoader[Any]) -> Any:
-    # A dataloader with a batch sampler of the user's own has another, unused sampler.
-    return getattr(dataloader.batch_sampler, "sampler", dataloader.sampler)
+def _get_sampler(loader: Any) -> Any:
+    # A dataloader with a batch sampler of the user's own has another, unused sampler; other iterables have none.
+    return getattr(getattr(loader, "batch_sampler", None), "sampler", getattr(loader, "sampler", None))
 
 
 def _unknown_order(name: str, world_size: int) -> MisconfigurationException:
@@ -126,9 +125,4 @@ def has_random_order(trainer: pl.Trainer, dataloader_idx: int) -> bool:
     dataloaders = get_dataloaders(trainer)
     loaders = [dataloaders.flattened[dataloader_idx]] if dataloaders._mode == "sequential" else dataloaders.flattened
     random = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
-    return any(
-        isinstance(loader, DataLoader)
-        and not isinstance(loader.dataset, IterableDataset)
-        and isinstance(_get_sampler(loader), random)
-        for loader in loaders
-    )
+    return any(isinstance(_get_sampler(loader), random) for loader in loaders)

@@ -5,7 +5,7 @@ import json
 import re
 
 import pytest
-from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger, WandbLogger
+from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger, WandbLogger
 
 from bertscore_tm.callbacks import SampleLogger
 from tests.support.lightning_modules import chooser
@@ -30,36 +30,18 @@ class Awkward(Mixed):
         return [f"{AWKWARD} {pred}" for pred in preds], [f"@SUM({text})" for text in references]
 
 
-class Other(Logger):
-    name, version = "other", 0
-
-    def __init__(self, folder):
-        super().__init__()
-        self.folder = folder / "other"
-
-    @property
-    def log_dir(self):
-        return str(self.folder)
-
-    def log_metrics(self, metrics, step=None):
-        pass
-
-    def log_hyperparams(self, params):
-        pass
-
-
 TABLE = ["val_samples_step_0.csv"]
 PICTURES = [f"val_samples_step_0_{kind}_1.png" for kind in ("best", "median", "worst")]
 
 
 @pytest.fixture(scope="module")
 def logged(pairs, encoder, tmp_path_factory):
-    """A folder and the loggers of one run."""
+    """The folder of a run, and the one of its TensorBoardLogger."""
     folder = tmp_path_factory.mktemp("logged")
-    loggers = [CSVLogger(folder, "csv"), TensorBoardLogger(folder, "tb"), Other(folder)]
+    loggers = [CSVLogger(folder, "csv"), TensorBoardLogger(folder, "tb")]
     module = chooser(pairs, count=COUNT, kind=Awkward, val_sizes=(COUNT,))
     run_with(folder, module, encoder, SampleLogger(2, 1, inputs=lambda batch: [LONG] * len(batch)), logger=loggers)
-    return folder, loggers
+    return folder, loggers[1].log_dir
 
 
 def test_no_cell_of_a_file_is_a_formula(logged):
@@ -78,7 +60,7 @@ def test_tensorboard_shows_texts_as_they_are_but_long_ones_shortened(logged):
     from tensorboard import plugin_util
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    events = EventAccumulator(str(logged[1][1].log_dir), size_guidance={"tensors": 0, "images": 0})
+    events = EventAccumulator(logged[1], size_guidance={"tensors": 0, "images": 0})
     events.Reload()
     (text,) = (event.tensor_proto.string_val[0].decode() for event in events.Tensors("val_samples/text_summary"))
     page = plugin_util.markdown_to_safe_html(text)
@@ -90,13 +72,6 @@ def test_tensorboard_shows_texts_as_they_are_but_long_ones_shortened(logged):
     pictures = {name: events.Images(name) for name in events.Tags()["images"]}
     assert sorted(pictures) == [f"val_samples/{kind}_1" for kind in ("best", "median", "worst")]
     assert all(image[0].width > 300 and image[0].height > 200 for image in pictures.values())
-
-
-def test_other_loggers_get_files(logged):
-    folder, (_, _, other) = logged
-    assert sorted(path.name for path in (other.folder / "samples").iterdir()) == TABLE + PICTURES
-    written = (other.folder / "samples" / TABLE[0]).read_bytes()
-    assert written == (folder / "csv" / "version_0" / "samples" / TABLE[0]).read_bytes()
 
 
 @pytest.mark.slow
@@ -116,7 +91,7 @@ def test_weights_and_biases_gets_the_table_and_the_pictures(pairs, encoder, tmp_
 
 
 def test_a_writer_gets_each_logger_and_the_table(pairs, encoder, tmp_path):
-    written, loggers = [], [Other(tmp_path), CSVLogger(tmp_path, "own")]
+    written, loggers = [], [CSVLogger(tmp_path, name) for name in ("first", "second")]
     samples = SampleLogger(3, 1, inputs=inputs_of, writer=lambda logger, table: written.append((logger, table)))
     run_with(tmp_path, mixed(pairs), encoder, samples, logger=loggers)
     run_with(tmp_path, mixed(pairs), encoder, samples, logger=False)

@@ -13,7 +13,7 @@ from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, Sampl
 from torchmetrics.text import EditDistance
 
 from bertscore_tm import BERTScore, FrozenEncoder, bert_score
-from bertscore_tm.callbacks import BERTScoreCallback, SampleLogger, ScoredTextWriter
+from bertscore_tm.callbacks import BERTScoreCallback, SampleLogger, ScoredTextWriter, TextListener
 from tests.support.callback_ranks import on_ranks, results
 from tests.support.callback_runs import stream
 from tests.support.lightning_modules import Chooser, Numbers, chooser, loader, trainer
@@ -192,9 +192,16 @@ def test_indices_count_each_example_once_also_on_one_rank(few, shallow, tmp_path
     """In a dataloader that draws some examples twice."""
     metrics = {"bertscore": BERTScore(shallow, reduction="none"), "edits": EditDistance(reduction="sum")}
     scorer = BERTScoreCallback(metrics, index_key="index")
-    run = trainer(tmp_path, [scorer])
-    drawn = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3]
+    repeated = []
+
+    class Listener(TextListener):
+        def on_texts_scored(self, trainer, pl_module, scorer, scored):
+            repeated.extend(scored.repeated)
+
+    run = trainer(tmp_path, [scorer, Listener()])
+    drawn = [3, 1, 4, 1, 5, 9, 3, 6, 5, 3]
     run.validate(chooser(few, count=COUNT, kind=Indexed), DataLoader(Numbers(COUNT), 4, sampler=drawn), verbose=False)
+    assert [i for i, is_repeated in enumerate(repeated) if is_repeated] == [3, 6, 8, 9]
     preds, target = ([side[i] for i in sorted(set(drawn))] for side in few)
     expected = bert_score(preds, target, shallow)["f1"]
     torch.testing.assert_close(scorer.pairs["val_bertscore_f1"], expected, atol=1e-6, rtol=0)

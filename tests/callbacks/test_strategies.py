@@ -39,8 +39,8 @@ def fresh_compiler():
 class Partly(ShardedChooser):
     """One of its layers is in evaluation mode all the time."""
 
-    def __init__(self, *args, **kwargs):
-        super().__init__(*args, **kwargs)
+    def __init__(self, choices, references):
+        super().__init__(choices, references)
         self.net[1].eval()
 
     def training_step(self, batch, batch_idx):
@@ -51,8 +51,8 @@ class Partly(ShardedChooser):
 class Manual(Partly):
     """Steps two optimizers by itself."""
 
-    def __init__(self, *args, **kwargs):
-        super().__init__(*args, **kwargs)
+    def __init__(self, choices, references):
+        super().__init__(choices, references)
         self.automatic_optimization = False
 
     def training_step(self, batch, batch_idx):
