@@ -59,19 +59,24 @@ def test_two_ranks_print_what_one_process_prints(folder, monkeypatch, capsys):
     assert truncated.startswith("bertscore-tm: warning: ")
 
 
+NO_FILES = ["score", "-c", "no.txt", "-r", "no.txt"]
+NO_MODEL = ["no-model" if argument == "model" else argument for argument in ARGUMENTS]
+
+
 @pytest.mark.distributed
-def test_bad_input_of_all_ranks_or_of_one_ends_all_with_one_line(folder):
-    files = ["score", "-c", "no.txt", "-r", "no.txt"]
-    lacking = ["no-model" if argument == "model" else argument for argument in ARGUMENTS]
-    for arguments, others, message in (
-        (files, files, "no.txt: No such file or directory\n"),
-        (ARGUMENTS, lacking, "could not load the configuration of 'no-model'"),
-    ):
-        first, second = run_on_ranks(folder, arguments, others)
-        assert (first.exit_code, first.out) == (2, "")
-        (line,) = first.err.splitlines(keepends=True)
-        assert line.startswith(f"bertscore-tm: error: {message}")
-        assert second == (2, "", "")
+@pytest.mark.parametrize(
+    ("arguments", "others", "message"),
+    [
+        (NO_FILES, NO_FILES, "no.txt: No such file or directory\n"),
+        (ARGUMENTS, NO_MODEL, "could not load the configuration of 'no-model'"),
+    ],
+)
+def test_bad_input_of_all_ranks_or_of_one_ends_all_with_one_line(folder, arguments, others, message):
+    first, second = run_on_ranks(folder, arguments, others)
+    assert (first.exit_code, first.out) == (2, "")
+    (line,) = first.err.splitlines(keepends=True)
+    assert line.startswith(f"bertscore-tm: error: {message}")
+    assert second == (2, "", "")
 
 
 def run_and_crash(rank, report, folder):

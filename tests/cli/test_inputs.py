@@ -258,10 +258,10 @@ def test_files_and_columns_add_references(tmp_path, monkeypatch):
     table = tmp_path / "table.tsv"
     table.write_text("reference\tcandidate\tmore\nthe cat\ta cat\tcats\nthe dog\ta dog\tdogs\n")
     assert scored_pairs(monkeypatch, "-c", str(table)) == [(c, r[:1]) for c, r in wanted]
-    several = ["--reference-column", "reference", "--reference-column", "more"]
-    assert scored_pairs(monkeypatch, "-c", str(table), *several) == wanted
+    columns = ["--reference-column", "reference", "--reference-column", "more"]
+    assert scored_pairs(monkeypatch, "-c", str(table), *columns) == wanted
     from_stdin(monkeypatch, table.read_bytes().split(b"\n", 1)[1])
     numbers = ["--candidate-column", "2", "--reference-column", "1", "--reference-column", "3"]
     assert scored_pairs(monkeypatch, "-c", "-", "--format", "tsv", *numbers) == wanted
-    given = ["--candidate-text", "a cat", "--reference-text", "the cat", "--reference-text", "-"]
-    assert scored_pairs(monkeypatch, *given) == [("a cat", ["the cat", "-"])]
+    texts = ["--candidate-text", "a cat", "--reference-text", "the cat", "--reference-text", "-"]
+    assert scored_pairs(monkeypatch, *texts) == [("a cat", ["the cat", "-"])]

@@ -117,18 +117,17 @@ def test_a_killed_run_resumes(command, tmp_path, monkeypatch, case):
 
 
 def test_parts_give_the_scores_of_the_whole(command, tmp_path, monkeypatch):
-    several = [[r, REFERENCES[i - 1]] for i, r in enumerate(REFERENCES)]
-    rows = zip(CANDIDATES, several, strict=True)
+    rows = zip(CANDIDATES, [[r, REFERENCES[i - 1]] for i, r in enumerate(REFERENCES)], strict=True)
     write_records(tmp_path / "pairs.jsonl", [{"candidate": c, "references": r} for c, r in rows])
     arguments = ["score", "pairs.jsonl", *LAYER, "--idf", "--json", "-s", "-o", "out.json"]
     command(*arguments)
-    found = json.loads((tmp_path / "out.json").read_text())
+    document = json.loads((tmp_path / "out.json").read_text())
     monkeypatch.setattr(shards, "LARGEST", 1000)
     command(*arguments)
     expected = json.loads((tmp_path / "out.json").read_text())
     for name, scores in expected.pop("segments").items():
-        assert found["segments"][name] == pytest.approx(scores, abs=1.1e-6)
-    assert {key: found[key] for key in expected} == pytest.approx(expected, abs=1.1e-6)
+        assert document["segments"][name] == pytest.approx(scores, abs=1.1e-6)
+    assert {key: document[key] for key in expected} == pytest.approx(expected, abs=1.1e-6)
 
 
 def test_an_interrupted_run_with_other_texts_does_not_resume(command, tmp_path, monkeypatch):
@@ -165,8 +164,8 @@ def test_two_ranks_write_what_one_does(command, tmp_path, monkeypatch, case):
     first, second = run_on_ranks(tmp_path, words, words)
     assert (first.exit_code, *second) == (0, 0, "", "")
     assert first.out == alone.replace("one-", "two-")
-    one, two = ((tmp_path / f"{number}-{output}").read_text() for number in ("one", "two"))
-    assert re.sub(NUMBER, "", two) == re.sub(NUMBER, "", one)
+    single, shared = ((tmp_path / f"{number}-{output}").read_text() for number in ("one", "two"))
+    assert re.sub(NUMBER, "", shared) == re.sub(NUMBER, "", single)
     # Texts that are encoded together may change the last of the six digits.
-    numbers, expected = ([float(x) for x in re.findall(NUMBER, text)] for text in (two, one))
+    numbers, expected = ([float(x) for x in re.findall(NUMBER, text)] for text in (shared, single))
     assert numbers == pytest.approx(expected, abs=2e-6)

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -16,7 +17,7 @@ import torch
 from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.cli import COMMANDS, main
 from bertscore_tm.statistics import mean_interval
-from tests.support.shell import check_error, write_lines, write_records
+from tests.support.shell import check_error, run_here, write_lines, write_records
 from tests.support.texts import real_pairs, several_references
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -40,7 +41,7 @@ def folder(tmp_path_factory):
         write_lines(folder / f"{name}.txt", lines)
     rows = zip(candidates, several_references(references), strict=True)
     write_records(
-        folder / "pairs.jsonl", [{"candidate": candidate, "references": several} for candidate, several in rows]
+        folder / "pairs.jsonl", [{"candidate": candidate, "references": references} for candidate, references in rows]
     )
     (folder / "baseline.csv").write_text(BASELINE)
     return folder
@@ -51,12 +52,7 @@ def command(folder, minilm, monkeypatch, capsys):
     """Run the command in the folder of the texts; returns what it printed."""
     monkeypatch.chdir(folder)
 
-    def run(*arguments, exit_code=0, model=minilm):
-        capsys.readouterr()
-        assert main(["score", "-m", model, "--device", "cpu", *arguments]) == exit_code
-        return capsys.readouterr()
-
-    return run
+    return partial(run_here, capsys, "score", "-m", minilm, "--device", "cpu")
 
 
 def pairs():
@@ -90,34 +86,36 @@ def test_equals_the_reference_package(command, minilm):
 @pytest.mark.slow
 def test_idf_references_and_baseline_equal_the_reference_package(command, minilm):
     candidates, references = pairs()
-    several = several_references(references)
+    reference_lists = several_references(references)
     expected = oracle(
         minilm,
         candidates,
-        several,
+        reference_lists,
         idf=True,
-        idf_sents=[text for group in several for text in group],
+        idf_sents=[text for group in reference_lists for text in group],
         rescale_with_baseline=True,
         baseline_path="baseline.csv",
     )
     arguments = ["-c", "pairs.jsonl", "-l", str(LAYER), "--idf", "--rescale", "baseline.csv"]
-    found = json.loads(command(*arguments, "--json", "--per-segment").out)
-    assert (segments(found) - expected).abs().max() < TOLERANCE
-    assert [found[name] for name in SCORES] == pytest.approx(expected.mean(-1).tolist(), abs=TOLERANCE)
-    assert found["num_candidates"] == COUNT
-    assert found["num_references"] == sum(map(len, several))
+    document = json.loads(command(*arguments, "--json", "--per-segment").out)
+    assert (segments(document) - expected).abs().max() < TOLERANCE
+    assert [document[name] for name in SCORES] == pytest.approx(expected.mean(-1).tolist(), abs=TOLERANCE)
+    assert document["num_candidates"] == COUNT
+    assert document["num_references"] == sum(map(len, reference_lists))
     # The line per segment holds the same, and the reference that is best on its own.
     lines = [line for line in command(*arguments, "--per-segment").out.splitlines() if not line.startswith("# ")]
     assert lines[0].split("\t") == ["segment", "layer", *SCORES, "best_reference"]
     rows = [line.split("\t") for line in lines[1:]]
     assert [row[:2] for row in rows] == [[str(i), str(LAYER)] for i in range(1, COUNT + 1)]
     cells = torch.tensor([[float(cell) for cell in row[2:5]] for row in rows], dtype=torch.float64).T
-    assert torch.equal(cells, segments(found))
-    flat = [(c, r) for c, group in zip(candidates, several, strict=True) for r in group]
-    documents = [text for group in several for text in group]
+    assert torch.equal(cells, segments(document))
+    flat = [(c, r) for c, group in zip(candidates, reference_lists, strict=True) for r in group]
+    documents = [text for group in reference_lists for text in group]
     single = oracle(minilm, [c for c, _ in flat], [r for _, r in flat], idf=True, idf_sents=documents)[2].tolist()
-    best = [max(range(len(scores)), key=scores.__getitem__) for scores in (_taken(single, len(g)) for g in several)]
-    assert [int(row[5]) - 1 for row in rows] == best == found["segments"]["best_reference"]
+    best = [
+        max(range(len(scores)), key=scores.__getitem__) for scores in (_taken(single, len(g)) for g in reference_lists)
+    ]
+    assert [int(row[5]) - 1 for row in rows] == best == document["segments"]["best_reference"]
 
 
 def _taken(values, count):
@@ -131,15 +129,15 @@ def test_intervals_end_where_scores_do_and_one_pair_has_none(command, tmp_path, 
     write_lines(tmp_path / "refs2.txt", ["rain today", "a dog", "stock prices fell"])
     write_lines(tmp_path / "table.csv", ["LAYER,P,R,F", *(f"{layer},0.2,0.2,0.2" for layer in range(7))])
     options = ["-l", "5", "--confidence", "0.999", *(["--rescale", "table.csv"] if rescaled else [])]
-    found = json.loads(command("some.txt", "refs2.txt", *options, "--json").out)
+    document = json.loads(command("some.txt", "refs2.txt", *options, "--json").out)
     least = -1.5 if rescaled else -1
-    assert [(found[f"{name}_low"], found[f"{name}_high"]) for name in SCORES] == [(least, 1)] * 3
+    assert [(document[f"{name}_low"], document[f"{name}_high"]) for name in SCORES] == [(least, 1)] * 3
     options += ["--candidate-text", "rain today", "--reference-text", "rain tomorrow"]
     lines = command(*options).out.splitlines()
     assert "[" not in lines[0]
     assert lines[-3] == "no 99.9% intervals of the means: 1 candidate"
-    found = json.loads(command(*options, "--json").out)
-    assert [found[f"{name}_{end}"] for name in SCORES for end in ("low", "high")] == [None] * 6
+    document = json.loads(command(*options, "--json").out)
+    assert [document[f"{name}_{end}"] for name in SCORES for end in ("low", "high")] == [None] * 6
 
 
 def test_intervals_of_documents(command, tmp_path):
@@ -151,15 +149,15 @@ def test_intervals_of_documents(command, tmp_path):
     ]
     write_records(tmp_path / "pairs.jsonl", rows)
     options = ["-c", str(tmp_path / "pairs.jsonl"), "-l", "5", "--confidence", "0.9", "--document-column", "article"]
-    found = json.loads(command(*options, "--json", "--per-segment").out)
-    for name, scores in zip(SCORES, segments(found), strict=True):
+    document = json.loads(command(*options, "--json", "--per-segment").out)
+    for name, scores in zip(SCORES, segments(document), strict=True):
         ends = mean_interval(scores, 0.9, groups=documents, bounds=(-1, 1))
         for key, end in zip(("low", "high"), ends, strict=True):
-            assert found[f"{name}_{key}"] == pytest.approx(end.item(), abs=TOLERANCE)
-    assert found["num_documents"] == len(set(documents))
+            assert document[f"{name}_{key}"] == pytest.approx(end.item(), abs=TOLERANCE)
+    assert document["num_documents"] == len(set(documents))
     line, caption = command(*options).out.splitlines()[:2]
     assert caption == f"90% intervals of the means from {len(set(documents))} documents"
-    expected = [found[name + end] for name in SCORES for end in ("", "_low", "_high")]
+    expected = [document[name + end] for name in SCORES for end in ("", "_low", "_high")]
     assert [float(x) for x in re.findall(r"\d\.\d+", line)] == pytest.approx(expected, abs=6e-5)
     printed = command(*options[:4], *options[6:], exit_code=2).err
     assert "--document-column: it changes intervals only, so give --confidence too" in printed
@@ -241,25 +239,27 @@ def test_blank_lines_in_files_of_references_are_none(command, minilm, tmp_path):
         lines = [dict(enumerate(texts, i % (4 - len(texts)))).get(number, "") for i, texts in enumerate(lists)]
         write_lines(tmp_path / f"ref{number}", lines)
     files = ["-c", str(tmp_path / "hyp"), "-r", *(str(tmp_path / f"ref{number}") for number in range(3))]
-    found = json.loads(command(*files, "-l", str(LAYER), "--idf", "--json", "--per-segment").out)
+    document = json.loads(command(*files, "-l", str(LAYER), "--idf", "--json", "--per-segment").out)
     counted = [text for texts in lists for text in texts]
     expected = oracle(minilm, candidates, lists, idf=True, idf_sents=counted)
-    assert (segments(found) - expected).abs().max() <= TOLERANCE
-    assert found["num_references"] == len(counted)
-    assert f"|idf:{len(counted)}|" in found["signature"]
+    assert (segments(document) - expected).abs().max() <= TOLERANCE
+    assert document["num_references"] == len(counted)
+    assert f"|idf:{len(counted)}|" in document["signature"]
 
 
-def test_no_command_and_a_wrong_one(capsys):
-    for arguments, shown in (
+@pytest.mark.parametrize(
+    ("arguments", "shown"),
+    [
         ([], "Rank the layers of a model"),
         (["scroe"], "error: unknown: scroe: did you mean score? (one of score, rank, show, compare"),
         (["qqq"], "error: unknown: qqq (one of score"),
         (["-c"], "error: give a command first (one of score"),
-    ):
-        assert main(arguments) == 2
-        printed = capsys.readouterr()
-        assert printed.out == ""
-        assert shown in " ".join(printed.err.split())
+    ],
+)
+def test_no_command_and_a_wrong_one(capsys, arguments, shown):
+    printed = run_here(capsys, *arguments, exit_code=2)
+    assert printed.out == ""
+    assert shown in " ".join(printed.err.split())
 
 
 def test_a_closed_pipe_is_not_an_error(folder, minilm, monkeypatch, capsys):
@@ -272,15 +272,15 @@ def test_a_closed_pipe_is_not_an_error(folder, minilm, monkeypatch, capsys):
     assert capsys.readouterr().err == ""
 
 
-def test_an_interrupt_prints_one_line_and_bugs_are_not_hidden(monkeypatch, capsys):
-    for error in (KeyboardInterrupt, RuntimeError("a bug")):
-        monkeypatch.setattr("bertscore_tm.cli.score.run", Mock(side_effect=error))
-        if error is KeyboardInterrupt:
-            assert main(["score"]) == 130
-            assert capsys.readouterr() == ("", "bertscore-tm: interrupted\n")
-        else:
-            with pytest.raises(RuntimeError, match="a bug"):
-                main(["score"])
+def test_an_interrupt_prints_one_line(monkeypatch, capsys):
+    monkeypatch.setattr("bertscore_tm.cli.score.run", Mock(side_effect=KeyboardInterrupt))
+    assert run_here(capsys, "score", exit_code=130) == ("", "bertscore-tm: interrupted\n")
+
+
+def test_bugs_are_not_hidden(monkeypatch):
+    monkeypatch.setattr("bertscore_tm.cli.score.run", Mock(side_effect=RuntimeError("a bug")))
+    with pytest.raises(RuntimeError, match="a bug"):
+        main(["score"])
 
 
 def test_the_output_may_be_standard_output(command, folder):
@@ -322,11 +322,14 @@ def test_a_progress_bar_on_a_terminal_and_on_request(command, folder, monkeypatc
     assert printed.out == expected
 
 
-def test_help_needs_no_heavy_import(capsys):
-    for arguments in (["--help"], *([name, "--help"] for name in COMMANDS)):
-        with pytest.raises(SystemExit, match="0"):
-            main(arguments)
-        assert "usage: bertscore-tm" in capsys.readouterr().out
+@pytest.mark.parametrize("arguments", [["--help"], *([name, "--help"] for name in COMMANDS)])
+def test_every_command_has_help(capsys, arguments):
+    with pytest.raises(SystemExit, match="0"):
+        main(arguments)
+    assert "usage: bertscore-tm" in capsys.readouterr().out
+
+
+def test_parsing_needs_no_heavy_import():
     code = (
         "import sys; from bertscore_tm.cli import _parse; _parse(['show', 'a', 'b']); "
         "print(*sorted({'torch', 'transformers', 'numpy', 'matplotlib', 'scipy', 'tqdm'} & set(sys.modules)))"
