@@ -103,7 +103,9 @@ def sample_with_log_probs(
     with evaluation_mode(model), torch.no_grad(), _own_config(model, plain):
         ids = generator.generate(**inputs, generation_config=plain)
     sequences = ids[:, start:].unflatten(0, (-1, num_samples))
-    mask = _until_end(sequences, special.eos_token_id)
+    ends = [] if special.eos_token_id is None else special.eos_token_id
+    is_end = torch.isin(sequences, torch.tensor(ends, device=sequences.device, dtype=sequences.dtype))
+    mask = is_end.cumsum(-1) - is_end.long() == 0  # (batch, samples, tokens)
     if forced is not None:
         # Not sampled, so it has no probability.
         mask[..., 0] = False
@@ -255,14 +257,6 @@ def _padding_id(config: GenerationConfig) -> int | None:
     first_end = end[0] if isinstance(end, list) else end
     padding: int | None = first_end if config.pad_token_id is None else config.pad_token_id
     return padding
-
-
-def _until_end(ids: Tensor, end: int | list[int] | None) -> Tensor:
-    """Return which tokens are not after the first end token."""
-    if end is None:
-        return torch.ones_like(ids, dtype=torch.bool)
-    is_end = torch.isin(ids, torch.tensor(end, device=ids.device, dtype=ids.dtype))
-    return is_end.cumsum(-1) - is_end.long() == 0
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, overload
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -70,38 +70,6 @@ def softmax_expectation(
     if indices is not None:
         y = y.new_zeros(len(rows), table.shape[1]).index_copy(0, indices, y)  # (positions, width)
     return y.view(*logits.shape[:-1], table.shape[1])
-
-
-@overload
-def linear_expected_embedding(
-    input: Tensor,
-    linear_weight: Tensor,
-    table: Tensor,
-    target: None = None,
-    *,
-    linear_bias: Tensor | None = None,
-    temperature: float = 1.0,
-    excluded_ids: Sequence[int] = (),
-    reduction: Reduction = "mean",
-    ignore_index: int = -100,
-    chunk_size: int = 2048,
-) -> Tensor: ...
-
-
-@overload
-def linear_expected_embedding(
-    input: Tensor,
-    linear_weight: Tensor,
-    table: Tensor,
-    target: Tensor,
-    *,
-    linear_bias: Tensor | None = None,
-    temperature: float = 1.0,
-    excluded_ids: Sequence[int] = (),
-    reduction: Reduction = "mean",
-    ignore_index: int = -100,
-    chunk_size: int = 2048,
-) -> tuple[Tensor, Tensor]: ...
 
 
 def linear_expected_embedding(

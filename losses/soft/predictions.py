@@ -195,14 +195,17 @@ def predict_from_hidden(
         # Outputs beyond the tokens take part in the cross-entropy, as in that of the logits.
         columns = nn.functional.pad(columns, (0, 0, 0, len(weight) - size))
         excluded += range(size, len(weight))
-    options: dict[str, Any] = {"linear_bias": bias, "temperature": temperature, "excluded_ids": excluded}
-    cross_entropy: Tensor | None = None
-    if labels is None:
-        expected = linear_expected_embedding(hidden, weight, columns, **options)
-    else:
-        expected, cross_entropy = linear_expected_embedding(
-            hidden, weight, columns, labels, ignore_index=ignore_index, **options
-        )
+    result = linear_expected_embedding(
+        hidden,
+        weight,
+        columns,
+        labels,
+        linear_bias=bias,
+        temperature=temperature,
+        excluded_ids=excluded,
+        ignore_index=ignore_index,
+    )
+    expected, cross_entropy = result if isinstance(result, tuple) else (result, None)
     return _split_columns(_spread(expected.flatten(0, -2), indices, content), content, vocabulary), cross_entropy
 
 

@@ -114,11 +114,8 @@ def _usual_context(texts: Sequence[str]) -> Tensor:
 def _following_contexts(texts: Sequence[str]) -> Tensor:
     """Return the context that each text makes for the next token, shape (tokens,)."""
     last = [text[-1:] for text in texts]
-    contexts = {character: int(_context_after(character)) for character in {*last}}
-    return torch.tensor([contexts[character] for character in last], device="cpu")
-
-
-def _context_after(character: str) -> Context:
-    if not character or character.isspace():
-        return Context.SPACE
-    return Context.WORD if character.isalnum() else Context.OTHER
+    contexts = [
+        Context.SPACE if not character.strip() else Context.WORD if character.isalnum() else Context.OTHER
+        for character in last
+    ]
+    return torch.tensor(contexts, device="cpu")
