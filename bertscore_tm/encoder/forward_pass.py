@@ -123,8 +123,7 @@ class ForwardPass:
             parts = []
             sizes = [length * count for length, count in groups]
             for part, (length, count) in zip(torch.split(inputs, sizes), groups, strict=True):
-                mask = torch.ones(count, length, dtype=torch.bool, device=device)
-                parts.append(self(part.reshape(count, length, *part.shape[1:]), mask).flatten(1, 2))
+                parts.append(self(part.reshape(count, length, *part.shape[1:])).flatten(1, 2))
             return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
         real = _real_positions(lengths)
         if batching == "packed":
@@ -132,19 +131,21 @@ class ForwardPass:
             positions = positions.expand_as(real)[real][None].to(device)  # (1, tokens)
             token = _row.set(groups)
             try:
-                return self(inputs[None], torch.ones_like(positions, dtype=torch.bool), positions)[:, 0]
+                return self(inputs[None], position_ids=positions)[:, 0]
             finally:
                 _row.reset(token)
         places = real.flatten().nonzero().squeeze(1).to(device)  # (tokens,)
         padded = _pad(inputs, places, real.shape, int(getattr(self.config, "pad_token_id", None) or 0))
         return self(padded, real.to(device)).flatten(1, 2).index_select(1, places)
 
-    def __call__(self, inputs: Tensor, mask: Tensor, position_ids: Tensor | None = None) -> Tensor:
+    def __call__(self, inputs: Tensor, mask: Tensor | None = None, position_ids: Tensor | None = None) -> Tensor:
         """Return hidden states, shape (layers, batch, positions, width).
 
-        Takes token ids or input embeddings, shape (batch, positions, ...), the mask of real positions, and position ids
-        of a packed row, both of shape (batch, positions).
+        Takes token ids or input embeddings, shape (batch, positions, ...), the mask of real positions, by default all,
+        and position ids of a packed row, both of shape (batch, positions).
         """
+        if mask is None:
+            mask = torch.ones(inputs.shape[:2], dtype=torch.bool, device=inputs.device)
         if self.forward_fn is not None:
             return self._call_function(self.forward_fn, inputs, mask)
         # Layer 0 is the state before the first layer.
@@ -198,7 +199,7 @@ class ForwardPass:
         If texts are packed, the model calls our attention afterwards.
         """
         lengths = [len(text) for text in texts]
-        alone = torch.cat([self(text[None], torch.ones_like(text[None], dtype=torch.bool))[:, 0] for text in texts], 1)
+        alone = torch.cat([self(text[None])[:, 0] for text in texts], 1)  # (layers, tokens, width)
         for batching in candidates:
             if batching == "packed" and not _switch_attention(self.model, packed=True):
                 continue

@@ -82,18 +82,13 @@ class _Probe:
         self.ids = torch.stack(self.texts[2:4])
 
     def forward_pass(self, layer: int, *, all_layers: bool = False) -> ForwardPass:
-        """Return the forward pass of the encoder with the layers that a layer needs."""
+        """Return the forward pass to a layer, the last one in memory."""
         in_memory = self.family.layers_to_keep(layer)
         return ForwardPass(self.encoder, self.family, self.config, layer, all_layers, layers_in_memory=in_memory)
 
-    def run(self, layer: int, inputs: Tensor) -> Tensor:
-        """Return the output of a layer, the last one in memory, for a batch without padding."""
-        return self.forward_pass(layer)(inputs, torch.ones(inputs.shape[:2], dtype=torch.bool, device=inputs.device))[0]
-
     def run_whole(self, inputs: Tensor) -> Tensor:
         """Return the output of each layer, as if it were the last one, of the encoder with all layers."""
-        whole = self.forward_pass(self.layers, all_layers=True)
-        return whole(inputs, torch.ones(inputs.shape[:2], dtype=torch.bool, device=inputs.device))
+        return self.forward_pass(self.layers, all_layers=True)(inputs)
 
     def find_final_modules(self) -> None:
         """Find the modules that turn the last layer's output into the encoder's."""
@@ -111,7 +106,7 @@ class _Probe:
         ]
         ids = self.ids[:1]
         try:
-            sought = self.run(self.layers, ids)
+            sought = self.forward_pass(self.layers)(ids)[0]
         finally:
             for hook in hooks:
                 hook.remove()
@@ -167,7 +162,7 @@ class _Probe:
         tried = self.layer if self.layer < self.layers else max(self.layers - 1, 1)
         expected = self.run_whole(self.ids)[tried]
         self.family.cut(self.encoder, self.family.layers_to_keep(tried))
-        if not are_same_vectors(self.run(tried, self.ids), expected, torch.float32):
+        if not are_same_vectors(self.forward_pass(tried)(self.ids)[0], expected, torch.float32):
             raise _ProbeError(f"layer {tried} of the model without the layers above it differs")
         if tried != self.layer:
             self.family.set_layers(self.encoder, lists, self.layers)
