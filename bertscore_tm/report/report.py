@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
@@ -324,18 +325,14 @@ class Report:
     def _align_best(self, candidate: str, references: list[str]) -> dict[str, Any] | None:
         """Return the alignment with the best reference, by F1."""
         assert self.align is not None
-        best: tuple[int, AlignmentData] | None = None
+        alignments = {}
         for number, reference in enumerate(references):
-            try:
-                alignment = self.align(candidate, reference)
-            except ValueError:
-                # A text without tokens.
-                continue
-            if best is None or alignment.f1 > best[1].f1:
-                best = number, alignment
-        if best is None:
+            with suppress(ValueError):  # a text without tokens
+                alignments[number] = self.align(candidate, reference)
+        if not alignments:
             return None
-        return {"reference": best[0], "sides": describe_sides(best[1])}
+        best = max(alignments, key=lambda number: alignments[number].f1)
+        return {"reference": best, "sides": describe_sides(alignments[best])}
 
 
 def _as_named(systems: Systems, references: References) -> tuple[dict[str, list[str] | None], list[list[str]]]:
@@ -343,11 +340,12 @@ def _as_named(systems: Systems, references: References) -> tuple[dict[str, list[
     named = systems if isinstance(systems, Mapping) else {_SINGLE: systems}
     if not named:
         raise ValueError("systems is empty: pass the candidates of at least one system")
-    checked: dict[str, list[str] | None] = {}
     entries = as_list(references, "references", dimensions=2)
     reference_lists = as_text_pairs([""] * len(entries), entries).references
-    for name, texts in named.items():
-        checked[name] = None if texts is None else as_text_pairs(texts, reference_lists).candidates
+    checked = {
+        name: None if texts is None else as_text_pairs(texts, reference_lists).candidates
+        for name, texts in named.items()
+    }
     if not reference_lists:
         raise ValueError("references is empty: pass at least one pair")
     return checked, reference_lists

@@ -1,6 +1,7 @@
 """Pages that the shell writes."""
 
 import json
+import re
 
 import pytest
 
@@ -84,11 +85,8 @@ def test_intervals_are_those_of_documents(command, tmp_path):
     assert data["summary"][0][2] == pytest.approx(expected, abs=6e-5)
 
 
-@pytest.mark.parametrize(
-    ("path", "message"), [("page.txt", "must end with .html"), ("none/page.html", "does not exist"), ("-", "not -")]
-)
+@pytest.mark.parametrize(("path", "message"), [("page.txt", "must end with .html"), ("-", "give a file, not -")])
 def test_files_are_checked_first(command, path, message):
     code, printed = command("score", "a.txt", "refs.txt", "--report", path)
     assert code == 2
-    assert "argument --report: " in printed.err
-    assert message in printed.err
+    assert re.search(f"argument --report: .*{message}", printed.err)
