@@ -94,13 +94,18 @@ def add_scoring_arguments(
     add("--reference-column", metavar="NAME", action="append", help=help)
     add_encoder_arguments(parser, all_layers=all_layers)
     group = parser.add_argument_group("token weights and rescaling" if rescale else "token weights")
-    optional: dict[str, Any] = {"nargs": "?", "const": True}
+    optional: dict[str, Any] = {"nargs": "?", "const": True} if of_references else {}
     corpus = "the references or, with a file, in these texts" if of_references else "these texts"
     help = f"weight tokens by their idf in {corpus}, one per line or in the column text"
-    group.add_argument("--idf", default=False, metavar="FILE", help=help, **(optional if of_references else {}))
+    group.add_argument("--idf", default=False, metavar="FILE", help=help, **optional)
     if rescale:
-        help = "map the score of unrelated texts to 0, by the published table or this one of bertscore-tm baseline"
-        group.add_argument("--rescale", default=False, metavar="TABLE", help=help, **optional)
+        add_rescale_argument(group)
+
+
+def add_rescale_argument(group: argparse._ArgumentGroup) -> None:
+    """Declare the argument for the baseline."""
+    help = "map the score of unrelated texts to 0, by the published table or this one of bertscore-tm baseline"
+    group.add_argument("--rescale", nargs="?", const=True, default=False, metavar="TABLE", help=help)
 
 
 def add_quoting_argument(add: Callable[..., argparse.Action]) -> None:

@@ -78,13 +78,10 @@ class Shards:
         rank = self.ranks.rank
         results = self.ranks.gather(lambda: work(parts[rank], progress) if rank < len(parts) else {})
         computed = {part.start: result for part, result in zip(parts, results, strict=False)}
-
-        def keep() -> None:
-            self.parts.update(computed)
-            if self.path is not None:
-                _append(self.path, "".join(map(_encode_part, computed, computed.values())))
-
-        self.ranks.run_on_first(keep)
+        self.parts.update(computed)
+        if self.path is not None:
+            path, lines = self.path, "".join(map(_encode_part, computed, computed.values()))
+            self.ranks.run_on_first(lambda: _append(path, lines))
         # Of the other ranks: this one has counted its items.
         progress(sum(map(len, parts[1:])))
 

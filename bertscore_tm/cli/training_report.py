@@ -29,8 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_encoder_arguments(parser)
     group = parser.add_argument_group("token weights and rescaling")
     group.add_argument("--idf", action="store_true", help="weight tokens by their idf in the references")
-    help = "map the score of unrelated texts to 0, by the published table or this one of bertscore-tm baseline"
-    group.add_argument("--rescale", default=False, metavar="TABLE", nargs="?", const=True, help=help)
+    options.add_rescale_argument(group)
     report.add_output_arguments(parser, (".html",))
 
 

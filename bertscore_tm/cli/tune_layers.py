@@ -128,7 +128,7 @@ def _parse_numbers(table: Table, column: str) -> Tensor:
     numbers = []
     for row, value in enumerate(table.values(column)):
         number = math.nan
-        with suppress(TypeError, ValueError, OverflowError):
+        with suppress(TypeError, ValueError):
             number = float(value)
         if not math.isfinite(number):
             raise table.error(row, f"{column!r} must be a finite number, got {value!r}")

@@ -35,11 +35,7 @@ BAD_FILES = [
     ("c.jsonl", ROW + b'{"candidate": "a", "ref": "b"}\n', "2: no key 'reference'; the object has 'candidate', 'ref'"),
     ("c.jsonl", b'{"candidate": null, "reference": "b"}\n', "1: 'candidate' must be a string, got null"),
     ("c.jsonl", b'{"candidate": "a", "references": ["b", 7]}\n', "1: 'references[1]' must be a string, got a number"),
-    (
-        "c.jsonl",
-        b'{"candidate": "a", "references": ["b"]}\n{"candidate": "a", "references": []}\n',
-        "2: 'references' must be an array of at least one text",
-    ),
+    ("c.jsonl", b'{"candidate": "a", "references": []}\n', "1: 'references' must be an array of at least one text"),
     ("c.docx", GOOD, " the suffix .docx is not one of txt, tsv, csv, jsonl, json, parquet: give --format"),
     ("c.csv", b'candidate,reference\n"a\nb",c\na,b,c\n', "4: 3 columns, but the first line has 2"),
     ("c.csv", b'candidate,reference\n"a",b\n"a"b,c\n', "3: not valid CSV: ',' expected after '\"'"),
@@ -52,45 +48,26 @@ BAD_FILES = [
     (
         "c.csv",
         b"candidate;reference\na;b, c\n",
-        "2: 2 columns, but the first line has 1 (its columns seem to be separated by ';': separate them by commas in "
-        ".csv, by tabs in .tsv)",
+        "2: 2 columns, but the first line has 1 (its columns seem to be separated by ';': separate them by ...",
     ),
     (
         "c.tsv",
         b"candidate,reference\na,b\n",
-        "1: no column is named 'candidate'; the file has 'candidate,reference' (its columns seem to be separated by "
-        "',': separate them by commas in .csv, by tabs in .tsv)",
+        "1: no column is named 'candidate'; the file has 'candidate,reference' (...",
     ),
     ("c.txt", "a\nb\nc\n".encode("utf-16-le"), "1: a NUL byte: the file seems to be UTF-16; convert the file to UTF-8"),
-    (
-        "c.tsv",
-        "candidate\treference\n".encode("utf-16-be"),
-        "1: a NUL byte: the file seems to be UTF-16; convert the file to UTF-8",
-    ),
     ("c.txt", "a\nb\n".encode("utf-16"), "1: not valid UTF-8: the file seems to be UTF-16; convert the file to UTF-8"),
     ("c.txt", b"a\nb\0c\n", "2: a NUL byte: the file seems to be UTF-16; convert the file to UTF-8"),
-    (
-        "c.jsonl",
-        b'{"candidate": ["a", "b"], "reference": "c"}\n',
-        "1: 'candidate' must be a string, got an array",
-    ),
+    ("c.jsonl", b'{"candidate": ["a", "b"], "reference": "c"}\n', "1: 'candidate' must be a string, got an array"),
     ("c.json", ROW * 2, "2: not valid JSON: Extra data at column 1; for one object per line give --format jsonl"),
-    (
-        "c.json",
-        b'{"candidate": ["a"], "reference": ["b"]}',
-        " the file must contain a JSON array of objects or strings",
-    ),
+    ("c.json", b'{"candidate": ["a"]}', " the file must contain a JSON array of objects or strings"),
     ("c.json", b'[{"candidate": "a", "reference": "b"}, 7]', " row 2: the element must be a JSON object, got a number"),
     (
         "c.jsonl",
         ROW + b'{"candidate": "a", "reference": "b", "references": ["c"]}\n',
         "2: the columns 'reference' and 'references' both exist: choose with --reference-column",
     ),
-    (
-        "c.jsonl",
-        b'{"candidate": "\\ud83d", "reference": "b"}\n',
-        "1: 'candidate' contains an unpaired surrogate, which is not a character",
-    ),
+    ("c.jsonl", b'{"candidate": "\\ud83d", "reference": "b"}\n', "1: 'candidate' contains an unpaired surrogate, ..."),
 ]
 # Content of the files, arguments, and the error message, in which {} is the folder of the files.
 BAD = [
@@ -132,7 +109,6 @@ BAD = [
         "c.tsv:1: no column is named '0'; the file has '1', '2'",
     ),
     ({}, "-c - -r -", "standard input (-) can be read only once: put the other texts into a file"),
-    ({}, "-c - -r r.txt --idf -", "standard input (-) can be read only once: put the other texts into a file"),
     (
         {"c.txt": GOOD},
         "-c c.txt --reference-text a",
