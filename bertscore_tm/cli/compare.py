@@ -154,20 +154,15 @@ def _read(arguments: argparse.Namespace) -> Systems:
 
 
 def _read_files(tables: Sequence[Table], arguments: argparse.Namespace) -> Systems:
-    if len(tables) < 2:
-        raise CommandError("give the files of at least two systems, or one with --system-column")
+    if len(set(arguments.candidates)) < max(len(tables), 2):
+        raise CommandError("give different files of at least two systems, or one with --system-column")
     if arguments.references is None:
         raise CommandError("no references: give -r FILE")
     texts = [table.texts(arguments.candidate_column) for table in tables]
     check_lengths(*tables)
     references = read_references(arguments, tables[0])
     groups = read_documents([*arguments.candidates, *arguments.references], arguments, len(references))
-    # A file that is given twice is two systems.
-    names = [
-        name if arguments.candidates.count(name) == 1 else f"{name} ({number})"
-        for number, name in enumerate(arguments.candidates, 1)
-    ]
-    return Systems(dict(zip(names, texts, strict=True)), references, groups)
+    return Systems(dict(zip(arguments.candidates, texts, strict=True)), references, groups)
 
 
 def _read_column(tables: Sequence[Table], arguments: argparse.Namespace) -> Systems:

@@ -118,8 +118,6 @@ def _read(arguments: argparse.Namespace) -> list[tuple[list[str], list[str] | No
     table = read_candidates(arguments.candidates, arguments)
     if not table.rows:
         raise CommandError(f"{table.name}: the file contains no candidates")
-    if not table.has_columns:
-        raise CommandError(f"{table.name}: candidates are arrays of texts: name the file .jsonl, .json or .parquet")
     column = arguments.candidate_column
     candidates = [table.check_texts(row, value, column) for row, value in enumerate(table.values(column))]
     if arguments.references is None and arguments.reference_column is None:

@@ -95,7 +95,9 @@ def run(arguments: argparse.Namespace) -> None:
         summary += _format_table(scored, document, "\t")
     if suffix == ".csv":
         report.write_output(_format_table(scored, document, ","), arguments.output)
-    report.write_output(summary, None if suffix == ".csv" else arguments.output)
+        report.write_output(summary, None)
+    else:
+        report.write_output(summary, arguments.output)
     name = arguments.candidates or "candidates"
     report.write_report(arguments.report, {name: texts.candidates}, texts.references, scored, documents)
     remove_shards(arguments)
@@ -117,14 +119,12 @@ def _read(arguments: argparse.Namespace) -> tuple[TextPairs, list[str] | None, l
 def _read_pairs(arguments: argparse.Namespace) -> TextPairs:
     from bertscore_tm.scoring.texts import TextPairs
 
-    if arguments.candidate_text is not None or arguments.reference_text is not None:
-        if arguments.candidates is not None or arguments.references is not None:
-            raise CommandError("give files (-c, -r) or texts (--candidate-text, --reference-text), not both")
-        if arguments.candidate_text is None or arguments.reference_text is None:
-            raise CommandError("--candidate-text and --reference-text need each other: give both")
+    has_files = arguments.candidates is not None or arguments.references is not None
+    num_texts = (arguments.candidate_text is not None) + (arguments.reference_text is not None)
+    if num_texts == 2 and not has_files:
         return TextPairs([arguments.candidate_text], [arguments.reference_text])
-    if arguments.candidates is None:
-        raise CommandError("no texts: give -c FILE -r FILE, or --candidate-text TEXT --reference-text TEXT")
+    if num_texts or arguments.candidates is None:
+        raise CommandError("give either -c FILE -r FILE, or --candidate-text TEXT --reference-text TEXT")
     for path in (arguments.candidates, *(arguments.references or ())):
         if " " in path and not names_a_file(path):
             raise CommandError(f"{path}: no such file; a text is given with --candidate-text and --reference-text")

@@ -89,8 +89,6 @@ def _read(arguments: argparse.Namespace) -> JudgedTexts:
         return _read_preferences(arguments)
     kinds = arguments.human_column or ["human"]
     table = read_candidates(arguments.candidates, arguments, *kinds, arguments.system_column)
-    if not table.has_columns:
-        raise CommandError(f"{table.name}: judgements need a file with columns, such as .tsv or .jsonl")
     texts = TextPairs(table.texts(arguments.candidate_column), read_references(arguments, table))
     systems = None if arguments.system_column is None else table.texts(arguments.system_column)
     human = {}

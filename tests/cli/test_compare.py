@@ -261,7 +261,7 @@ def test_a_missing_library_is_reported_before_the_scores(command, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["-c", "summaries.txt", "-r", "refs.txt"], "at least two systems"),
+        (["-c", "summaries.txt", "-r", "refs.txt"], "different files of at least two systems"),
         (["-c", "summaries.txt", "short.txt", "-r", "refs.txt"], "short.txt:1: "),
         (["-c", "summaries.txt", "openings.txt"], "no references: give -r FILE"),
         ([*FILES, "--names", "a", "b", "a"], "--names: give 3 different names"),

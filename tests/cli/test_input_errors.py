@@ -73,7 +73,7 @@ BAD_FILES = [
 BAD = [
     ({}, "-c no.txt -r no.txt", "no.txt: No such file or directory"),
     ({}, "-c . -r .", ".: Is a directory"),
-    ({}, "", "no texts: give -c FILE -r FILE, or --candidate-text TEXT --reference-text TEXT"),
+    ({}, "", "give either -c FILE -r FILE, or --candidate-text TEXT --reference-text TEXT"),
     ({"c.txt": b"", "r.txt": b""}, "-c c.txt -r r.txt", "c.txt:1: the file contains no texts"),
     ({"c.txt": GOOD}, "-c c.txt", "no references: give -r FILE, or --format if c.txt also contains them"),
     ({"c.txt": GOOD, "r.txt": b"one\n"}, "-c c.txt -r r.txt", "r.txt:1: the file ends here, but c.txt has 2 texts"),
@@ -112,9 +112,9 @@ BAD = [
     (
         {"c.txt": GOOD},
         "-c c.txt --reference-text a",
-        "give files (-c, -r) or texts (--candidate-text, --reference-text), not both",
+        "give either -c FILE -r FILE, or --candidate-text TEXT --reference-text TEXT",
     ),
-    ({}, "--candidate-text a", "--candidate-text and --reference-text need each other: give both"),
+    ({}, "--candidate-text a", "give either -c FILE -r FILE, or --candidate-text TEXT --reference-text TEXT"),
     ({"c.txt": GOOD}, "-c c.txt -r c.txt --idf no.txt", "no.txt: No such file or directory"),
     ({}, "-o no/scores.json", "argument --output: the folder {}/no does not exist"),
     ({}, "-o .", "argument --output: . is a folder"),

@@ -176,7 +176,7 @@ def test_table(command, folder):
         (["-c", "constant.jsonl"], "judgements 'human': all values of x are 3.0"),
         (["-c", "few.jsonl"], "judgements 'human': .* at least 5 texts, got 3"),
         (["-c", "judged.jsonl", *KINDS, "--system-column", "adequacy"], "1: 'adequacy' must be a string, got a number"),
-        (["-c", "hyps.txt", "-r", "refs0.txt"], "judgements need a file with columns"),
+        (["-c", "hyps.txt", "-r", "refs0.txt"], r"hyps\.txt:1: 'human' must be a finite number, got '"),
         (["--darr", "darr.jsonl", "-r", "refs0.txt", "--human-column", "a"], "remove -r, --human-column, --system-col"),
         (["--darr", "hyps.txt"], "--darr needs a file with columns"),
         (["--darr", "single.jsonl"], "at least two preferences, got 1"),
