@@ -195,17 +195,12 @@ def test_a_part_of_a_batch_keeps_no_memory_of_the_whole():
     assert torch.equal(entry.vectors, vectors.vectors[:, : len(entry.ids)])
 
 
-@pytest.mark.parametrize("user", ["metric", "function"])
-def test_a_budget_of_zero_and_the_function_neither_keep_nor_read(encoded, user):
+def test_the_function_neither_keeps_nor_reads(encoded):
     encoder = own_encoder()
-    together = [(flat(preds for preds, _ in BATCHES), flat(target for _, target in BATCHES))]
-    expected = everything(encoder, BATCHES if user == "metric" else together)
+    expected = everything(encoder, [(flat(preds for preds, _ in BATCHES), flat(target for _, target in BATCHES))])
     for _ in range(2):
         encoded.clear()
-        if user == "metric":
-            epoch(BERTScore(encoder, cache_bytes=0))
-        else:
-            per_pair(encoder, *BATCHES)
+        per_pair(encoder, *BATCHES)
         assert encoded == expected
         # What others keep is not read the second time.
         epoch(BERTScore(encoder))
