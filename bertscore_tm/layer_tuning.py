@@ -191,8 +191,8 @@ def correlation(x: Scores, y: Scores, how: Coefficient = "pearson", *, confidenc
             all of ``y`` are equal, or an argument is out of range.
 
     Example:
-        >>> found = correlation([0.1, 0.2, 0.3, 0.4, 0.5, 0.6], [1, 3, 2, 4, 6, 5], "spearman")
-        >>> round(found.value, 3), round(found.low, 3), round(found.high, 3)
+        >>> estimate = correlation([0.1, 0.2, 0.3, 0.4, 0.5, 0.6], [1, 3, 2, 4, 6, 5], "spearman")
+        >>> round(estimate.value, 3), round(estimate.low, 3), round(estimate.high, 3)
         (0.886, 0.066, 0.992)
     """
     require_choice("how", how, Coefficient)

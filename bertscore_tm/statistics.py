@@ -118,9 +118,9 @@ def compare_paired(
 
     Example:
         >>> a = torch.tensor([0.1, 0.4, 0.3, 0.5, 0.2, 0.6])
-        >>> found = compare_paired(a, a + 0.1)
-        >>> round(found.difference, 3), round(found.low, 3), round(found.high, 3), round(found.p_value, 4)
-        (0.1, 0.1, 0.1, 0.0312)
+        >>> comparison = compare_paired(a, a + 0.1)
+        >>> [round(number, 4) for number in vars(comparison).values()]
+        [0.1, 0.1, 0.1, 0.0312]
     """
     first, second = as_paired_values(a, b, ("a", "b"))
     differences = ((second - first) / TIE).round()
