@@ -74,8 +74,6 @@ def choose_format(
         return default
     target = Path(path)
     folder = target.resolve().parent
-    if target.is_dir():
-        raise CommandError(f"argument --{option}: {path} is a folder")
     if not folder.is_dir():
         raise CommandError(f"argument --{option}: the folder {folder} does not exist")
     if not os.access(target if is_special(target) else folder, os.W_OK):

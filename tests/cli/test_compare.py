@@ -2,6 +2,7 @@
 
 import json
 import re
+from functools import partial
 
 import bert_score as oracle_package
 import pytest
@@ -27,25 +28,15 @@ SYSTEMS = {
 }
 
 
-def write_texts(folder):
-    for name, texts in SYSTEMS.items():
-        write_lines(folder / f"{name}.txt", texts)
-    write_lines(folder / "refs.txt", REFERENCES)
-    write_lines(folder / "more.txt", REFERENCES[3:] + REFERENCES[:3])
-
-
 @pytest.fixture
 def command(tmp_path, minilm, monkeypatch, capsys):
     """Run the command in a folder with the texts; returns what it printed."""
-    write_texts(tmp_path)
+    for name, texts in SYSTEMS.items():
+        write_lines(tmp_path / f"{name}.txt", texts)
+    write_lines(tmp_path / "refs.txt", REFERENCES)
+    write_lines(tmp_path / "more.txt", REFERENCES[3:] + REFERENCES[:3])
     monkeypatch.chdir(tmp_path)
-
-    def run(*arguments, exit_code=0):
-        options = ("-m", minilm, "-l", LAYER, "--device", "cpu")
-        return run_here(capsys, "compare", *options, *arguments, exit_code=exit_code)
-
-    run.model = minilm
-    return run
+    return partial(run_here, capsys, "compare", "-m", minilm, "-l", LAYER, "--device", "cpu")
 
 
 @pytest.fixture(scope="module")
@@ -177,13 +168,13 @@ def test_rescaling_stretches_differences(command, tmp_path):
         assert after["p_value"] == pytest.approx(before["p_value"], abs=3e-4)
 
 
-def test_few_texts_have_no_p_value(command, tmp_path):
+def test_few_texts_have_no_p_value(command, minilm, tmp_path):
     for name in ("summaries", "openings"):
         write_lines(tmp_path / f"{name}.txt", SYSTEMS[name][:3])
     write_lines(tmp_path / "refs.txt", REFERENCES[:3])
     files = ["summaries.txt", "openings.txt", "-r", "refs.txt"]
     document = json.loads(command(*files, "--json").out)
-    scores = bert_score(SYSTEMS["openings"][:3], REFERENCES[:3], FrozenEncoder(command.model, num_layers=LAYER))
+    scores = bert_score(SYSTEMS["openings"][:3], REFERENCES[:3], FrozenEncoder(minilm, num_layers=LAYER))
     assert document["systems"][1]["f1"] == pytest.approx(scores["f1"].mean().item(), abs=2e-6)
     (difference,) = document["differences"]
     assert difference["low"] < difference["difference"] < difference["high"]

@@ -117,7 +117,7 @@ BAD = [
     ({}, "--candidate-text a", "give either -c FILE -r FILE, or --candidate-text TEXT --reference-text TEXT"),
     ({"c.txt": GOOD}, "-c c.txt -r c.txt --idf no.txt", "no.txt: No such file or directory"),
     ({}, "-o no/scores.json", "argument --output: the folder {}/no does not exist"),
-    ({}, "-o .", "argument --output: . is a folder"),
+    ({}, "-o .", "argument --output: . must end with .txt, .json, .tsv or .csv, which selects the format"),
     ({}, "--layer=3", "unknown: --layer=3: did you mean --num-layers? (see bertscore-tm score --help)"),
     ({}, "--score f1", "unknown: --score (see bertscore-tm score --help)"),
     ({}, "-c 'it rains' -r rain", "it rains: no such file; a text is given with --candidate-text and --reference-text"),

@@ -61,9 +61,7 @@ def command(tmp_path, monkeypatch, capsys):
     write_lines(tmp_path / "hyps.txt", CANDIDATES)
     write_lines(tmp_path / "refs.txt", REFERENCES)
     write_records(tmp_path / "samples.jsonl", [{"candidates": CANDIDATES[3 * i : 3 * i + 2 + i % 2]} for i in range(7)])
-    return lambda *arguments, exit_code=0: run_here(
-        capsys, *arguments, "-m", "model", "--device", "cpu", exit_code=exit_code
-    )
+    return lambda *words, **settings: run_here(capsys, *words, "-m", "model", "--device", "cpu", **settings)
 
 
 def watch(monkeypatch):

@@ -1,6 +1,7 @@
 """``bertscore-tm tune-layers``: the ranking of the library, from judgements in files of several kinds."""
 
 import json
+from functools import partial
 
 import numpy as np
 import pytest
@@ -46,11 +47,7 @@ def folder(tmp_path_factory):
 def command(folder, monkeypatch, capsys):
     """Run the command in the folder of the judgements; returns what it printed."""
     monkeypatch.chdir(folder)
-
-    def run(*arguments, exit_code=0):
-        return run_here(capsys, "tune-layers", "-m", "model", "--device", "cpu", *arguments, exit_code=exit_code)
-
-    return run
+    return partial(run_here, capsys, "tune-layers", "-m", "model", "--device", "cpu")
 
 
 @pytest.fixture(scope="module")
