@@ -242,7 +242,7 @@ class FrozenEncoder:
 
     def process_hash(self) -> int:
         """Return a number that is equal for encoders of one process that give the same vectors."""
-        return hash((self._key, self._forward_fn))
+        return hash(self._key)  # a function of the user needs a ready model, which has a number of its own
 
     @property
     def _key(self) -> Hashable:

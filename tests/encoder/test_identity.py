@@ -93,10 +93,10 @@ def require_separate(encoders: list[FrozenEncoder], agreeing: list[str], differi
     """Check that a collection of two metrics, which agree on its first batch, gives what each gives alone."""
     metrics = {str(number): BERTScore(encoder, component="f1") for number, encoder in enumerate(encoders)}
     collection = MetricCollection({name: metric.clone() for name, metric in metrics.items()})
-    for texts in (agreeing, differing):
-        collection.update(texts, PAIRS[1])
+    for preds, target in ((agreeing, agreeing), (differing, PAIRS[1])):
+        collection.update(preds, target)
         for metric in metrics.values():
-            metric.update(texts, PAIRS[1])
+            metric.update(preds, target)
     alone = {name: metric.compute() for name, metric in metrics.items()}
     assert abs(alone["0"] - alone["1"]) > 1e-3
     assert encoders[0].cache("cpu") is not encoders[1].cache("cpu")
