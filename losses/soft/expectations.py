@@ -17,7 +17,7 @@ from torch import Tensor
 from bertscore_tm.core.onednn import FrozenLinear, can_use_onednn, linear, transposed_matmul
 from bertscore_tm.core.reductions import Reduction
 from bertscore_tm.losses.soft.relaxation import softmax_relaxation
-from bertscore_tm.utilities.settings import require_at_least, require_choice
+from bertscore_tm.utilities.settings import require_at_least, require_choice, require_positive
 
 __all__ = ["expected_embedding", "linear_expected_embedding", "require_token_ids", "softmax_expectation"]
 
@@ -219,8 +219,7 @@ class _RunningSoftmax:
     """
 
     def __init__(self, like: Tensor, num_rows: int, temperature: float) -> None:
-        if not temperature > 0:
-            raise ValueError(f"temperature must be above 0, got {temperature}")
+        require_positive("temperature", temperature)
         self.temperature = temperature
         self.peak = like.new_full((num_rows, 1), torch.finfo(like.dtype).min)
         self.total = like.new_zeros(num_rows, 1)

@@ -239,6 +239,8 @@ def test_float64_is_never_cast_down(double):
         ({"chunk_size": 0}, ValueError, "chunk_size must be at least 1, got 0"),
         ({"reduction": "max"}, ValueError, "reduction='max' is not one of 'mean', 'sum', 'none'"),
         ({"excluded_ids": [3, 23]}, ValueError, "excluded_ids holds ids outside the vocabulary of 23"),
+        ({"excluded_ids": [-1]}, ValueError, "excluded_ids holds ids outside the vocabulary of 23"),
+        ({"linear_weight": torch.zeros(8)}, ValueError, "input and linear_weight must have shapes"),
         ({"input": torch.zeros(2, 3, 7)}, ValueError, r"input and linear_weight must have shapes .*\(2, 3, 7\)"),
         ({"input": torch.tensor(0.0)}, ValueError, "input and linear_weight must have shapes"),
         ({"linear_weight": torch.zeros(22, 8)}, ValueError, "table must have a row for each of the 22 tokens"),

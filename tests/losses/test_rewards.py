@@ -220,6 +220,7 @@ def test_copies_give_the_same_rewards(encoder, corpus, table, way):
         ([b"a"], ["c"], TypeError, r"completions\[0\] must be a text or a chat.* got b'a' \(bytes\): decode bytes"),
         (["a"], [b"c"], TypeError, r"references\[0\] must be a text, a chat.* got b'c' \(bytes\): decode bytes"),
         (["a"], [7], TypeError, r"references\[0\] must be a text, a chat, several of them or None, got 7"),
+        (["a"], [say("c")], TypeError, r"references\[0\] must be a text, a chat, several"),
         (["a", "b"], ["c", ["d", None]], TypeError, r"references\[1\]\[1\] must be a text or a chat"),
     ],
 )

@@ -178,6 +178,7 @@ def test_references_that_are_not_there(minilm, tokenizer, references, equal):
         ({"num_samples": 2.5}, "num_samples must be a whole number of at least 2, got 2.5"),
         ({"max_new_tokens": 0}, "max_new_tokens must be a whole number of at least 1, got 0"),
         ({"balance_every": 0.5}, "balance_every must be a whole number of at least 1, got 0.5"),
+        ({"temperature": 0.0}, "temperature must be above 0, got 0.0"),
         ({"weight": -1.0}, "weight must be above 0, got -1.0"),
         ({"alpha": 0.0}, "alpha must be above 0 and finite, got 0.0"),
     ],
