@@ -1,29 +1,29 @@
-"""Linear layers computed by oneDNN on a CPU, with frozen weights packed once.
+"""Linear layers of a frozen model on a CPU: the faster library for products, and activations computed in place.
 
-torch multiplies float32 matrices with the BLAS library that it was built with, which is slow on some CPUs, and repacks
-bfloat16 weights at every call. oneDNN, which torch bundles, is fast on all, and can keep a frozen weight packed.
+torch multiplies float32 matrices by MKL, which uses AVX512 on processors of Intel only, and repacks bfloat16 weights at
+every call. oneDNN, which torch bundles, uses AVX512 on all, and can keep a frozen weight packed. Without AVX512, MKL is
+faster everywhere. ``python -m examples.benchmarks backends`` compares both on a processor.
 
 The environment variable ``BERTSCORE_TM_ONEDNN`` is the switch: ``0`` uses torch's functions only, ``1`` uses oneDNN on
-every processor. By default, float32 is left to torch on processors of Intel, where MKL is as fast without packing.
-Scores change by float rounding only.
+every processor. By default, float32 is left to torch where torch has MKL and does not use AVX512. Scores change by
+float rounding only.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from functools import cache
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-__all__ = ["FrozenLinear", "PackedLinear", "can_use_onednn", "is_eager", "linear", "pack_linears", "transposed_matmul"]
+__all__ = ["FrozenLinear", "PackedLinear", "adapt_layers", "can_use_onednn", "is_eager", "linear", "transposed_matmul"]
 
 # oneDNN compiles a kernel for every number of rows, about half a megabyte, and keeps it. So matrices are cut into
-# pieces of at most this many rows, and of a multiple of the step, padded if necessary.
-_MAX_ROWS, _ROW_STEP = 512, 32
+# pieces of at most this many rows, and padded to one of few sizes: up to each limit, a multiple of its step.
+_MAX_ROWS = 2048
+_ROW_STEPS = {32: 8, 64: 16, 512: 32, _MAX_ROWS: 128}
 
 
 def is_eager() -> bool:
@@ -50,33 +50,26 @@ def _is_supported(weight: Tensor) -> bool:
     if not all(hasattr(operators, name) for name in ("_linear_pointwise", "_reorder_linear_weight")):
         return False
     if weight.dtype == torch.float32:
-        return switch == "1" or not _has_fast_blas()
+        # What torch uses, so that ATEN_CPU_CAPABILITY limits it too.
+        has_avx512 = torch.backends.cpu.get_cpu_capability() == "AVX512"
+        return switch == "1" or has_avx512 or not torch.backends.mkl.is_available()
     has_bfloat16 = weight.dtype == torch.bfloat16 and hasattr(operators, "_is_mkldnn_bf16_supported")
     return has_bfloat16 and bool(operators._is_mkldnn_bf16_supported())
-
-
-@cache
-def _has_fast_blas() -> bool:
-    """Check whether torch's BLAS library is MKL and the processor one of Intel, for which MKL is made."""
-    # Older versions of torch do not know the processor's name.
-    capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
-    mkl: Any = torch.backends.mkl
-    return bool(mkl.is_available()) and str(capabilities.get("cpu_name")).startswith("Intel")
 
 
 def linear(rows: Tensor, weight: Tensor, bias: Tensor | None = None, packed: Tensor | None = None) -> Tensor:
     r"""Return :math:`x W^\top + b`, without gradient, by oneDNN where possible, such as where W has a packed copy."""
     if packed is None and not can_use_onednn(rows, weight):
         return functional.linear(rows, weight, bias)
-    if 0 in rows.stride():
-        rows = rows.contiguous()
-    result, factor = rows.new_empty(len(rows), len(weight)), weight if packed is None else packed
-    for part, (piece,) in _split_rows(rows):
-        product: Tensor = torch.ops.mkldnn._linear_pointwise(piece, factor, bias, "none", [], "")
-        if len(piece) == len(rows):
-            return product  # not a view of it, as models may change it in place
-        result[part] = product[: part.stop - part.start]
-    return result
+    if len(rows) > _MAX_ROWS:
+        return torch.cat([linear(part, weight, bias, packed) for part in rows.split(_MAX_ROWS)])
+    padded = _pad_rows(rows)
+    if 0 in padded.stride():
+        padded = padded.contiguous()
+    factor = weight if packed is None else packed
+    product: Tensor = torch.ops.mkldnn._linear_pointwise(padded, factor, bias, "none", [], "")
+    # Not a view, since a model may change the output of a function with a gradient in place.
+    return product if padded is rows else product.resize_(len(rows), len(weight))
 
 
 def transposed_matmul(left: Tensor, right: Tensor) -> Tensor:
@@ -84,20 +77,16 @@ def transposed_matmul(left: Tensor, right: Tensor) -> Tensor:
     if not can_use_onednn(left, right):
         return left.t() @ right
     total = left.new_zeros(left.shape[1], right.shape[1])
-    for _, (left_rows, right_rows) in _split_rows(left, right):
-        total += linear(left_rows.t(), right_rows.t())
+    for left_rows, right_rows in zip(left.split(_MAX_ROWS), right.split(_MAX_ROWS), strict=True):
+        total += linear(_pad_rows(left_rows).t(), _pad_rows(right_rows).t())
     return total
 
 
-def _split_rows(*matrices: Tensor) -> Iterator[tuple[slice, list[Tensor]]]:
-    """Cut matrices into pieces of few different sizes; yield the place of each, and the pieces, padded by zeros."""
-    start, rows = 0, len(matrices[0])
-    while start < rows:
-        left = min(rows - start, _MAX_ROWS)
-        count = left // _ROW_STEP * _ROW_STEP or left
-        part, padding = slice(start, start + count), max(_ROW_STEP - count, 0)
-        yield part, [functional.pad(m[part], (0, 0, 0, padding)) if padding else m[part] for m in matrices]
-        start += count
+def _pad_rows(rows: Tensor) -> Tensor:
+    """Pad at most ``_MAX_ROWS`` rows by zeros to one of the sizes."""
+    step = next(step for limit, step in _ROW_STEPS.items() if len(rows) <= limit)
+    padding = -len(rows) % step
+    return functional.pad(rows, (0, 0, 0, padding)) if padding else rows
 
 
 class FrozenLinear(torch.autograd.Function):
@@ -143,8 +132,21 @@ class PackedLinear(nn.Linear):
         return {name: value for name, value in self.__dict__.items() if name != "_packed"}
 
 
-def pack_linears(model: nn.Module) -> None:
-    """Turn the linear layers of a frozen model on the CPU, which nothing else uses, into packed ones, in place."""
+def adapt_layers(model: nn.Module) -> None:
+    """Let the layers of a frozen model, which nothing else uses, compute faster on a CPU, in place.
+
+    Linear layers become packed ones; GELU replaces the output of the layer before it, without the gradient, and so
+    spares a tensor of four times the model's width.
+    """
     for module in model.modules():
         if type(module) is nn.Linear and _is_supported(module.weight):
             cast(Any, module).__class__ = PackedLinear
+        elif getattr(module, "act", None) is functional.gelu:  # GELUActivation of transformers
+            cast(Any, module).act = _gelu
+
+
+def _gelu(states: Tensor) -> Tensor:
+    """Return GELU, in place of the input on a CPU where no gradient needs it."""
+    if states.device.type != "cpu" or not is_eager() or (torch.is_grad_enabled() and states.requires_grad):
+        return functional.gelu(states)
+    return cast(Tensor, torch.ops.aten.gelu_(states))

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PretrainedConfig
 
-from bertscore_tm.core.onednn import pack_linears
+from bertscore_tm.core.onednn import adapt_layers
 from bertscore_tm.encoder.families import Batching, Family
 from bertscore_tm.encoder.forward_pass import ForwardFunction, ForwardPass, draw_texts, register_attention
 from bertscore_tm.encoder.identity import ModelSource, hash_files, hash_model
@@ -98,7 +98,7 @@ class Backbone:
                 _move(model, device, dtype)
                 model.requires_grad_(False)
                 nn.Module.eval(model)
-                pack_linears(model)
+                adapt_layers(model)
                 with quiet_transformers():
                     return self._try_batching(model, device, dtype)
 
