@@ -51,8 +51,8 @@ def _is_supported(weight: Tensor) -> bool:
         return False
     if weight.dtype == torch.float32:
         # What torch uses, so that ATEN_CPU_CAPABILITY limits it too.
-        has_avx512 = torch.backends.cpu.get_cpu_capability() == "AVX512"
-        return switch == "1" or has_avx512 or not torch.backends.mkl.is_available()
+        mkl: Any = torch.backends.mkl
+        return switch == "1" or torch.backends.cpu.get_cpu_capability() == "AVX512" or not mkl.is_available()
     has_bfloat16 = weight.dtype == torch.bfloat16 and hasattr(operators, "_is_mkldnn_bf16_supported")
     return has_bfloat16 and bool(operators._is_mkldnn_bf16_supported())
 
@@ -62,7 +62,7 @@ def linear(rows: Tensor, weight: Tensor, bias: Tensor | None = None, packed: Ten
     if packed is None and not can_use_onednn(rows, weight):
         return functional.linear(rows, weight, bias)
     if len(rows) > _MAX_ROWS:
-        return torch.cat([linear(part, weight, bias, packed) for part in rows.split(_MAX_ROWS)])
+        return torch.cat([linear(part, weight, bias, packed) for part in torch.split(rows, _MAX_ROWS)])
     padded = _pad_rows(rows)
     if 0 in padded.stride():
         padded = padded.contiguous()
@@ -77,7 +77,7 @@ def transposed_matmul(left: Tensor, right: Tensor) -> Tensor:
     if not can_use_onednn(left, right):
         return left.t() @ right
     total = left.new_zeros(left.shape[1], right.shape[1])
-    for left_rows, right_rows in zip(left.split(_MAX_ROWS), right.split(_MAX_ROWS), strict=True):
+    for left_rows, right_rows in zip(torch.split(left, _MAX_ROWS), torch.split(right, _MAX_ROWS), strict=True):
         total += linear(_pad_rows(left_rows).t(), _pad_rows(right_rows).t())
     return total
 

@@ -120,7 +120,6 @@ _T5 = Family(
     layers=("block",),
     final_modules=("final_layer_norm",),
     absolute_positions=None,
-    batching="padded",
 )
 _LLAMA = Family(layers=("layers",), final_modules=("norm",))
 
@@ -133,8 +132,8 @@ FAMILIES: dict[str, Family] = {
     "blenderbot-small": _BART,
     "camembert": Family(positions_after_padding=True),
     "convbert": Family(batching="equal"),
-    "deberta": Family(batching="padded"),
-    "deberta-v2": Family(batching="padded"),
+    "deberta": Family(),
+    "deberta-v2": Family(),
     "distilbert": Family(layers=("transformer.layer",)),
     "electra": Family(),
     "gemma": _LLAMA,
@@ -147,7 +146,7 @@ FAMILIES: dict[str, Family] = {
     "megatron-bert": Family(final_modules=("encoder.ln",), batching="padded"),
     "mistral": _LLAMA,
     "modernbert": replace(_LLAMA, final_modules=("final_norm",)),
-    "mpnet": Family(positions_after_padding=True, padding_id=1, batching="padded"),
+    "mpnet": Family(positions_after_padding=True, padding_id=1),
     "mt5": _T5,
     "olmo2": _LLAMA,
     "opt": Family(layers=("decoder.layers",), final_modules=("decoder.final_layer_norm",), prefix_space=True),
@@ -159,7 +158,7 @@ FAMILIES: dict[str, Family] = {
     "roberta": _ROBERTA,
     "squeezebert": Family(layers=("encoder.layers",), always_pools=True, batching="padded"),
     "t5": _T5,
-    "umt5": _T5,
+    "umt5": replace(_T5, batching="padded"),
     "xlm": Family(layers=("attentions", "layer_norm1", "ffns", "layer_norm2"), counter="n_layers", batching="padded"),
     "xlm-roberta": Family(positions_after_padding=True),
     "xlm-roberta-xl": Family(positions_after_padding=True, final_modules=("encoder.LayerNorm",)),

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
 from inspect import Parameter, signature
@@ -26,6 +25,16 @@ from bertscore_tm.core.memory import is_out_of_memory
 from bertscore_tm.core.onednn import is_eager
 from bertscore_tm.core.token_vectors import unit_vectors
 from bertscore_tm.encoder.families import Batching, Family
+from bertscore_tm.encoder.packed_rows import (
+    attend_within_texts,
+    current_row,
+    dot_product,
+    lengths_of,
+    pad,
+    real_positions,
+    row,
+)
+from bertscore_tm.encoder.relative_attention import adapt_relative_attention
 
 __all__ = [
     "ForwardFunction",
@@ -42,8 +51,6 @@ ForwardFunction = Callable[[nn.Module, dict[str, Tensor]], Tensor]
 _OPTIONS = ("attention_mask", "position_ids", "output_hidden_states", "return_dict")
 # Name under which transformers finds our attention.
 _NAME = "bertscore_tm_packed"
-# Texts of so many tokens do not fill the blocks of torch's kernel.
-_SHORT = 128
 # Distance between unit vectors that rounding explains: 1e-6 in float32, 0.01 in bfloat16 (MiniLM).
 _TOLERANCE = 1e-5
 _TOLERANCE_IN_EPS = 8
@@ -125,17 +132,17 @@ class ForwardPass:
             for part, (length, count) in zip(torch.split(inputs, sizes), groups, strict=True):
                 parts.append(self(part.reshape(count, length, *part.shape[1:])).flatten(1, 2))
             return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
-        real = _real_positions(lengths)
+        real = real_positions(lengths)
         if batching == "packed":
             positions = torch.arange(lengths[0], device="cpu") + self.family.first_position(self.config)
             positions = positions.expand_as(real)[real][None].to(device)  # (1, tokens)
-            token = _row.set(groups)
+            token = row.set(groups)
             try:
                 return self(inputs[None], position_ids=positions)[:, 0]
             finally:
-                _row.reset(token)
+                row.reset(token)
         places = real.flatten().nonzero().squeeze(1).to(device)  # (tokens,)
-        padded = _pad(inputs, places, real.shape, int(getattr(self.config, "pad_token_id", None) or 0))
+        padded = pad(inputs, places, real.shape, int(getattr(self.config, "pad_token_id", None) or 0))
         return self(padded, real.to(device)).flatten(1, 2).index_select(1, places)
 
     def __call__(self, inputs: Tensor, mask: Tensor | None = None, position_ids: Tensor | None = None) -> Tensor:
@@ -201,7 +208,7 @@ class ForwardPass:
         lengths = [len(text) for text in texts]
         alone = torch.cat([self(text[None])[:, 0] for text in texts], 1)  # (layers, tokens, width)
         for batching in candidates:
-            if batching == "packed" and not _switch_attention(self.model, packed=True):
+            if batching == "packed" and not self._prepare_packing():
                 continue
             try:
                 if are_same_vectors(alone, self.run_texts(torch.cat(list(texts)), lengths, batching), dtype):
@@ -214,16 +221,10 @@ class ForwardPass:
             _switch_attention(self.model, packed=False)
         return None
 
-
-def _real_positions(lengths: Sequence[int]) -> Tensor:
-    """Return which positions of padded texts, longest first, hold a token, shape (texts, longest), on the CPU."""
-    return torch.arange(lengths[0], device="cpu") < torch.tensor(lengths, dtype=torch.long, device="cpu")[:, None]
-
-
-def _pad(packed: Tensor, places: Tensor, shape: Sequence[int], value: int = 0) -> Tensor:
-    """Put tokens, shape (tokens, ...), at their places in a padded batch of a shape (texts, longest)."""
-    padded = packed.new_full((math.prod(shape), *packed.shape[1:]), value).index_copy(0, places, packed)
-    return padded.view(*shape, *packed.shape[1:])
+    def _prepare_packing(self) -> bool:
+        """Let the model attend within packed texts, if it may be able to."""
+        adapted = adapt_relative_attention(self.model)
+        return _switch_attention(self.model, packed=True) or adapted
 
 
 def draw_texts(
@@ -258,10 +259,6 @@ def _switch_attention(model: nn.Module, *, packed: bool) -> bool:
     return bool(switched)
 
 
-# Lengths of the texts in a packed row, longest first: each length with the number of texts.
-_row: ContextVar[list[tuple[int, int]] | None] = ContextVar("row", default=None)
-
-
 @dataclass(frozen=True)
 class _Pattern:
     """What a token of a packed text attends to: the whole text, what precedes it, or what a mask says.
@@ -287,10 +284,10 @@ def _make_pattern(**arguments: Any) -> Any:
     """Return the attention mask of transformers, or the pattern of the texts in a packed row."""
     from transformers.masking_utils import sdpa_mask
 
-    row = None if torch.compiler.is_compiling() else _row.get()
-    if row is None:
+    groups = current_row()
+    if groups is None:
         return sdpa_mask(**arguments)
-    steps, zero = torch.arange(row[0][0], device="cpu"), torch.zeros((), dtype=torch.long, device="cpu")
+    steps, zero = torch.arange(groups[0][0], device="cpu"), torch.zeros((), dtype=torch.long, device="cpu")
     # By the rule of the model alone: the row has no padding.
     allowed = arguments["mask_function"](zero, zero, steps[:, None], steps[None, :])
     allowed = allowed.expand(len(steps), len(steps))
@@ -307,8 +304,8 @@ def _attend(
     """Attend within each text of a packed row; as torch's attention does outside such rows."""
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-    row = None if torch.compiler.is_compiling() else _row.get()
-    if row is None:
+    groups = current_row()
+    if groups is None:
         attended: tuple[Tensor, None] = sdpa_attention_forward(module, query, key, value, attention_mask, **options)
         return attended
     has_extras = any(options.get(name) is not None for name in ("position_bias", "softcap", "s_aux"))
@@ -316,46 +313,24 @@ def _attend(
         raise NotImplementedError(f"{type(module).__name__} cannot attend within packed texts")
     states = [state[0].transpose(0, 1) for state in (query, key, value)]  # (tokens, heads, size) each
     scale = options.get("scaling")
-    if query.device.type == "cpu":
-        attend = _attend_by_length
-    elif query.device.type == "cuda" and query.dtype in (torch.bfloat16, torch.float16) and attention_mask.mask is None:
-        attend = _attend_by_kernel
-    else:
-        attend = _attend_padded
-    return attend(states, row, attention_mask, scale)[None], None
+    is_half = query.device.type == "cuda" and query.dtype in (torch.bfloat16, torch.float16)
+    attend = _attend_by_kernel if is_half and attention_mask.mask is None else _attend_by_pattern
+    return attend(states, groups, attention_mask, scale)[None], None
 
 
-def _attend_by_length(
+def _attend_by_pattern(
     states: Sequence[Tensor], groups: Sequence[tuple[int, int]], pattern: _Pattern, scale: float | None
 ) -> Tensor:
-    """Attend in one step per length, which needs no padding."""
-    parts = []
-    sizes = [length * count for length, count in groups]
-    for (length, count), *parts_of_states in zip(groups, *(torch.split(x, sizes) for x in states), strict=True):
-        # (texts, heads, length, size) each
-        batch = [part.reshape(count, length, *part.shape[1:]).transpose(1, 2) for part in parts_of_states]
-        mask = None if pattern.mask is None else pattern.mask[:length, :length]
-        parts.append(_dot_product(batch, mask, pattern.is_causal, scale).transpose(1, 2).flatten(0, 1))
-    return torch.cat(parts)
+    def attend(batch: Sequence[Tensor], mask: Tensor | None) -> Tensor:
+        length = batch[0].shape[2]
+        allowed = None if pattern.mask is None else pattern.mask[:length, :length]
+        if mask is None:
+            return dot_product(batch, allowed, is_causal=pattern.is_causal, scale=scale)
+        if pattern.is_causal:
+            allowed = torch.ones(length, length, dtype=torch.bool, device=mask.device).tril()
+        return dot_product(batch, mask if allowed is None else mask & allowed, scale=scale)
 
-
-def _attend_padded(
-    states: Sequence[Tensor], groups: Sequence[tuple[int, int]], pattern: _Pattern, scale: float | None
-) -> Tensor:
-    """Attend in one step, with padding inside of attention alone, for devices on which many small steps are slow."""
-    device = states[0].device
-    real = _real_positions(_lengths(groups))
-    places = real.flatten().nonzero().squeeze(1).to(device)  # (tokens,)
-    mask = real[:, None, None, :].to(device)  # (texts, 1, 1, longest)
-    if pattern.mask is not None:
-        mask = mask & pattern.mask
-    elif pattern.is_causal:
-        mask = mask & torch.ones(real.shape[1], real.shape[1], dtype=torch.bool, device=device).tril()
-    # Padding attends to all, as a softmax over nothing is NaN.
-    mask = mask | ~real[:, None, :, None].to(device)  # (texts, 1, longest, longest)
-    batch = [_pad(state, places, real.shape).transpose(1, 2) for state in states]  # (texts, heads, longest, size) each
-    attended = _dot_product(batch, mask, False, scale)
-    return attended.transpose(1, 2).flatten(0, 1).index_select(0, places)
+    return attend_within_texts(states, groups, attend)
 
 
 def _attend_by_kernel(
@@ -364,7 +339,7 @@ def _attend_by_kernel(
     """Attend by torch's kernel for texts of different lengths."""
     from torch.nn.attention.varlen import varlen_attn
 
-    ends = torch.tensor([0, *_lengths(groups)], dtype=torch.int32, device="cpu").cumsum(0, dtype=torch.int32)
+    ends = torch.tensor([0, *lengths_of(groups)], dtype=torch.int32, device="cpu").cumsum(0, dtype=torch.int32)
     ends = ends.to(states[0].device)
     longest = groups[0][0]
     query, key, value = (state.contiguous() for state in states)
@@ -374,25 +349,6 @@ def _attend_by_kernel(
         query, key, value, ends, ends, longest, longest, scale=scale, window_size=window, enable_gqa=grouped
     )
     return cast(Tensor, attended)
-
-
-def _lengths(groups: Sequence[tuple[int, int]]) -> list[int]:
-    return [length for length, count in groups for _ in range(count)]
-
-
-def _dot_product(batch: Sequence[Tensor], mask: Tensor | None, is_causal: bool, scale: float | None) -> Tensor:
-    query, key, value = batch
-    grouped = query.shape[1] != key.shape[1]
-    sees_all = not (grouped or is_causal) and mask is None
-    is_short = query.device.type == "cpu" and query.shape[2] <= _SHORT
-    # Plain products are 1.3 to 2 times faster for these, except for the gradient in float32.
-    if sees_all and is_short and (query.dtype == torch.bfloat16 or not query.requires_grad):
-        query, key, wide = (state.to(torch.promote_types(state.dtype, torch.float32)) for state in batch)
-        scores = (query * (query.shape[-1] ** -0.5 if scale is None else scale)) @ key.transpose(-1, -2)
-        return (scores.softmax(-1) @ wide).to(value.dtype)
-    return nn.functional.scaled_dot_product_attention(
-        query, key, value, attn_mask=mask, is_causal=is_causal, scale=scale, enable_gqa=grouped
-    )
 
 
 @contextmanager

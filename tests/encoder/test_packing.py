@@ -21,7 +21,7 @@ from transformers import (
 )
 
 from bertscore_tm import FrozenEncoder, bert_score
-from bertscore_tm.encoder import forward_pass
+from bertscore_tm.encoder import forward_pass, packed_rows
 from bertscore_tm.encoder.soft_tokens import embedding_table, encode_soft
 from tests.support.models import randomised, tiny_config, tiny_encoder, tiny_model, tiny_tokenizer
 from tests.support.rounding import rounding
@@ -34,11 +34,68 @@ LAYER = 2
 # The tiny models' width, which all their sums have, and the limit for unit vectors.
 WIDTH = 32
 ROUNDING = rounding(torch.float32, WIDTH)
+RELATIVE = ["deberta", "deberta-v2", "mpnet", "t5"]
 
 
 def texts(count=9):
     """Real texts; together longer than the 64 positions of the tiny models."""
     return [" ".join(text.split()[: 3 + 2 * i]) for i, text in enumerate(real_pairs(count)[0])]
+
+
+def batching(encoder):
+    return encoder._backbone.loaded(CPU).batching
+
+
+def padded(encoder, monkeypatch):
+    """The same encoder, which pads."""
+    monkeypatch.setattr(encoder._backbone.loaded(CPU), "batching", "padded")
+    return encoder
+
+
+@pytest.mark.parametrize("family", RELATIVE)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_relative_positions_within_texts_padded_inside_of_attention(family, dtype, monkeypatch):
+    """As on an accelerator."""
+    encoder = FrozenEncoder(*tiny_model(family), num_layers=LAYER, dtype=dtype)
+    expected = encoder.encode(texts()).vectors
+    monkeypatch.setattr(packed_rows, "attend_by_length", packed_rows.attend_padded)
+    assert batching(encoder) == "packed"
+    limit = max(ROUNDING, 8 * torch.finfo(getattr(torch, dtype)).eps if dtype == "bfloat16" else 0)
+    torch.testing.assert_close(encoder.encode(texts()).vectors, expected, atol=limit, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("family", "options"),
+    [
+        ("deberta", {"pos_att_type": ["c2p"]}),
+        ("deberta", {"pos_att_type": ["p2c"], "max_relative_positions": 9, "position_biased_input": True}),
+        ("deberta", {"relative_attention": False, "position_biased_input": True}),
+        ("deberta-v2", {"share_att_key": False, "position_buckets": -1, "max_relative_positions": 9}),
+        ("deberta-v2", {"share_att_key": False, "pos_att_type": ["p2c"]}),
+        ("deberta-v2", {"pos_att_type": ["c2p"], "position_buckets": 4}),
+    ],
+)
+def test_kinds_of_relative_positions(family, options, monkeypatch):
+    model, tokenizer = tiny_model(family)
+    config = copy.deepcopy(model.config)
+    config.update(options)
+    encoder = FrozenEncoder(randomised(type(model)(config)), tokenizer, num_layers=LAYER)
+    assert batching(encoder) == "packed"
+    together = encoder.encode(texts()).vectors
+    torch.testing.assert_close(together, padded(encoder, monkeypatch).encode(texts()).vectors, atol=ROUNDING, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("family", "option"), [("deberta-v2", {"conv_kernel_size": 3}), ("deberta", {"talking_head": True})]
+)
+def test_layers_across_tokens_are_padded(family, option):
+    model, tokenizer = tiny_model(family)
+    config = copy.deepcopy(model.config)
+    config.update(option)
+    encoder = FrozenEncoder(randomised(type(model)(config)), tokenizer, num_layers=LAYER)
+    assert batching(encoder) == "padded"
+    alone = torch.cat([encoder.encode([text]).vectors for text in texts()], 1)
+    torch.testing.assert_close(encoder.encode(texts()).vectors, alone, atol=ROUNDING, rtol=0)
 
 
 def soft_inputs(encoder, dtype):
@@ -48,7 +105,7 @@ def soft_inputs(encoder, dtype):
     return table[pad_sequence(rows, batch_first=True)].detach().requires_grad_(), mask
 
 
-@pytest.mark.parametrize("family", ["bert", "modernbert", "gpt2", "qwen3"])
+@pytest.mark.parametrize("family", ["bert", "modernbert", "gpt2", "qwen3", *RELATIVE])
 def test_soft_tokens_and_their_gradient_equal_padded_ones(family, monkeypatch):
     encoder = tiny_encoder(family, num_layers=LAYER)
     vectors, gradients = {}, {}
@@ -120,7 +177,7 @@ def test_attention_within_texts_equals_attention_of_each_text(pattern, key_heads
         key, value = (part.repeat_interleave(4 // key_heads, 0) for part in (key, value))
         allowed = None if mask is None else mask[: query.shape[1], : query.shape[1]]
         expected.append(scaled_dot_product_attention(query, key, value, attn_mask=allowed, scale=0.3).transpose(0, 1))
-    forms = [forward_pass._attend_by_length, forward_pass._attend_padded]
+    forms = [forward_pass._attend_by_pattern, forward_pass._attend_by_pattern]
     # Older versions of torch lack it.
     if pattern != "window" and find_spec("torch.nn.attention.varlen") is not None:
         kernels = import_module("torch.nn.attention.varlen")
@@ -129,11 +186,13 @@ def test_attention_within_texts_equals_attention_of_each_text(pattern, key_heads
         monkeypatch.setattr(kernels, "varlen_attn", reference_kernel)
         forms.append(forward_pass._attend_by_kernel)
     # Texts of up to six tokens attend by plain products.
-    monkeypatch.setattr(forward_pass, "_SHORT", 6)
+    monkeypatch.setattr(packed_rows, "_SHORT", 6)
     limit = rounding(torch.float32, states[0].shape[-1])
-    for attend in forms:
+    for attend, in_steps in zip(forms, (packed_rows.attend_by_length, packed_rows.attend_padded, None), strict=False):
+        monkeypatch.setattr(forward_pass, "attend_within_texts", in_steps)
         attended = attend(states, [(7, 1), (5, 2), (1, 1)], made, 0.3)
         torch.testing.assert_close(attended, torch.cat(expected), atol=limit, rtol=0)
+    monkeypatch.setattr(forward_pass, "attend_within_texts", packed_rows.attend_by_length)
     for dtype in (torch.float64, torch.bfloat16):
         attended = forms[0]([state.to(dtype).requires_grad_() for state in states], [(7, 1), (5, 2), (1, 1)], made, 0.3)
         assert attended.dtype == dtype

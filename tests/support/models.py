@@ -205,7 +205,7 @@ _SIZES: dict[str, dict[str, Any]] = {
     "deberta": _BERT | {"relative_attention": True, "pos_att_type": ["c2p", "p2c"], "position_biased_input": False},
     "deberta-v2": _BERT
     | {"relative_attention": True, "pos_att_type": ["c2p", "p2c"], "position_biased_input": False}
-    | {"position_buckets": 8, "share_att_key": True, "norm_rel_ebd": "layer_norm", "conv_kernel_size": 3},
+    | {"position_buckets": 8, "share_att_key": True, "norm_rel_ebd": "layer_norm"},
     "distilbert": {"dim": 32, "n_heads": 4, "hidden_dim": 48, "max_position_embeddings": 70},
     "electra": _BERT | {"embedding_size": 16},
     "gemma": _LLAMA,

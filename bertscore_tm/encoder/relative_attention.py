@@ -1,0 +1,156 @@
+"""Attention with relative positions within the texts of a packed row: DeBERTa, DeBERTa-v2 and v3, MPNet and T5.
+
+Their attention does not go through the interface of transformers, or needs positions of all pairs of tokens in a row.
+DeBERTa adds products with the vectors of relative positions (He et al., 2021, https://arxiv.org/abs/2006.03654), MPNet
+and T5 add a bias, which is made once for the longest text: its corner is that of a shorter one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from inspect import signature
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from bertscore_tm.encoder.packed_rows import attend_within_texts, current_row, dot_product
+
+__all__ = ["adapt_relative_attention"]
+
+
+def adapt_relative_attention(model: nn.Module) -> bool:
+    """Let a model with relative positions attend within packed texts, in place; return whether it is one."""
+    adapted = False
+    for module in model.modules():
+        name = type(module).__name__
+        for method in ("get_attention_mask", "get_rel_pos", "compute_position_bias"):
+            if name in _ENCODERS and hasattr(module, method):
+                setattr(module, method, partial(_ENCODERS[name], getattr(module, method)))
+        if name in _ATTENTIONS and not getattr(module, "talking_head", False):
+            adapted = True
+            cast(Any, module).forward = partial(_attend_in_row, module, module.forward, _ATTENTIONS[name])
+    return adapted
+
+
+def _attend_in_row(
+    module: nn.Module,
+    forward: Callable[..., Any],
+    attend: Callable[..., tuple[Any, ...]],
+    hidden_states: Tensor,
+    *arguments: Any,
+    **options: Any,
+) -> Any:
+    if current_row() is None:
+        return forward(hidden_states, *arguments, **options)
+    # The places of arguments differ between versions of transformers.
+    named = signature(forward).bind(hidden_states, *arguments, **options).arguments
+    return attend(module, hidden_states[0], named.get("position_bias", named.get("rel_embeddings")))
+
+
+def _skip_pairs(method: Callable[..., Any], states: Tensor, *arguments: Any) -> Any:
+    """Return nothing for all pairs of tokens in a row, which attention within texts does not need."""
+    return states if current_row() else method(states, *arguments)
+
+
+def _bias_of_longest(method: Callable[..., Tensor], states: Tensor, *arguments: Any) -> Tensor:
+    groups = current_row()
+    return method(states if groups is None else states[:, : groups[0][0]], *arguments)
+
+
+def _split_heads(states: Tensor, heads: int) -> Tensor:
+    return states.view(*states.shape[:-1], heads, -1)  # (..., heads, size)
+
+
+def _attend_with_bias(states: Sequence[Tensor], bias: Tensor, scale: float | None) -> Tensor:
+    def attend(batch: Sequence[Tensor], mask: Tensor | None) -> Tensor:
+        length = batch[0].shape[2]
+        corner = bias[:, :, :length, :length]  # (1, heads, length, length)
+        return dot_product(batch, corner if mask is None else corner.masked_fill(~mask, -math.inf), scale=scale)
+
+    return attend_within_texts(states, current_row() or [], attend).flatten(1)  # (tokens, width)
+
+
+def _mpnet(module: Any, hidden: Tensor, position_bias: Tensor) -> tuple[Tensor]:
+    states = [_split_heads(project(hidden), module.num_attention_heads) for project in (module.q, module.k, module.v)]
+    return (module.o(_attend_with_bias(states, position_bias, None))[None],)
+
+
+def _t5(module: Any, hidden: Tensor, position_bias: Tensor | None) -> tuple[Tensor, Tensor, None]:
+    if position_bias is None:
+        longest = (current_row() or [])[0][0]
+        position_bias = module.compute_bias(longest, longest, device=hidden.device)
+    states = [_split_heads(project(hidden), module.n_heads) for project in (module.q, module.k, module.v)]
+    return module.o(_attend_with_bias(states, position_bias, 1.0))[None], position_bias, None
+
+
+def _deberta(module: Any, hidden: Tensor, rel_embeddings: Tensor | None) -> tuple[Tensor, None]:
+    heads, span = module.num_attention_heads, getattr(module, "max_relative_positions", 0)
+    kinds: list[str] = module.pos_att_type if module.relative_attention else []
+    if hasattr(module, "in_proj"):  # the first version
+        query, key, value = _split_heads(module.in_proj(hidden), heads).chunk(3, -1)
+        query, value = (
+            states + _split_heads(bias, heads) for states, bias in ((query, module.q_bias), (value, module.v_bias))
+        )
+        projections = {"c2p": "pos_proj", "p2c": "pos_q_proj"}
+    else:
+        query, key, value = (
+            _split_heads(project(hidden), heads) for project in (module.query_proj, module.key_proj, module.value_proj)
+        )
+        names = ("key_proj", "query_proj") if module.share_att_key else ("pos_key_proj", "pos_query_proj")
+        projections = dict(zip(("c2p", "p2c"), names, strict=True))
+    scale = math.sqrt(query.shape[-1] * (1 + len(module.pos_att_type)))
+    longest = (current_row() or [])[0][0]
+    positions: dict[str, Tensor] = {}
+    if kinds and rel_embeddings is not None:
+        distances = torch.arange(1 - longest, longest, device=hidden.device)  # of a key's position from a query's
+        if getattr(module, "position_buckets", 0) > 0:
+            from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_position
+
+            distances = make_log_bucket_position(distances, module.position_buckets, span).long()
+            span = module.position_buckets
+        table = rel_embeddings[(distances + span).clamp(0, 2 * span - 1)]  # (distances, width)
+        for kind in kinds:
+            projected = _split_heads(getattr(module, projections[kind])(table), heads)
+            positions[kind] = projected.permute(1, 2, 0)  # (heads, size, distances)
+
+    def attend(batch: Sequence[Tensor], mask: Tensor | None) -> Tensor:
+        queries, keys, values = batch
+        length = queries.shape[2]
+        used = slice(longest - length, longest + length - 1)
+        scores = queries @ keys.mT  # (texts, heads, length, length)
+        if "c2p" in positions:
+            scores = scores + _by_pairs(queries @ positions["c2p"].flip(-1)[..., used], length)
+        if "p2c" in positions:
+            scores = scores + _by_pairs(keys @ positions["p2c"][..., used], length).mT / scale
+        scores = scores if mask is None else scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
+        return scores.softmax(-1) @ values
+
+    return attend_within_texts([query / scale, key, value], current_row() or [], attend).flatten(1)[None], None
+
+
+def _by_pairs(products: Tensor, length: int) -> Tensor:
+    """Return products with all distances, shape (..., length, distances), as a view: those of each pair of tokens.
+
+    Row i of the result begins at column ``length - 1 - i``.
+    """
+    products = products.contiguous()
+    strides = [*products.stride()[:-2], products.stride(-2) - 1, 1]
+    return products.as_strided(
+        [*products.shape[:-1], length], strides, products.storage_offset() + length - 1
+    )  # (..., length, length)
+
+
+_ATTENTIONS = {
+    "DisentangledSelfAttention": _deberta,
+    "MPNetSelfAttention": _mpnet,
+    "MT5Attention": _t5,
+    "T5Attention": _t5,
+}
+_ENCODERS: dict[str, Callable[..., Any]] = {
+    "DebertaEncoder": _skip_pairs,
+    "DebertaV2Encoder": _skip_pairs,
+    "MPNetEncoder": _bias_of_longest,
+}
