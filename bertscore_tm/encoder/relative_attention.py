@@ -111,10 +111,12 @@ def _deberta(module: Any, hidden: Tensor, rel_embeddings: Tensor | None) -> tupl
 
             distances = make_log_bucket_position(distances, module.position_buckets, span).long()
             span = module.position_buckets
-        table = rel_embeddings[(distances + span).clamp(0, 2 * span - 1)]  # (distances, width)
+        rows = (distances + span).clamp(0, 2 * span - 1)
         for kind in kinds:
-            projected = _split_heads(getattr(module, projections[kind])(table), heads)
-            positions[kind] = projected.permute(1, 2, 0)  # (heads, size, distances)
+            # Row i of the products with keys' positions begins at the distance of the last token.
+            table = rel_embeddings[rows.flip(0) if kind == "c2p" else rows]  # (distances, width)
+            projected = _split_heads(getattr(module, projections[kind])(table), heads) / (1 if kind == "c2p" else scale)
+            positions[kind] = projected.permute(1, 2, 0).contiguous()  # (heads, size, distances)
 
     def attend(batch: Sequence[Tensor], mask: Tensor | None) -> Tensor:
         queries, keys, values = batch
@@ -122,9 +124,9 @@ def _deberta(module: Any, hidden: Tensor, rel_embeddings: Tensor | None) -> tupl
         used = slice(longest - length, longest + length - 1)
         scores = queries @ keys.mT  # (texts, heads, length, length)
         if "c2p" in positions:
-            scores = scores + _by_pairs(queries @ positions["c2p"].flip(-1)[..., used], length)
+            scores += _by_pairs(queries @ positions["c2p"][..., used], length)
         if "p2c" in positions:
-            scores = scores + _by_pairs(keys @ positions["p2c"][..., used], length).mT / scale
+            scores += _by_pairs(keys @ positions["p2c"][..., used], length).mT
         scores = scores if mask is None else scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
         return scores.softmax(-1) @ values
 
