@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from bertscore_tm.core.memory import numbers_per_step
-from bertscore_tm.core.token_vectors import TokenVectors, cosine_similarities, token_batches
+from bertscore_tm.core.token_vectors import TokenVectors, cosine_similarities, positions_of, token_batches
 
 __all__ = [
     "TOKENWISE_MATCHINGS",
@@ -190,6 +190,24 @@ def match_pairs(vectors: TokenVectors, candidates: Tensor, references: Tensor) -
         >>> matched.candidate.best.T, matched.reference.best.T
         (tensor([[0.0000, 0.8000]]), tensor([[0.8000]]))
     """
+    first, second = torch.minimum(candidates, references), torch.maximum(candidates, references)
+    codes, numbers = (first * len(vectors.lengths) + second).unique(return_inverse=True)  # (distinct,), (pairs,)
+    if len(codes) == len(numbers):
+        return _match_distinct(vectors, candidates, references)
+    # Equal pairs, and those whose texts are exchanged, are compared once.
+    texts = torch.cat([codes // len(vectors.lengths), codes % len(vectors.lengths)])  # of both sides
+    matched = _match_distinct(vectors, *texts.chunk(2))
+    sides = MatchedTokens.concatenate([matched.candidate, matched.reference])
+    lengths, is_exchanged = vectors.lengths[texts], candidates > references
+    chosen = []
+    for is_second in (is_exchanged, ~is_exchanged):
+        places = numbers + is_second * len(codes)  # (pairs,)
+        positions = positions_of(lengths, places).to(sides.ids.device)  # (tokens,)
+        chosen.append(MatchedTokens(sides.ids[positions], sides.best[positions], lengths[places].to(sides.ids.device)))
+    return MatchedPairs(*chosen)
+
+
+def _match_distinct(vectors: TokenVectors, candidates: Tensor, references: Tensor) -> MatchedPairs:
     device = vectors.vectors.device
     limit = numbers_per_step(device)
     num_layers, _, width = vectors.vectors.shape

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor, nn
 
-__all__ = ["TokenVectors", "concatenate", "cosine_similarities", "token_batches", "unit_vectors"]
+__all__ = ["TokenVectors", "concatenate", "cosine_similarities", "positions_of", "token_batches", "unit_vectors"]
 
 
 @dataclass(frozen=True)
@@ -51,9 +51,7 @@ class TokenVectors:
 
     def positions(self, texts: Tensor) -> Tensor:
         """Return the positions of the tokens of the texts with these indices, packed, shape (tokens,), on the CPU."""
-        lengths = self.lengths[texts]
-        starts = self.offsets[texts] - (lengths.cumsum(0) - lengths)
-        return starts.repeat_interleave(lengths) + torch.arange(int(lengths.sum()), device="cpu")
+        return positions_of(self.lengths, texts)
 
     def split(self) -> list[TokenVectors]:
         """Return each text's vectors, in the same memory."""
@@ -108,6 +106,13 @@ class TokenVectors:
         torch.index_select(self.vectors, 1, index.flatten().to(self.vectors.device), out=padded)
         padded = padded.view(layers, *index.shape, width)  # (layers, batch, longest, width)
         return padded if mask is None else padded.masked_fill_(~mask[..., None], 0.0)
+
+
+def positions_of(lengths: Tensor, texts: Tensor) -> Tensor:
+    """Return where the tokens of some of the packed texts with these lengths are, shape (tokens,), on the CPU."""
+    chosen = lengths[texts]
+    starts = (lengths.cumsum(0) - lengths)[texts] - (chosen.cumsum(0) - chosen)  # (texts,)
+    return starts.repeat_interleave(chosen) + torch.arange(int(chosen.sum()), device="cpu")
 
 
 def concatenate(parts: Sequence[TokenVectors]) -> TokenVectors:

@@ -67,6 +67,19 @@ def test_matching_real_texts_in_small_steps_equals_loops(minilm, pairs, monkeypa
     assert_equals_loops(vectors, [(i, 8 + (i + 3) % 8) for i in range(8)])
 
 
+def test_equal_and_exchanged_pairs_are_compared_once(monkeypatch):
+    compared = []
+
+    def counted(candidate, reference):
+        compared.append(candidate.shape[1])
+        return cosine_similarities(candidate, reference)
+
+    monkeypatch.setattr("bertscore_tm.core.matching.cosine_similarities", counted)
+    vectors = packed([[angle(0), angle(9)], [angle(20)], [angle(180), angle(60), angle(3)]])
+    assert_equals_loops(vectors, [(0, 1), (1, 0), (0, 1), (2, 1), (0, 2), (1, 2), (2, 2)])
+    assert sum(compared) == 4
+
+
 def test_pairs_without_content_match_nothing():
     vectors = packed([[angle(0), angle(9)], [angle(0)], [angle(180)]], has_content=[True, False, True])
     matched = match_pairs(vectors, torch.tensor([0, 1, 0]), torch.tensor([1, 0, 2]))
