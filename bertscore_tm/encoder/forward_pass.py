@@ -26,9 +26,8 @@ from bertscore_tm.core.onednn import is_eager
 from bertscore_tm.core.token_vectors import unit_vectors
 from bertscore_tm.encoder.families import Batching, Family
 from bertscore_tm.encoder.packed_rows import (
-    attend_within_texts,
-    current_row,
-    dot_product,
+    attend_by_length,
+    attend_padded,
     lengths_of,
     pad,
     real_positions,
@@ -284,7 +283,7 @@ def _make_pattern(**arguments: Any) -> Any:
     """Return the attention mask of transformers, or the pattern of the texts in a packed row."""
     from transformers.masking_utils import sdpa_mask
 
-    groups = current_row()
+    groups = None if torch.compiler.is_compiling() else row.get()
     if groups is None:
         return sdpa_mask(**arguments)
     steps, zero = torch.arange(groups[0][0], device="cpu"), torch.zeros((), dtype=torch.long, device="cpu")
@@ -304,37 +303,25 @@ def _attend(
     """Attend within each text of a packed row; as torch's attention does outside such rows."""
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-    groups = current_row()
+    groups = None if torch.compiler.is_compiling() else row.get()
     if groups is None:
-        attended: tuple[Tensor, None] = sdpa_attention_forward(module, query, key, value, attention_mask, **options)
-        return attended
+        return cast(tuple[Tensor, None], sdpa_attention_forward(module, query, key, value, attention_mask, **options))
     has_extras = any(options.get(name) is not None for name in ("position_bias", "softcap", "s_aux"))
     if has_extras or not isinstance(attention_mask, _Pattern):
         raise NotImplementedError(f"{type(module).__name__} cannot attend within packed texts")
     states = [state[0].transpose(0, 1) for state in (query, key, value)]  # (tokens, heads, size) each
-    scale = options.get("scaling")
-    is_half = query.device.type == "cuda" and query.dtype in (torch.bfloat16, torch.float16)
-    attend = _attend_by_kernel if is_half and attention_mask.mask is None else _attend_by_pattern
-    return attend(states, groups, attention_mask, scale)[None], None
-
-
-def _attend_by_pattern(
-    states: Sequence[Tensor], groups: Sequence[tuple[int, int]], pattern: _Pattern, scale: float | None
-) -> Tensor:
-    def attend(batch: Sequence[Tensor], mask: Tensor | None) -> Tensor:
-        length = batch[0].shape[2]
-        allowed = None if pattern.mask is None else pattern.mask[:length, :length]
-        if mask is None:
-            return dot_product(batch, allowed, is_causal=pattern.is_causal, scale=scale)
-        if pattern.is_causal:
-            allowed = torch.ones(length, length, dtype=torch.bool, device=mask.device).tril()
-        return dot_product(batch, mask if allowed is None else mask & allowed, scale=scale)
-
-    return attend_within_texts(states, groups, attend)
+    settings = {"is_causal": attention_mask.is_causal, "scale": options.get("scaling")}
+    if query.device.type == "cpu":
+        attended = attend_by_length(states, groups, attention_mask.mask, **settings)
+    elif query.device.type == "cuda" and query.dtype in (torch.bfloat16, torch.float16) and attention_mask.mask is None:
+        attended = _attend_by_kernel(states, groups, **settings)
+    else:
+        attended = attend_padded(states, groups, attention_mask.mask, **settings)
+    return attended[None], None
 
 
 def _attend_by_kernel(
-    states: Sequence[Tensor], groups: Sequence[tuple[int, int]], pattern: _Pattern, scale: float | None
+    states: Sequence[Tensor], groups: Sequence[tuple[int, int]], *, is_causal: bool, scale: float | None
 ) -> Tensor:
     """Attend by torch's kernel for texts of different lengths."""
     from torch.nn.attention.varlen import varlen_attn
@@ -343,7 +330,7 @@ def _attend_by_kernel(
     ends = ends.to(states[0].device)
     longest = groups[0][0]
     query, key, value = (state.contiguous() for state in states)
-    window = (-1, 0) if pattern.is_causal else (-1, -1)
+    window = (-1, 0) if is_causal else (-1, -1)
     grouped = query.shape[1] != key.shape[1]
     attended: Any = varlen_attn(
         query, key, value, ends, ends, longest, longest, scale=scale, window_size=window, enable_gqa=grouped

@@ -121,7 +121,11 @@ def require_tokenizer(tokenizer: Any, argument: str) -> PreTrainedTokenizerBase:
 
 def _has_vocabulary(tokenizer: PreTrainedTokenizerBase) -> bool:
     """Return whether a tokenizer has tokens besides special ones; transformers makes one without if files lack."""
-    return len(tokenizer) - len(tokenizer.added_tokens_decoder) > _MOST_WITHOUT_WORDS
+    added = tokenizer.added_tokens_decoder
+    if len(tokenizer) - len(added) > _MOST_WITHOUT_WORDS:  # the vocabulary itself may take long to list
+        return True
+    # Those of T5 and mBART still have the mark of a word's start.
+    return len(set(tokenizer.get_vocab().values()) - added.keys()) > 1
 
 
 @contextmanager

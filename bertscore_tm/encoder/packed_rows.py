@@ -12,7 +12,6 @@ from torch import Tensor, nn
 __all__ = [
     "attend_by_length",
     "attend_padded",
-    "attend_within_texts",
     "current_row",
     "dot_product",
     "lengths_of",
@@ -24,9 +23,8 @@ __all__ = [
 # Lengths of the texts in a packed row, longest first: each length with the number of texts.
 row: ContextVar[list[tuple[int, int]] | None] = ContextVar("row", default=None)
 
-# Attends within texts of one length, shape (texts, heads, length, size), given their queries, keys and values, and for
-# padded texts what may attend to what, shape (texts, 1, length, length).
-Attend = Callable[[Sequence[Tensor], Tensor | None], Tensor]
+# Attends as :func:`dot_product`, given queries, keys and values, shape (texts, heads, length, size), and a mask.
+Attend = Callable[..., Tensor]
 
 # Texts of so many tokens do not fill the blocks of torch's kernel.
 _SHORT = 128
@@ -53,32 +51,59 @@ def pad(packed: Tensor, places: Tensor, shape: Sequence[int], value: int = 0) ->
     return padded.view(*shape, *packed.shape[1:])
 
 
-def attend_within_texts(states: Sequence[Tensor], groups: Sequence[tuple[int, int]], attend: Attend) -> Tensor:
-    """Attend within each text of a packed row, given queries, keys and values, shape (tokens, heads, size)."""
-    # Many small steps are slow on an accelerator.
-    in_steps = attend_by_length if states[0].device.type == "cpu" else attend_padded
-    return in_steps(states, groups, attend)
+def attend_by_length(
+    states: Sequence[Tensor],
+    groups: Sequence[tuple[int, int]],
+    mask: Tensor | None = None,
+    *,
+    is_causal: bool = False,
+    scale: float | None = None,
+    attend: Attend | None = None,
+) -> Tensor:
+    """Attend within each text of a packed row, in one step per length, which needs no padding.
 
-
-def attend_by_length(states: Sequence[Tensor], groups: Sequence[tuple[int, int]], attend: Attend) -> Tensor:
-    """Attend in one step per length, which needs no padding."""
+    Args:
+        states: queries, keys and values, shape (tokens, heads, size) each.
+        groups: lengths of the texts in the row.
+        mask: what tokens of the longest text attend to, or a bias, shape (..., longest, longest); its corner is that
+            of a shorter text.
+        is_causal: tokens attend to what precedes them.
+        scale: factor of the products. Default: that of torch.
+        attend: the attention. Default: :func:`dot_product`.
+    """
     parts = []
     sizes = [length * count for length, count in groups]
     for (length, count), *parts_of_states in zip(groups, *(torch.split(x, sizes) for x in states), strict=True):
         # (texts, heads, length, size) each
         batch = [part.reshape(count, length, *part.shape[1:]).transpose(1, 2) for part in parts_of_states]
-        parts.append(attend(batch, None).transpose(1, 2).flatten(0, 1))
+        corner = None if mask is None else mask[..., :length, :length]
+        attended = (attend or dot_product)(batch, corner, is_causal=is_causal, scale=scale)
+        parts.append(attended.transpose(1, 2).flatten(0, 1))
     return torch.cat(parts)
 
 
-def attend_padded(states: Sequence[Tensor], groups: Sequence[tuple[int, int]], attend: Attend) -> Tensor:
-    """Attend in one step, with padding inside of attention alone."""
+def attend_padded(
+    states: Sequence[Tensor],
+    groups: Sequence[tuple[int, int]],
+    mask: Tensor | None = None,
+    *,
+    is_causal: bool = False,
+    scale: float | None = None,
+    attend: Attend | None = None,
+) -> Tensor:
+    """Attend as :func:`attend_by_length`, in one step with padding inside of attention, for accelerators."""
+    device = states[0].device
     real = real_positions(lengths_of(groups))
-    places = real.flatten().nonzero().squeeze(1).to(states[0].device)  # (tokens,)
+    places = real.flatten().nonzero().squeeze(1).to(device)  # (tokens,)
     # Padding attends to all, as a softmax over nothing is NaN.
-    mask = (real[:, None, None, :] | ~real[:, None, :, None]).to(states[0].device)  # (texts, 1, longest, longest)
+    allowed = (real[:, None, None, :] | ~real[:, None, :, None]).to(device)  # (texts, 1, longest, longest)
+    if is_causal:
+        allowed = allowed & torch.ones(real.shape[1], real.shape[1], dtype=torch.bool, device=device).tril()
+    if mask is not None:
+        allowed = mask.masked_fill(~allowed, -math.inf) if mask.is_floating_point() else allowed & mask
     batch = [pad(state, places, real.shape).transpose(1, 2) for state in states]  # (texts, heads, longest, size) each
-    return attend(batch, mask).transpose(1, 2).flatten(0, 1).index_select(0, places)
+    attended = (attend or dot_product)(batch, allowed, is_causal=False, scale=scale)
+    return attended.transpose(1, 2).flatten(0, 1).index_select(0, places)
 
 
 def dot_product(

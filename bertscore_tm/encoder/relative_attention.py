@@ -16,7 +16,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from bertscore_tm.encoder.packed_rows import attend_within_texts, current_row, dot_product
+from bertscore_tm.encoder.packed_rows import attend_by_length, attend_padded, current_row
 
 __all__ = ["adapt_relative_attention"]
 
@@ -64,18 +64,14 @@ def _split_heads(states: Tensor, heads: int) -> Tensor:
     return states.view(*states.shape[:-1], heads, -1)  # (..., heads, size)
 
 
-def _attend_with_bias(states: Sequence[Tensor], bias: Tensor, scale: float | None) -> Tensor:
-    def attend(batch: Sequence[Tensor], mask: Tensor | None) -> Tensor:
-        length = batch[0].shape[2]
-        corner = bias[:, :, :length, :length]  # (1, heads, length, length)
-        return dot_product(batch, corner if mask is None else corner.masked_fill(~mask, -math.inf), scale=scale)
-
-    return attend_within_texts(states, current_row() or [], attend).flatten(1)  # (tokens, width)
+def _attend_in_texts(states: Sequence[Tensor], **options: Any) -> Tensor:
+    attend = attend_by_length if states[0].device.type == "cpu" else attend_padded
+    return attend(states, current_row() or [], **options).flatten(1)  # (tokens, width)
 
 
 def _mpnet(module: Any, hidden: Tensor, position_bias: Tensor) -> tuple[Tensor]:
     states = [_split_heads(project(hidden), module.num_attention_heads) for project in (module.q, module.k, module.v)]
-    return (module.o(_attend_with_bias(states, position_bias, None))[None],)
+    return (module.o(_attend_in_texts(states, mask=position_bias))[None],)
 
 
 def _t5(module: Any, hidden: Tensor, position_bias: Tensor | None) -> tuple[Tensor, Tensor, None]:
@@ -83,7 +79,7 @@ def _t5(module: Any, hidden: Tensor, position_bias: Tensor | None) -> tuple[Tens
         longest = (current_row() or [])[0][0]
         position_bias = module.compute_bias(longest, longest, device=hidden.device)
     states = [_split_heads(project(hidden), module.n_heads) for project in (module.q, module.k, module.v)]
-    return module.o(_attend_with_bias(states, position_bias, 1.0))[None], position_bias, None
+    return module.o(_attend_in_texts(states, mask=position_bias, scale=1.0))[None], position_bias, None
 
 
 def _deberta(module: Any, hidden: Tensor, rel_embeddings: Tensor | None) -> tuple[Tensor, None]:
@@ -118,7 +114,7 @@ def _deberta(module: Any, hidden: Tensor, rel_embeddings: Tensor | None) -> tupl
             projected = _split_heads(getattr(module, projections[kind])(table), heads) / (1 if kind == "c2p" else scale)
             positions[kind] = projected.permute(1, 2, 0).contiguous()  # (heads, size, distances)
 
-    def attend(batch: Sequence[Tensor], mask: Tensor | None) -> Tensor:
+    def attend(batch: Sequence[Tensor], mask: Tensor | None, **_: Any) -> Tensor:
         queries, keys, values = batch
         length = queries.shape[2]
         used = slice(longest - length, longest + length - 1)
@@ -130,7 +126,7 @@ def _deberta(module: Any, hidden: Tensor, rel_embeddings: Tensor | None) -> tupl
         scores = scores if mask is None else scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
         return scores.softmax(-1) @ values
 
-    return attend_within_texts([query / scale, key, value], current_row() or [], attend).flatten(1)[None], None
+    return _attend_in_texts([query / scale, key, value], attend=attend)[None], None
 
 
 def _by_pairs(products: Tensor, length: int) -> Tensor:

@@ -3,6 +3,7 @@
 import copy
 import functools
 import inspect
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 
@@ -21,7 +22,7 @@ from transformers import (
 )
 
 from bertscore_tm import FrozenEncoder, bert_score
-from bertscore_tm.encoder import forward_pass, packed_rows
+from bertscore_tm.encoder import forward_pass, packed_rows, relative_attention
 from bertscore_tm.encoder.soft_tokens import embedding_table, encode_soft
 from tests.support.models import randomised, tiny_config, tiny_encoder, tiny_model, tiny_tokenizer
 from tests.support.rounding import rounding
@@ -58,7 +59,7 @@ def test_relative_positions_within_texts_padded_inside_of_attention(family, dtyp
     """As on an accelerator."""
     encoder = FrozenEncoder(*tiny_model(family), num_layers=LAYER, dtype=dtype)
     expected = encoder.encode(texts()).vectors
-    monkeypatch.setattr(packed_rows, "attend_by_length", packed_rows.attend_padded)
+    monkeypatch.setattr(relative_attention, "attend_by_length", packed_rows.attend_padded)
     assert batching(encoder) == "packed"
     limit = max(ROUNDING, 8 * torch.finfo(getattr(torch, dtype)).eps if dtype == "bfloat16" else 0)
     torch.testing.assert_close(encoder.encode(texts()).vectors, expected, atol=limit, rtol=0)
@@ -170,31 +171,29 @@ def test_attention_within_texts_equals_attention_of_each_text(pattern, key_heads
     steps = torch.arange(max(lengths))
     window = (steps[:, None] - steps).abs() < 3
     is_causal, mask = pattern == "causal", {"causal": steps[:, None] >= steps, "window": window}.get(pattern)
-    made = forward_pass._Pattern(is_causal, mask if pattern == "window" else None)
+    used = {"mask": mask if pattern == "window" else None, "is_causal": is_causal, "scale": 0.3}
     expected = []
     for parts in zip(*(state.split(lengths) for state in states), strict=True):
         query, key, value = (part.transpose(0, 1) for part in parts)
         key, value = (part.repeat_interleave(4 // key_heads, 0) for part in (key, value))
         allowed = None if mask is None else mask[: query.shape[1], : query.shape[1]]
         expected.append(scaled_dot_product_attention(query, key, value, attn_mask=allowed, scale=0.3).transpose(0, 1))
-    forms = [forward_pass._attend_by_pattern, forward_pass._attend_by_pattern]
+    forms = [partial(form, **used) for form in (packed_rows.attend_by_length, packed_rows.attend_padded)]
     # Older versions of torch lack it.
     if pattern != "window" and find_spec("torch.nn.attention.varlen") is not None:
         kernels = import_module("torch.nn.attention.varlen")
         parameters = inspect.signature(kernels.varlen_attn).parameters
         assert inspect.signature(reference_kernel).parameters.keys() <= parameters.keys()
         monkeypatch.setattr(kernels, "varlen_attn", reference_kernel)
-        forms.append(forward_pass._attend_by_kernel)
+        forms.append(partial(forward_pass._attend_by_kernel, is_causal=is_causal, scale=0.3))
     # Texts of up to six tokens attend by plain products.
     monkeypatch.setattr(packed_rows, "_SHORT", 6)
     limit = rounding(torch.float32, states[0].shape[-1])
-    for attend, in_steps in zip(forms, (packed_rows.attend_by_length, packed_rows.attend_padded, None), strict=False):
-        monkeypatch.setattr(forward_pass, "attend_within_texts", in_steps)
-        attended = attend(states, [(7, 1), (5, 2), (1, 1)], made, 0.3)
+    for attend in forms:
+        attended = attend(states, [(7, 1), (5, 2), (1, 1)])
         torch.testing.assert_close(attended, torch.cat(expected), atol=limit, rtol=0)
-    monkeypatch.setattr(forward_pass, "attend_within_texts", packed_rows.attend_by_length)
     for dtype in (torch.float64, torch.bfloat16):
-        attended = forms[0]([state.to(dtype).requires_grad_() for state in states], [(7, 1), (5, 2), (1, 1)], made, 0.3)
+        attended = forms[0]([state.to(dtype).requires_grad_() for state in states], [(7, 1), (5, 2), (1, 1)])
         assert attended.dtype == dtype
         coarser = max(limit, rounding(dtype, 1, torch.cat(expected).abs().max().item()))
         torch.testing.assert_close(attended.float(), torch.cat(expected), atol=coarser, rtol=0)
