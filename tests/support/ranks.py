@@ -67,13 +67,19 @@ def run_ranks(function: Callable[..., Any], world_size: int, *args: Any, timeout
     return [ended.report["result"] for ended in ranks]
 
 
-def run_separate_ranks(function: Callable[..., None], world_size: int, *args: Any) -> list[Ended]:
+def run_separate_ranks(
+    function: Callable[..., None], world_size: int, *args: Any, endless: tuple[int, ...] = ()
+) -> list[Ended]:
     """Run ``function(rank, report, *args)`` in one gloo process per rank and return how each of them ended.
 
-    The function is importable and puts its findings into the dictionary ``report``, which arrives when it returns or
-    raises, and arrives empty when the process was killed.
+    Args:
+        function: importable; puts its findings into the dictionary ``report``, which arrives when it returns or raises,
+            and arrives empty when the process was killed.
+        world_size: number of ranks.
+        *args: further arguments.
+        endless: ranks that are killed when all others have ended.
     """
-    return _run(function, world_size, args, 60)
+    return _run(function, world_size, args, 60, endless)
 
 
 def start_rank_server() -> None:
@@ -108,9 +114,10 @@ def _run(
     world_size: int,
     args: tuple[Any, ...],
     timeout_s: int,
+    endless: tuple[int, ...] = (),
     grace_s: float | None = None,
 ) -> list[Ended]:
-    """Run the ranks until all have ended, or until ``grace_s`` after the first that failed."""
+    """Run the ranks until all but the endless ones have ended, or until ``grace_s`` after the first that failed."""
     start_rank_server()
     context = multiprocessing.get_context("forkserver")
     # Plain pickling: multiprocessing's own sends tensors as file descriptors, of which there are not enough.
@@ -124,7 +131,7 @@ def _run(
             process.start()
         try:
             limit = time.monotonic() + HANGS_AFTER_S
-            pending = list(ranks)
+            pending = [process for rank, process in enumerate(ranks) if rank not in endless]
             while pending and wait([process.sentinel for process in pending], max(limit - time.monotonic(), 0)):
                 if grace_s is not None and any(process.exitcode for process in ranks):
                     limit = min(limit, time.monotonic() + grace_s)
