@@ -22,17 +22,17 @@ ONE = {"batch_size": 1, "nthreads": 0}
 EXAMPLE = "a cat sat on the mat quietly", "the kitten was sitting on a rug"
 
 
-def assert_equal(found, expected, tolerance=TOLERANCE):
-    assert type(found) is type(expected) is tuple
-    assert len(found) == len(expected) == 3
-    for ours, theirs in zip(found, expected, strict=True):
+def assert_equal(result, expected, tolerance=TOLERANCE):
+    assert type(result) is type(expected) is tuple
+    assert len(result) == len(expected) == 3
+    for ours, theirs in zip(result, expected, strict=True):
         assert ours.shape == theirs.shape
         assert (ours.dtype, ours.device.type) == (torch.float32, "cpu")
         torch.testing.assert_close(ours, theirs.float(), atol=tolerance, rtol=0)
 
 
 def parameters(function):
-    return [(one.name, one.default, one.kind) for one in inspect.signature(function).parameters.values()]
+    return [(p.name, p.default, p.kind) for p in inspect.signature(function).parameters.values()]
 
 
 @pytest.mark.parametrize(
@@ -46,9 +46,9 @@ def test_parameters_and_defaults_are_those_of_the_other_package(name):
     assert parameters(ours) == parameters(theirs)
 
 
-@pytest.mark.parametrize(("idf", "several"), [(False, True), (True, False)])
-def test_score(minilm, corpus, idf, several):
-    cands, refs = corpus[0], several_references(corpus[1]) if several else corpus[1]
+@pytest.mark.parametrize(("idf", "has_several"), [(False, True), (True, False)])
+def test_score(minilm, corpus, idf, has_several):
+    cands, refs = corpus[0], several_references(corpus[1]) if has_several else corpus[1]
     expected = oracle.score(cands, refs, model_type=minilm, num_layers=4, idf=idf, **ONE)
     assert_equal(score(cands, refs, minilm, 4, False, idf), expected)
 
@@ -62,12 +62,12 @@ def test_all_layers_ignore_num_layers(minilm, corpus):
 
 def test_all_layers_with_several_references(minilm, corpus):
     cands, refs = corpus[0][:8], several_references(corpus[1][:8])
-    found = torch.stack(score(cands, refs, minilm, all_layers=True, idf=True))
-    assert found.shape == (3, 7, 8)
+    result = torch.stack(score(cands, refs, minilm, all_layers=True, idf=True))
+    assert result.shape == (3, 7, 8)
     # The other package returns a wrong shape for all layers, so single layers are compared.
     for layer in (0, 6):
         expected = oracle.score(cands, refs, model_type=minilm, num_layers=layer, idf=True, **ONE)
-        assert_equal(tuple(found[:, layer]), expected)
+        assert_equal(tuple(result[:, layer]), expected)
 
 
 def test_score_with_a_dictionary(minilm, corpus):
@@ -128,11 +128,11 @@ def test_rescaling_with_a_published_table(listed_folder, corpus):
     # The other package has neither layer nor table for a folder.
     its = {"model_type": listed_folder, "num_layers": 5, "baseline_path": str(published)}
     expected = oracle.BERTScorer(**its, **arguments, **ONE)
-    found = BERTScorer(listed_folder, **arguments)
-    assert_equal(found.score(*corpus), expected.score(*corpus, batch_size=1), 2e-6)
-    torch.testing.assert_close(found.baseline_vals, expected.baseline_vals, atol=0, rtol=0)
-    assert found.num_layers == 5
-    assert Path(found.baseline_path).read_text().split() == published.read_text().split()
+    result = BERTScorer(listed_folder, **arguments)
+    assert_equal(result.score(*corpus), expected.score(*corpus, batch_size=1), 2e-6)
+    torch.testing.assert_close(result.baseline_vals, expected.baseline_vals, atol=0, rtol=0)
+    assert result.num_layers == 5
+    assert Path(result.baseline_path).read_text().split() == published.read_text().split()
 
 
 def test_attributes(minilm, table):
@@ -185,7 +185,7 @@ def test_the_device_and_batch_size_of_the_forward_passes(minilm, monkeypatch):
     assert set(sizes[:1]) == {64}
     assert sorted(set(sizes)) == [5, 7, 64]
     for available, device in ((True, "cuda"), (False, "cpu")):
-        monkeypatch.setattr(torch.cuda, "is_available", lambda found=available: found)
+        monkeypatch.setattr(torch.cuda, "is_available", lambda result=available: result)
         assert BERTScorer(minilm, 2).device == device
         assert BERTScorer(minilm, 2).encoder.device.type == device
 
@@ -222,13 +222,13 @@ def test_the_errors_of_the_other_package_are_corrected(minilm):
 
 
 def test_the_hash_is_the_signature_of_the_core(minilm, corpus, table):
-    several = several_references(corpus[1])
+    references = several_references(corpus[1])
     signatures = []
     for idf in (False, True, defaultdict(lambda: 1.0, {5: 2.0})):
-        scores, signature = score(corpus[0], several, minilm, 2, idf=idf, return_hash=True)
-        assert_equal(scores, score(corpus[0], several, minilm, 2, idf=idf), 0)
+        scores, signature = score(corpus[0], references, minilm, 2, idf=idf, return_hash=True)
+        assert_equal(scores, score(corpus[0], references, minilm, 2, idf=idf), 0)
         signatures.append(signature)
-    assert f"|idf:{sum(map(len, several))}|" in signatures[1]
+    assert f"|idf:{sum(map(len, references))}|" in signatures[1]
     scorer = BERTScorer(minilm, 2, lang="en", rescale_with_baseline=True, baseline_path=table)
     signatures += [scorer.score(*corpus, return_hash=True)[1], score(*corpus, minilm, 3, return_hash=True)[1]]
     assert signatures[3] == scorer.hash

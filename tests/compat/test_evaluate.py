@@ -35,41 +35,41 @@ NAMES = ("precision", "recall", "f1")
 
 def expected_scores(predictions, references, idf=False, **options):
     """Return what the metric's code does: a scorer of bert-score, with references in lists, one pair at a time."""
-    lists = [[one] if isinstance(one, str) else one for one in references]
-    sents = [one for several in lists for one in several] if idf else None
+    lists = [[entry] if isinstance(entry, str) else entry for entry in references]
+    sents = [entry for group in lists for entry in group] if idf else None
     scorer = oracle.BERTScorer(**options, idf=idf, idf_sents=sents, nthreads=0)
     scores = scorer.score(predictions, lists, batch_size=1)
     return {name: values.tolist() for name, values in zip(NAMES, scores, strict=True)}
 
 
-def assert_equal(found, expected):
-    assert list(found) == [*NAMES, "hashcode"]
-    assert type(found["hashcode"]) is str
+def assert_equal(result, expected):
+    assert list(result) == [*NAMES, "hashcode"]
+    assert type(result["hashcode"]) is str
     for name in NAMES:
-        assert type(found[name]) is list
-        assert found[name] == pytest.approx(expected[name], abs=2e-6)
+        assert type(result[name]) is list
+        assert result[name] == pytest.approx(expected[name], abs=2e-6)
 
 
 def test_the_arguments_are_those_of_the_card():
     parameters = list(inspect.signature(load("bertscore").compute).parameters.values())
-    assert {one.name: one.default for one in parameters} == CARD
-    assert [one.name for one in parameters] == list(CARD)
-    assert {one.kind for one in parameters} == {inspect.Parameter.KEYWORD_ONLY}
+    assert {entry.name: entry.default for entry in parameters} == CARD
+    assert [entry.name for entry in parameters] == list(CARD)
+    assert {entry.kind for entry in parameters} == {inspect.Parameter.KEYWORD_ONLY}
 
 
-@pytest.mark.parametrize(("idf", "several"), [(False, True), (True, False)])
-def test_results(minilm, corpus, idf, several):
-    references = several_references(corpus[1]) if several else corpus[1]
+@pytest.mark.parametrize(("idf", "has_several"), [(False, True), (True, False)])
+def test_results(minilm, corpus, idf, has_several):
+    references = several_references(corpus[1]) if has_several else corpus[1]
     options = {"model_type": minilm, "num_layers": 4, "idf": idf}
-    found = load("bertscore").compute(predictions=corpus[0], references=references, **options)
-    assert_equal(found, expected_scores(corpus[0], references, **options))
+    result = load("bertscore").compute(predictions=corpus[0], references=references, **options)
+    assert_equal(result, expected_scores(corpus[0], references, **options))
 
 
 def test_rescaling(minilm, corpus, table):
     options = {"model_type": minilm, "num_layers": 4, "lang": "en"}
     options |= {"rescale_with_baseline": True, "baseline_path": table}
-    found = load("bertscore").compute(predictions=corpus[0], references=corpus[1], **options)
-    assert_equal(found, expected_scores(*corpus, **options))
+    result = load("bertscore").compute(predictions=corpus[0], references=corpus[1], **options)
+    assert_equal(result, expected_scores(*corpus, **options))
     with pytest.raises(AssertionError, match="language"):
         load("bertscore").compute(predictions=["a"], references=["b"], **options | {"lang": None})
     # The argument is named baseline_path, not rescale.
@@ -85,9 +85,9 @@ def test_the_weights_are_those_of_each_call(minilm, corpus):
         texts = {"predictions": corpus[0][part], "references": corpus[1][part]}
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            found = metric.compute(**texts, **options)
-        assert_equal(found, expected_scores(*texts.values(), **options))
-        assert "|idf:6|" in found["hashcode"]
+            result = metric.compute(**texts, **options)
+        assert_equal(result, expected_scores(*texts.values(), **options))
+        assert "|idf:6|" in result["hashcode"]
 
 
 def test_a_dictionary_of_weights_is_used(minilm, corpus):
@@ -102,13 +102,13 @@ def test_pairs_that_were_added_before(minilm):
     metric, options = load("bertscore"), {"model_type": minilm, "num_layers": 4}
     metric.add(prediction="a cat", reference=["the cat", "cats"])
     metric.add_batch(predictions=["rain", "a dog"], references=["it rains", "the dog"])
-    found = metric.compute(predictions=["hello"], references=["good morning"], **options)
+    result = metric.compute(predictions=["hello"], references=["good morning"], **options)
     expected = expected_scores(
         ["a cat", "rain", "a dog", "hello"],
         [["the cat", "cats"], ["it rains"], ["the dog"], ["good morning"]],
         **options,
     )
-    assert_equal(found, expected)
+    assert_equal(result, expected)
     with pytest.raises(ValueError, match="there are no pairs to score"):
         metric.compute(**options)
 
@@ -156,11 +156,11 @@ def test_the_model_is_kept_between_calls(minilm, monkeypatch):
     monkeypatch.setattr(evaluate, "BERTScorer", recorded)
     metric = load("bertscore")
     for layer, all_layers in ((2, False), (2, False), (2, True), (3, False)):
-        found = metric.compute(
+        result = metric.compute(
             predictions=["a cat"], references=["the cat"], model_type=minilm, num_layers=layer, all_layers=all_layers
         )
     assert len(made) == 3
-    assert_equal(found, expected_scores(["a cat"], ["the cat"], model_type=minilm, num_layers=3))
+    assert_equal(result, expected_scores(["a cat"], ["the cat"], model_type=minilm, num_layers=3))
 
 
 def test_errors(minilm):

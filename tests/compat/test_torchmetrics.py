@@ -27,25 +27,25 @@ TOLERANCE = 1e-6
 def right(pairs, minilm):
     """Two pairs that torchmetrics scores right: no token's best match is a special one, which it leaves out."""
     encoder = FrozenEncoder(minilm, num_layers=3)
-    found = []
+    result = []
     for pair in zip(*pairs, strict=True):
         alignment = align(*pair, encoder)
         if all((side.matches >= 0).all() for side in (alignment.candidate, alignment.reference)):
-            found.append(pair)
-    assert len(found) >= 4
-    return [list(texts) for texts in zip(*found[:2], strict=True)]
+            result.append(pair)
+    assert len(result) >= 4
+    return [list(texts) for texts in zip(*result[:2], strict=True)]
 
 
-def assert_equal(found, expected, tolerance=TOLERANCE):
-    assert list(found) == list(expected)
+def assert_equal(result, expected, tolerance=TOLERANCE):
+    assert list(result) == list(expected)
     for name in NAMES:
-        assert (found[name].dtype, found[name].device.type) == (torch.float32, "cpu")
-        torch.testing.assert_close(found[name], expected[name].float(), atol=tolerance, rtol=0)
+        assert (result[name].dtype, result[name].device.type) == (torch.float32, "cpu")
+        torch.testing.assert_close(result[name], expected[name].float(), atol=tolerance, rtol=0)
 
 
 def by_bert_score(preds, target, minilm, layer, **options):
-    found = oracle.score(preds, target, model_type=minilm, num_layers=layer, batch_size=1, nthreads=0, **options)
-    return dict(zip(NAMES, found, strict=True))
+    result = oracle.score(preds, target, model_type=minilm, num_layers=layer, batch_size=1, nthreads=0, **options)
+    return dict(zip(NAMES, result, strict=True))
 
 
 def computed(metric, preds, target, size=5):
@@ -55,7 +55,7 @@ def computed(metric, preds, target, size=5):
 
 
 def parameters(function):
-    return [(one.name, one.default, one.kind) for one in inspect.signature(function).parameters.values()]
+    return [(p.name, p.default, p.kind) for p in inspect.signature(function).parameters.values()]
 
 
 def test_parameters_and_defaults_are_those_of_torchmetrics():
@@ -83,10 +83,10 @@ def test_the_default_layer_is_the_last_and_negative_ones_count_from_it(minilm, c
     assert_equal(computed(metric, *corpus), expected)
 
 
-@pytest.mark.parametrize(("idf", "several"), [(False, True), (True, False)])
-def test_every_pair_has_its_own_score(minilm, corpus, idf, several):
+@pytest.mark.parametrize(("idf", "has_several"), [(False, True), (True, False)])
+def test_every_pair_has_its_own_score(minilm, corpus, idf, has_several):
     """torchmetrics scores the pairs of three or more against each other's references."""
-    preds, target = corpus[0], several_references(corpus[1]) if several else corpus[1]
+    preds, target = corpus[0], several_references(corpus[1]) if has_several else corpus[1]
     expected = by_bert_score(preds, target, minilm, 5, idf=idf)
     assert_equal(bert_score(preds, target, minilm, 5, idf=idf), expected)
     assert_equal(computed(BERTScore(minilm, 5, idf=idf), preds, target), expected)
@@ -95,18 +95,18 @@ def test_every_pair_has_its_own_score(minilm, corpus, idf, several):
 def test_all_layers(minilm, corpus):
     expected = by_bert_score(*corpus, minilm, 6, all_layers=True)
     assert their_bert_score(corpus[0][:2], corpus[1][:2], minilm, all_layers=True)["f1"].shape == (7, 2)
-    for found in (
+    for result in (
         bert_score(*corpus, minilm, num_layers=2, all_layers=True),
         computed(BERTScore(minilm, num_layers=2, all_layers=True), *corpus),
     ):
-        assert found["f1"].shape == (7, 12)
-        assert_equal(found, expected)
+        assert result["f1"].shape == (7, 12)
+        assert_equal(result, expected)
 
 
 def test_single_texts_and_mixed_references(minilm):
-    several = "the cat", "a cat sat on it"
-    whole = bert_score(["a cat sat"], [list(several)], minilm, 5)
-    for preds, target in (("a cat sat", [several]), (["a cat sat"], (several,))):
+    has_several = "the cat", "a cat sat on it"
+    whole = bert_score(["a cat sat"], [list(has_several)], minilm, 5)
+    for preds, target in (("a cat sat", [has_several]), (["a cat sat"], (has_several,))):
         assert_equal(bert_score(preds, target, minilm, 5), whole)
         metric = BERTScore(minilm, 5)
         metric.update(preds, target)
@@ -138,8 +138,8 @@ def test_without_texts(minilm):
 def test_attributes(minilm, table):
     options = {"num_layers": 3, "idf": True, "device": "cpu", "max_length": 100, "batch_size": 7, "lang": "de"}
     options |= {"rescale_with_baseline": True, "baseline_path": table, "truncation": True}
-    for given in ({}, options):
-        theirs, ours = TheirBERTScore(minilm, **given), BERTScore(minilm, **given)
+    for arguments in ({}, options):
+        theirs, ours = TheirBERTScore(minilm, **arguments), BERTScore(minilm, **arguments)
         assert isinstance(ours, Metric)
         names = {name for name in vars(theirs) if name in inspect.signature(TheirBERTScore).parameters}
         names |= {"embedding_device", "user_tokenizer", "higher_is_better", "is_differentiable", "full_state_update"}
@@ -156,9 +156,9 @@ def test_a_metric_among_others(minilm, corpus):
     assert [value["f1"].shape for value in values] == [(2,), (2,)]
     expected = bert_score(preds, target, minilm, 5, idf=True, return_hash=True)
     for copy in (metric, metric.clone(), pickle.loads(pickle.dumps(metric))):
-        found = copy.compute()
-        assert found["hash"] == expected["hash"] == copy.signature()
-        assert_equal({name: found[name] for name in NAMES}, {name: expected[name] for name in NAMES})
+        result = copy.compute()
+        assert result["hash"] == expected["hash"] == copy.signature()
+        assert_equal({name: result[name] for name in NAMES}, {name: expected[name] for name in NAMES})
     assert "|idf:4|" in expected["hash"]
     assert "|idf:no|" in bert_score(preds, target, minilm, 5, return_hash=True)["hash"]
     collection = MetricCollection({"bertscore": BERTScore(minilm, 5)})
@@ -216,8 +216,8 @@ def test_rescaling(minilm, corpus, right, table):
 
 
 def test_without_a_table_rescaling_takes_the_published_one(listed_folder, minilm, corpus):
-    found = BERTScore(listed_folder, 5, rescale_with_baseline=True)
-    assert "|rescale:en|" in found.signature()
+    result = BERTScore(listed_folder, 5, rescale_with_baseline=True)
+    assert "|rescale:en|" in result.signature()
     for folder, language in ((minilm, "en"), (listed_folder, "zh")):
         with pytest.raises(ValueError, match=f"no baseline for language '{language}' and model"):
             bert_score(*corpus, folder, 5, lang=language, rescale_with_baseline=True)
@@ -246,9 +246,9 @@ def vectors_of_layer_3(model, batch):
 def test_a_model_of_ones_own(minilm, corpus, table):
     tokenizer = AutoTokenizer.from_pretrained(minilm)
     expected = by_bert_score(*corpus, minilm, 3, idf=True)
-    own = {"model": Wrapped(minilm), "user_tokenizer": tokenizer, "user_forward_fn": vectors_of_layer_3}
+    custom = {"model": Wrapped(minilm), "user_tokenizer": tokenizer, "user_forward_fn": vectors_of_layer_3}
     ready = {"model": AutoModel.from_pretrained(minilm), "num_layers": 3}
-    for options in (own, ready | {"user_tokenizer": tokenizer}, ready | {"model_name_or_path": minilm}):
+    for options in (custom, ready | {"user_tokenizer": tokenizer}, ready | {"model_name_or_path": minilm}):
         assert_equal(bert_score(*corpus, **options, idf=True), expected)
         metric = BERTScore(**options, idf=True)
         assert not list(metric.parameters())
@@ -256,14 +256,14 @@ def test_a_model_of_ones_own(minilm, corpus, table):
     rescale = {"rescale_with_baseline": True, "baseline_path": table}
     # As in torchmetrics, without num_layers the last row.
     for layer, row in ((None, 6), (2, 2)):
-        found = bert_score(*corpus, **own, num_layers=layer, **rescale)["f1"]
+        result = bert_score(*corpus, **custom, num_layers=layer, **rescale)["f1"]
         base = 0.15 + row / 30
-        plain = bert_score(*corpus, **own)["f1"]
-        torch.testing.assert_close(found, (plain - base) / (1 - base), atol=1e-5, rtol=0)
+        plain = bert_score(*corpus, **custom)["f1"]
+        torch.testing.assert_close(result, (plain - base) / (1 - base), atol=1e-5, rtol=0)
     with pytest.raises(ValueError, match="model= needs its tokenizer: pass user_tokenizer="):
         BERTScore(model=ready["model"], num_layers=3)
     with pytest.raises(TypeError, match="user_tokenizer must be a tokenizer of transformers, got a function"):
-        bert_score(["a"], ["b"], **own | {"user_tokenizer": vectors_of_layer_3})
+        bert_score(["a"], ["b"], **custom | {"user_tokenizer": vectors_of_layer_3})
 
 
 def test_arguments_without_effect_are_warned_about_once(minilm, capsys):

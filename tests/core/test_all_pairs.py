@@ -33,10 +33,10 @@ def looped(vectors, weights, candidate, reference):
     """Precision and recall of a pair, token by token."""
     texts, ids = vectors.vectors[0].split(LENGTHS), vectors.ids.split(LENGTHS)
     means = []
-    for one, other in ((candidate, reference), (reference, candidate)):
-        best = [max(float(x @ y) for y in texts[other]) for x in texts[one]]
-        shares = [float(weights[i]) for i in ids[one]]
-        has_score = vectors.has_content[one] and vectors.has_content[other] and sum(shares) > 0
+    for text, other in ((candidate, reference), (reference, candidate)):
+        best = [max(float(x @ y) for y in texts[other]) for x in texts[text]]
+        shares = [float(weights[i]) for i in ids[text]]
+        has_score = vectors.has_content[text] and vectors.has_content[other] and sum(shares) > 0
         mean = sum(s * b for s, b in zip(shares, best, strict=True)) / max(sum(shares), 1e-9)
         means.append(mean if has_score else 0.0)
     return means
@@ -65,6 +65,6 @@ def test_equals_a_loop_over_tokens(vectors, numbers, with_references, monkeypatc
 def test_rounding_does_not_lead_beyond_1(vectors):
     longer = replace(vectors, vectors=vectors.vectors * 1.0001)
     scores = score_all_pairs(longer, torch.ones(9), torch.arange(len(LENGTHS)))
-    own = scores.diagonal(dim1=1, dim2=2)[:, vectors.has_content]
-    assert torch.equal(own, torch.ones_like(own))
+    same = scores.diagonal(dim1=1, dim2=2)[:, vectors.has_content]
+    assert torch.equal(same, torch.ones_like(same))
     assert scores.abs().max() == 1

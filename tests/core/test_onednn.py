@@ -30,11 +30,11 @@ def _on_every_processor(monkeypatch):
 @pytest.fixture
 def sizes(monkeypatch):
     """The rows and features that oneDNN has multiplied."""
-    seen, own = [], torch.ops.mkldnn._linear_pointwise
+    seen, original = [], torch.ops.mkldnn._linear_pointwise
 
     def watched(part, *args):
         seen.append(tuple(part.shape))
-        return own(part, *args)
+        return original(part, *args)
 
     monkeypatch.setattr(torch.ops.mkldnn, "_linear_pointwise", watched)
     return seen
@@ -57,14 +57,14 @@ def test_products(rows):
     limit = rounding(torch.float32, rows, SIZE)
     assert (transposed_matmul(left, x) - exact(left.t(), x.t())).abs().max() < limit
     short, weight = x.bfloat16(), weight.bfloat16()
-    found, expected = linear(short, weight), exact(short, weight)
-    assert found.dtype == torch.bfloat16
-    assert ((found - expected).abs() <= 2**-8 * expected.abs() + 2**-9).all()
+    result, expected = linear(short, weight), exact(short, weight)
+    assert result.dtype == torch.bfloat16
+    assert ((result - expected).abs() <= 2**-8 * expected.abs() + 2**-9).all()
 
 
 def test_views_and_transposed_matrices():
-    weight, one = matrix(24, 40, seed=1).t(), matrix(1, 24)
-    for x in (matrix(24, 70).t(), matrix(140, 48)[::2, ::2], one.expand(70, 24), matrix(50, 90)[:, 10:34]):
+    weight, row = matrix(24, 40, seed=1).t(), matrix(1, 24)
+    for x in (matrix(24, 70).t(), matrix(140, 48)[::2, ::2], row.expand(70, 24), matrix(50, 90)[:, 10:34]):
         assert (linear(x, weight) - exact(x, weight)).abs().max() < ROUNDING
 
 
@@ -135,9 +135,9 @@ def test_a_packed_layer_equals_the_plain_one(shape, bias):
     x = matrix(*shape).requires_grad_()
     expected = exact(x, plain.weight, plain.bias)
     with torch.no_grad():
-        found = packed(x)
+        result = packed(x)
     assert hasattr(packed, "_packed") == (0 not in shape)
-    torch.testing.assert_close(found.double(), expected, atol=ROUNDING, rtol=0)
+    torch.testing.assert_close(result.double(), expected, atol=ROUNDING, rtol=0)
     # The gradient of a sum is one number, not a matrix in memory.
     for function in (torch.sum, lambda y: y.square().sum()):
         gradients = [torch.autograd.grad(function(y), x, retain_graph=True)[0] for y in (expected, packed(x))]
@@ -161,11 +161,11 @@ def test_gradients_of_a_trained_weight_and_after_inference_mode():
 @torch.no_grad()
 def test_copies_pack_their_own_weight(copied):
     packed, x = layers()[1], matrix(3, 24)
-    first, own, other = packed(x), packed._packed, copied(packed)
+    first, original, other = packed(x), packed._packed, copied(packed)
     assert torch.equal(other(x), first)
     other.weight.data.zero_()
     assert torch.equal(packed(x), first)
-    assert packed._packed is own
+    assert packed._packed is original
     assert torch.equal(copied(other)(x), packed.bias.expand(3, -1))
 
 

@@ -70,9 +70,9 @@ def deviations(minilm, pairs, tmp_path_factory):
         return states[key].clone()
 
     def deviation(setting):
-        layer, several, idf, rescaled = setting
-        references = several_references(single) if several else single
-        flat = [text for group in references for text in group] if several else single
+        layer, has_several, idf, rescaled = setting
+        references = several_references(single) if has_several else single
+        flat = [text for group in references for text in group] if has_several else single
         sents = {None: None, "references": flat, "sents": pairs[0][:100]}[idf]
         all_layers, baseline_path = layer is None, str(table) if rescaled else None
         scorer = oracle_package.BERTScorer(
@@ -128,8 +128,8 @@ def test_scores_do_not_depend_on_the_batch_size(encoder, minilm, pairs, batch_si
     options = {"idf": pairs[1][:16] if idf else False}
     expected = stacked(bert_score(candidates, references, encoder, **options))
     encoder = FrozenEncoder(minilm, num_layers=5, batch_size=batch_size)
-    found = stacked(bert_score(candidates, references, encoder, **options))
-    torch.testing.assert_close(found, expected, atol=TOLERANCE, rtol=0)
+    result = stacked(bert_score(candidates, references, encoder, **options))
+    torch.testing.assert_close(result, expected, atol=TOLERANCE, rtol=0)
     for i in (0, 3, 15):
         alone = stacked(bert_score([candidates[i]], [references[i]], encoder, **options))
         torch.testing.assert_close(alone, expected[:, [i]], atol=TOLERANCE, rtol=0)

@@ -107,8 +107,8 @@ def test_the_best_reference(encoder, corpus):
         best = result["best_reference"].reshape(-1, len(cands))
         f1 = result["f1"].reshape(-1, len(cands))
         assert best.dtype == torch.long
-        for i, several in enumerate(refs):
-            each = bert_score([cands[i]] * len(several), several, layers)["f1"].reshape(-1, len(several))
+        for i, group in enumerate(refs):
+            each = bert_score([cands[i]] * len(group), group, layers)["f1"].reshape(-1, len(group))
             torch.testing.assert_close(each.max(1).values, f1[:, i], atol=TOLERANCE, rtol=0)
             torch.testing.assert_close(each.gather(1, best[:, i, None])[:, 0], f1[:, i], atol=TOLERANCE, rtol=0)
 
@@ -185,8 +185,8 @@ def test_a_model_that_is_listed_as_another(tmp_path):
         part.save_pretrained(folder)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        for given in ((folder,), (model, tokenizer)):
-            encoder = FrozenEncoder(*given, listed_as="FacebookAI/roberta-base")
+        for arguments in ((folder,), (model, tokenizer)):
+            encoder = FrozenEncoder(*arguments, listed_as="FacebookAI/roberta-base")
             assert (encoder.num_layers, encoder.listed_name) == (10, "roberta-base")
             (row,) = find_baseline(encoder, True).rows.T.tolist()
             assert row == catalog.baseline("en", "roberta-base")[10].tolist()

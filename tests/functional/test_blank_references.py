@@ -141,8 +141,8 @@ def test_files_with_blank_lines_where_there_are_fewer_references(minilm, tmp_pat
     rows = [line.split("\t") for line in printed.splitlines() if not line.startswith("#")]
     assert rows[0][-1] == "best_reference"
     scores = peer.score(candidates, filtered, model_type=minilm, num_layers=5, idf=True, batch_size=1, nthreads=0)
-    found = torch.tensor([[float(cell) for cell in row[2:5]] for row in rows[1:]])
-    torch.testing.assert_close(found.T, torch.stack(scores), atol=2e-6, rtol=0)
+    result = torch.tensor([[float(cell) for cell in row[2:5]] for row in rows[1:]])
+    torch.testing.assert_close(result.T, torch.stack(scores), atol=2e-6, rtol=0)
     # References count from 1, blank lines included.
     for row, references in zip(rows[1:4], lists, strict=False):
         assert references[int(row[-1]) - 1] != ""

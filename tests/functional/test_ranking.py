@@ -96,9 +96,9 @@ def test_f1_beside_its_pole_is_the_smaller_of_precision_and_recall(minilm, exclu
 def test_consensus_is_the_mean_over_the_other_candidates(encoder):
     candidates, _ = make_items()
     drawn = random.Random(1)
-    given = [[drawn.random() for _ in texts] for texts in candidates]
+    drawn_weights = [[drawn.random() for _ in texts] for texts in candidates]
     pairs = [score_pairs(texts, texts, encoder) for texts in candidates]
-    for component, weights in product(COMPONENTS, (None, given)):
+    for component, weights in product(COMPONENTS, (None, drawn_weights)):
         ranked = rank_candidates(candidates, encoder=encoder, component=component, weights=weights)
         for number, scores in enumerate(ranked.scores):
             share = torch.ones(len(scores)) if weights is None else torch.tensor(weights[number])
@@ -233,30 +233,30 @@ def test_every_entry_is_the_score_of_its_pair(encoder, idf, monkeypatch):
     monkeypatch.setattr(corpus, "_ELEMENTS_PER_STEP", 384 * 40)
     candidates, references = real_pairs(5)
     rows, columns = [*candidates[:3], "", candidates[0]], [*references, references[1]]
-    found = score_matrix(rows, columns, encoder, idf=idf)
+    result = score_matrix(rows, columns, encoder, idf=idf)
     expected = score_pairs(rows, columns, encoder, idf=columns if idf else False)
-    for name, scores in found.items():
+    for name, scores in result.items():
         assert scores.dtype == torch.float32
         torch.testing.assert_close(scores.double(), expected[name], atol=1e-6, rtol=0)
 
 
 def test_a_list_with_itself(encoder):
     texts = [*real_pairs(4)[0], "hello"]
-    found, expected = score_matrix(texts, encoder=encoder), score_matrix(texts, texts, encoder)
+    result, expected = score_matrix(texts, encoder=encoder), score_matrix(texts, texts, encoder)
     for name in ("precision", "recall", "f1"):
-        torch.testing.assert_close(found[name], expected[name], atol=1e-6, rtol=0)
-    torch.testing.assert_close(found["f1"].diagonal(), torch.ones(5), atol=1e-6, rtol=0)
+        torch.testing.assert_close(result[name], expected[name], atol=1e-6, rtol=0)
+    torch.testing.assert_close(result["f1"].diagonal(), torch.ones(5), atol=1e-6, rtol=0)
 
 
 def test_each_distinct_text_of_a_matrix_is_encoded_once(encoder, encoded):
     candidates, references = real_pairs(4)
     rows, columns = [*candidates, candidates[0]], [references[0], *candidates[::-1], *references]
-    found = score_matrix(rows, columns, encoder)
+    result = score_matrix(rows, columns, encoder)
     assert sorted(chain(*encoded)) == sorted({*rows, *columns})
     # In another order, and from two calls.
-    for place, several in ((slice(1, 5), candidates[::-1]), (slice(5, 9), references)):
-        expected = [score_matrix([row], several, encoder)["f1"][0] for row in rows]
-        torch.testing.assert_close(found["f1"][:, place], torch.stack(expected), atol=1e-6, rtol=0)
+    for place, group in ((slice(1, 5), candidates[::-1]), (slice(5, 9), references)):
+        expected = [score_matrix([row], group, encoder)["f1"][0] for row in rows]
+        torch.testing.assert_close(result["f1"][:, place], torch.stack(expected), atol=1e-6, rtol=0)
 
 
 def test_bad_input_of_a_matrix():

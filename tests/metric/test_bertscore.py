@@ -35,10 +35,10 @@ def test_result_is_kept_until_an_update(encoder, monkeypatch):
     expected = mean(per_pair(encoder, FIRST, SECOND))
     monkeypatch.setattr(metric, "_combine", Mock(wraps=metric._combine))
     for _ in range(3):
-        found = metric.compute()
-        assert_equal(found, expected)
+        result = metric.compute()
+        assert_equal(result, expected)
         # The caller's own.
-        found["f1"] *= 100
+        result["f1"] *= 100
     assert metric._combine.call_count == 1
     metric.update(*THIRD)
     assert_equal(metric.compute(), mean(per_pair(encoder, FIRST, SECOND, THIRD)))
@@ -212,8 +212,8 @@ def test_loaded_pairs_replace_the_result_of_earlier_ones(encoder, is_synced):
     saved = updated(BERTScore(encoder), SECOND)
     metric = synced(encoder) if is_synced else updated(BERTScore(encoder, reduction="none"), FIRST)
     metric.compute()
-    for one in (saved, metric):
-        one.persistent(True)
+    for holder in (saved, metric):
+        holder.persistent(True)
     metric.load_state_dict(saved.state_dict())
     assert_equal(metric.compute(), per_pair(encoder, SECOND))
 

@@ -43,18 +43,18 @@ BATCHES = [[0, 1, 2], [3], [5, 4, 0], [6, 7, 8, 9]]
 
 
 def check(
-    workshop: Workshop, found: dict[str, Any], numbers: Sequence[int], prefix: str = "", postfix: str = ""
+    workshop: Workshop, result: dict[str, Any], numbers: Sequence[int], prefix: str = "", postfix: str = ""
 ) -> None:
     """Make sure that every metric of a collection gives what the reference package does."""
-    left = set(found)
+    left = set(result)
     for name, made in KINDS.items():
         if "component" in made.options:
             keys = [f"{prefix}{name}{postfix}"]
-            own = found[keys[0]]
+            scores = result[keys[0]]
         else:
             keys = [f"{prefix}{name}_{key}{postfix}" for key in SCORES]
-            own = dict(zip(SCORES, (found[key] for key in keys), strict=True))
-        workshop.check(own, made, numbers)
+            scores = dict(zip(SCORES, (result[key] for key in keys), strict=True))
+        workshop.check(scores, made, numbers)
         left -= set(keys)
     assert not left
 
@@ -76,23 +76,23 @@ def test_each_has_its_own_numbers_from_one_encoding(minilm, workshop, how, cache
     collection = MetricCollection({name: workshop.metric(made, **settings) for name, made in KINDS.items()})
     encoder = collection["plain"].encoder
     for epoch in range(2 if cached else 1):
-        known: set[tuple[int, ...]] = set()
+        cached_texts: set[tuple[int, ...]] = set()
         for numbers in BATCHES:
             preds, target = workshop.batch(kind(), numbers)
             with counted_texts() as encoded:
-                found = getattr(collection, how)(preds, target)
+                result = getattr(collection, how)(preds, target)
             expected = ids_of(encoder, [*preds, *target])
             if cached:
                 references = ids_of(encoder, target)
-                expected -= references if epoch else references & known
-                known |= references
+                expected -= references if epoch else references & cached_texts
+                cached_texts |= references
             assert encoded == Counter(dict.fromkeys(expected, ENCODERS))
             if how == "forward":
-                check(workshop, found, numbers)
+                check(workshop, result, numbers)
         with counted_texts() as encoded:
-            found = collection.compute()
+            result = collection.compute()
         assert not encoded
-        check(workshop, found, list(chain(*BATCHES)))
+        check(workshop, result, list(chain(*BATCHES)))
         collection.reset()
     if how == "update":
         # The members of a group hold the same; only what is made of it differs.
@@ -112,10 +112,10 @@ def test_collection_with_other_text_metrics(workshop):
         collection.update(preds, target, indices=numbers)
         for metric in alone.values():
             metric.update(preds, target)
-    found = collection.compute()
-    workshop.check(found["bert"], kind(component="f1", many_references=True, indexed=True), BATCHES[0] + BATCHES[2])
+    result = collection.compute()
+    workshop.check(result["bert"], kind(component="f1", many_references=True, indexed=True), BATCHES[0] + BATCHES[2])
     for name, metric in alone.items():
-        assert found[name] == metric.compute()
+        assert result[name] == metric.compute()
 
 
 # --- which share their states
@@ -141,11 +141,11 @@ def test_collection_keeps_different_metrics_apart(encoder, first, how):
         for metric in kinds.values():
             metric.update(*batch)
     assert len(collection.compute_groups) == 4
-    found = collection.compute()
+    result = collection.compute()
     for name, metric in kinds.items():
         # Other texts are encoded together.
-        assert_equal({score: found[f"{name}_{score}"] for score in SCORES}, metric.compute())
-    assert found["plain_f1"] != found["layer_f1"] > found["selection_f1"] + 0.1
+        assert_equal({score: result[f"{name}_{score}"] for score in SCORES}, metric.compute())
+    assert result["plain_f1"] != result["layer_f1"] > result["selection_f1"] + 0.1
     with pytest.raises(ValueError, match="differs in model"):
         last.merge_state(kinds["selection"])
 
@@ -188,8 +188,8 @@ def mean_of(workshop: Workshop, name: str, numbers: Sequence[int]) -> float:
 
 def check_logged(workshop: Workshop, run: pl.Trainer) -> None:
     for name in LOGGED:
-        found = run.callback_metrics["val_f1_epoch" if name == "f1" else f"val_{name}"]
-        assert found.item() == mean_of(workshop, name, range(VALIDATED))
+        result = run.callback_metrics["val_f1_epoch" if name == "f1" else f"val_{name}"]
+        assert result.item() == mean_of(workshop, name, range(VALIDATED))
 
 
 def test_logged(workshop, tmp_path):
@@ -216,10 +216,10 @@ def test_two_loaders_as_on_the_page(encoder, tmp_path, kind):
     batches = [{"texts": preds, "references": target} for preds, target in (SECOND, THIRD)]
     run = trainer(tmp_path)
     run.validate(module, [DataLoader([batch], batch_size=None) for batch in batches], verbose=False)
-    found = [run.callback_metrics[f"val_f1/dataloader_idx_{i}"].item() for i in range(2)]
+    result = [run.callback_metrics[f"val_f1/dataloader_idx_{i}"].item() for i in range(2)]
     expected = [mean(per_pair(encoder, batch))["f1"].item() for batch in (SECOND, THIRD)]
     # What the page says of a shared metric.
-    assert (found == pytest.approx(expected, abs=TOLERANCE)) == (kind == "one metric per loader")
+    assert (result == pytest.approx(expected, abs=TOLERANCE)) == (kind == "one metric per loader")
 
 
 @pytest.mark.slow

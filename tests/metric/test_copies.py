@@ -18,7 +18,7 @@ from tests.support.metric_batches import FIRST, SECOND, THIRD, assert_equal, mea
 
 
 def test_copies_of_a_synchronised_metric(encoder):
-    own, both = mean(per_pair(encoder, FIRST)), mean(per_pair(encoder, FIRST, SECOND))
+    alone, both = mean(per_pair(encoder, FIRST)), mean(per_pair(encoder, FIRST, SECOND))
     metric = updated(BERTScore(encoder, sync_on_compute=False, compute_with_cache=False), FIRST)
     other = updated(BERTScore(encoder), SECOND)
     # Ranks gather numbers of pairs, indices and truncated texts with the fingerprint, and then the scores.
@@ -26,10 +26,10 @@ def test_copies_of_a_synchronised_metric(encoder):
     metric.sync(dist_sync_fn=lambda tensor, group: [tensor, next(gathered)], distributed_available=lambda: True)
     for copied in (metric.clone(), copy.deepcopy(metric), pickle.loads(pickle.dumps(metric))):
         assert_equal(copied.compute(), both)
-        assert_equal(copied.compute(), own)
+        assert_equal(copied.compute(), alone)
     metric.clone().unsync()
     assert_equal(metric.compute(), both)
-    assert_equal(metric.compute(), own)
+    assert_equal(metric.compute(), alone)
 
 
 def test_no_weights_and_no_texts_travel(encoder):
@@ -62,7 +62,7 @@ def test_merge_state_of_something_else(encoder):
         BERTScore(FrozenEncoder(encoder.name, num_layers=4), idf=sents),
         BERTScore(FrozenEncoder(encoder.name, num_layers=2, dtype="bfloat16"), idf=sents),
     ]
-    for other in (*(updated(one, SECOND) for one in others), MetricCollection([]), 3, {}):
+    for other in (*(updated(source, SECOND) for source in others), MetricCollection([]), 3, {}):
         with pytest.raises(ValueError, match=r"differ|must be a bertscore_tm.BERTScore or its"):
             metric.merge_state(other)
     assert_equal(metric.compute(), mean(per_pair(encoder, FIRST, idf=sents)))
@@ -121,7 +121,7 @@ def test_bytes_of_the_states(minilm, options, indices):
     for _ in range(3):
         metric.update(preds, target, indices=list(range(1000)) if indices else None)
     parts = [part for state in metric.metric_state.values() for part in (state if isinstance(state, list) else [state])]
-    kept = sum(part.untyped_storage().nbytes() for part in parts)
+    num_bytes = sum(part.untyped_storage().nbytes() for part in parts)
     tokens = sum(map(len, encoder.tokenizer([*preds, *target]).ids))
     per_update = 6 * tokens + 12 * 1000 if "idf" in options else 12 * 1000
-    assert kept == 3 * (per_update + (8 * 1000 if indices else 0)) + 8 * (1 + 9)
+    assert num_bytes == 3 * (per_update + (8 * 1000 if indices else 0)) + 8 * (1 + 9)

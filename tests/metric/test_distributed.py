@@ -75,9 +75,9 @@ def as_sampled(size: int, rank: int) -> list[int]:
 def score_all(rank: int, model: str, data: Data) -> dict[Any, dict[str, Tensor]]:
     warnings.filterwarnings("ignore", "1 candidate scored 0")
     encoder = FrozenEncoder(model, num_layers=LAYERS, all_layers=True)
-    found: dict[Any, dict[str, Tensor]] = {}
+    result: dict[Any, dict[str, Tensor]] = {}
     for size, kind in product(SIZES, KINDS):
-        idf, several, all_layers = kind
+        idf, has_several, all_layers = kind
         for name, numbers, indexed in (
             ("uneven", uneven(size, rank), False),
             ("uneven, indexed", uneven(size, rank)[::-1], True),
@@ -86,9 +86,9 @@ def score_all(rank: int, model: str, data: Data) -> dict[Any, dict[str, Tensor]]
             metric = BERTScore(encoder, reduction="none", idf=idf, layer=None if all_layers else LAYERS)
             for start in range(0, len(numbers), 3):
                 batch = numbers[start : start + 3]
-                metric.update(*part(data[several], batch), indices=batch if indexed else None)
-            found[name, size, kind] = metric.compute()
-    return found
+                metric.update(*part(data[has_several], batch), indices=batch if indexed else None)
+            result[name, size, kind] = metric.compute()
+    return result
 
 
 @pytest.mark.slow
@@ -96,11 +96,11 @@ def test_equals_one_process(minilm):
     data = texts(max(SIZES))
     reports = run_ranks(score_all, WORLD_SIZE, minilm, data, timeout_s=300)
     for (name, size, kind), first in reports[0].items():
-        idf, several, all_layers = kind
+        idf, has_several, all_layers = kind
         order = list(chain(*(uneven(size, rank) for rank in range(WORLD_SIZE))))
         assert sorted(order) == list(range(size))
         encoder = FrozenEncoder(minilm, num_layers=LAYERS, all_layers=all_layers)
-        wanted = bert_score(*part(data[several], list(range(size))), encoder, idf=idf)
+        wanted = bert_score(*part(data[has_several], list(range(size))), encoder, idf=idf)
         for score in SCORES:
             values = wanted[score] if "indexed" in name else wanted[score][..., order]
             torch.testing.assert_close(first[score], values, atol=TOLERANCE, rtol=0)
@@ -140,7 +140,7 @@ def count_all(rank: int, model: str, pairs: tuple[list[str], list[str]]) -> dict
         "idf": {"idf": True},
         "corpus": {"idf": pairs[1][:5]},
     }
-    found = {}
+    result = {}
     for (name, settings), count, long, indexed in product(options.items(), (4, 12), (False, True), (False, True)):
         preds, target = ([text * (3 if long else 1) for text in side[:count]] for side in pairs)
         # Two numbers in common, of which each is sent by both ranks before it is found to be the same.
@@ -151,8 +151,8 @@ def count_all(rank: int, model: str, pairs: tuple[list[str], list[str]]) -> dict
         metric.compute()
         # What a rank holds after compute is its own share.
         assert num_pairs(metric) == count
-        found[name, count, long, indexed] = sum(size for _, size in calls), [call for call, _ in calls]
-    return found
+        result[name, count, long, indexed] = sum(size for _, size in calls), [call for call, _ in calls]
+    return result
 
 
 def test_bytes_grow_with_pairs_and_vocabulary_alone(minilm):
@@ -161,18 +161,18 @@ def test_bytes_grow_with_pairs_and_vocabulary_alone(minilm):
     per_score, per_index, per_token_id = 3 * 4, 8, 8
     # Counts and settings: of a fixed size. Before each gathering the length of what is to come.
     header, length = 8 * (4 + 8), 8
-    found = {key: bytes_sent for key, (bytes_sent, _) in reports[0].items()}
-    for (name, count, long, indexed), sent in found.items():
+    result = {key: bytes_sent for key, (bytes_sent, _) in reports[0].items()}
+    for (name, count, long, indexed), sent in result.items():
         scores = length + per_score * count
         indices = length + per_index * count if indexed else 0
         frequencies = per_token_id * (vocabulary + 1) if name == "idf" else 0
         # The second rank has the common pairs second, so that it sends two scores less, padded to the longest.
         assert sent <= length + header + scores + indices + frequencies, (name, count, indexed)
         assert sent >= header + frequencies + per_score * (count - 2)
-        assert found[name, count, True, indexed] == sent, "bytes do not depend on the number of tokens"
+        assert result[name, count, True, indexed] == sent, "bytes do not depend on the number of tokens"
         assert reports[1][name, count, long, indexed][1] == reports[0][name, count, long, indexed][1]
-    assert found["idf", 12, False, True] - found["idf", 4, False, True] == (per_score + per_index) * 8
-    assert found["mean", 12, False, False] == found["corpus", 12, False, False] == found["none", 12, True, False]
+    assert result["idf", 12, False, True] - result["idf", 4, False, True] == (per_score + per_index) * 8
+    assert result["mean", 12, False, False] == result["corpus", 12, False, False] == result["none", 12, True, False]
 
 
 # --- as in training
@@ -182,7 +182,7 @@ def use_as_in_training(rank: int, model: str, data: tuple[list[str], list[str]])
     report: dict[str, Any] = {}
     encoder = FrozenEncoder(model, num_layers=LAYERS)
     for idf in (False, True):
-        found = report[f"idf={idf}"] = {}
+        result = report[f"idf={idf}"] = {}
         # The first rank alone asks again, as for a file of results that it writes.
         cached = BERTScore(encoder, idf=idf, reduction="none")
         single = BERTScore(encoder, component="f1")
@@ -192,21 +192,21 @@ def use_as_in_training(rank: int, model: str, data: tuple[list[str], list[str]])
             tracker.update(*part(data, numbers[rank:]))
             tracker.compute()
         cached.update(*part(data, [0, 1] if rank == 0 else [2]))
-        found["cached"] = cached.compute()
+        result["cached"] = cached.compute()
         if rank == 0:
-            found["cached again"] = cached.compute()
+            result["cached again"] = cached.compute()
             tracker.best_metric()
 
         metric = BERTScore(encoder, idf=idf, reduction="none", compute_with_cache=False)
         metric.update(*part(data, [0, 1] if rank == 0 else [2]))
-        found["first"] = metric.compute()
+        result["first"] = metric.compute()
         # An update on one rank only: the other has an unchanged state, and must still take part.
         if rank == 1:
             metric.update(*part(data, [3, 4]))
-        found["second"] = metric.compute()
-        found["third"] = metric.compute()
+        result["second"] = metric.compute()
+        result["third"] = metric.compute()
         metric.update(*part(data, [5 + rank]))
-        found["fourth"] = metric.compute()
+        result["fourth"] = metric.compute()
 
         # Some ranks pass indices and others do not: an error on every rank, after which all continue.
         mixed = BERTScore(encoder, idf=idf, reduction="none")
@@ -233,9 +233,9 @@ def expected(encoder: FrozenEncoder, idf: bool, numbers: list[int]) -> dict[str,
     return bert_score(*part(texts(7)[False], numbers), encoder, idf=idf)
 
 
-def deviation(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> float:
-    assert all(found[name].shape == wanted[name].shape for name in SCORES)
-    return max(float((found[name] - wanted[name]).abs().max()) for name in SCORES)
+def deviation(result: dict[str, Tensor], wanted: dict[str, Tensor]) -> float:
+    assert all(result[name].shape == wanted[name].shape for name in SCORES)
+    return max(float((result[name] - wanted[name]).abs().max()) for name in SCORES)
 
 
 @pytest.mark.slow
@@ -244,7 +244,7 @@ def test_as_in_training(minilm):
     encoder = FrozenEncoder(minilm, num_layers=LAYERS)
     for idf in (False, True):
         for rank, report in enumerate(reports):
-            found = report[f"idf={idf}"]
+            result = report[f"idf={idf}"]
             wanted = {
                 "cached": [0, 1, 2],
                 **({"cached again": [0, 1, 2]} if rank == 0 else {}),
@@ -254,7 +254,7 @@ def test_as_in_training(minilm):
                 "fourth": [0, 1, 5, 2, 3, 4, 6],
             }
             for name, numbers in wanted.items():
-                assert deviation(found[name], expected(encoder, idf, numbers)) <= TOLERANCE, (idf, rank, name)
+                assert deviation(result[name], expected(encoder, idf, numbers)) <= TOLERANCE, (idf, rank, name)
     # Only the first rank speaks, with the counts of all.
     assert [text.split()[:2] for text in reports[0]["warnings"]] == [["2", "candidates"], ["2", "texts"]]
     assert reports[1]["warnings"] == []

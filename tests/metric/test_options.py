@@ -41,14 +41,14 @@ def updated(metric: BERTScore, preds: Sequence[str] = PREDS, target: Sequence[An
     return metric
 
 
-def stacked(found: Mapping[str, Tensor]) -> Tensor:
-    return torch.stack([found[name] for name in SCORES])
+def stacked(result: Mapping[str, Tensor]) -> Tensor:
+    return torch.stack([result[name] for name in SCORES])
 
 
 @pytest.mark.parametrize(("how", "side"), [("update", 0), ("forward", 1)])
 def test_a_token_without_a_weight_loses_nothing(encoder, how, side):
-    known = encoder.tokenizer([*PREDS, *TARGET]).ids
-    mapping = {token: 1 + token % 3 for row in known for token in row}
+    ids = encoder.tokenizer([*PREDS, *TARGET]).ids
+    mapping = {token: 1 + token % 3 for row in ids for token in row}
     metric = updated(BERTScore(encoder, idf=mapping, reduction="none"))
     assert_close(stacked(metric.compute()), stacked(bert_score(PREDS, TARGET, encoder, idf=mapping)))
     before, count = metric.compute(), len(metric.scores)
@@ -96,8 +96,8 @@ def test_warns_about_a_truncated_corpus(minilm):
 def test_negative_numbers_count_from_the_models_last_layer(minilm, encoder):
     """Not from the last one that comes out."""
     some = FrozenEncoder(minilm, num_layers=4, all_layers=True)
-    found = updated(BERTScore(some, layer=-4, reduction="none")).compute()
-    assert_close(found["f1"], bert_score(PREDS, TARGET, FrozenEncoder(minilm, num_layers=3))["f1"])
+    result = updated(BERTScore(some, layer=-4, reduction="none")).compute()
+    assert_close(result["f1"], bert_score(PREDS, TARGET, FrozenEncoder(minilm, num_layers=3))["f1"])
     for layer in (5, 6, 7, -1, -2, -8, 100):
         with pytest.raises(ValueError, match=f"={layer} is not one of the layers 0 to 4"):
             BERTScore(some, layer=layer)
@@ -178,8 +178,8 @@ def test_weights_for_a_loss(encoder):
         count = sum(token in row for row in references)
         assert table[token].item() == pytest.approx(math.log((COUNT + 1) / (count + 1)))
     assert {name: score.item() for name, score in metric.compute().items()} == before
-    given = BERTScore(encoder, idf=MAPPING).token_weights().table
-    assert all(given[token].item() == pytest.approx(weight) for token, weight in MAPPING.items())
+    mapped = BERTScore(encoder, idf=MAPPING).token_weights().table
+    assert all(mapped[token].item() == pytest.approx(weight) for token, weight in MAPPING.items())
 
 
 @pytest.mark.parametrize("options", [{"component": "f1", "idf": True}, {"component": "recall", "idf": CORPUS}])
@@ -196,11 +196,11 @@ def test_a_metric_aligns_with_its_own_settings(minilm, every):
     texts = "a cat sleeps", "the kitten is sleeping"
     encoder = FrozenEncoder(minilm, num_layers=5)
     sents = ["a cat", "the kitten", "the dog is sleeping"]
-    one = BERTScore(every, layer=5, idf=sents).align(*texts)
+    aligned = BERTScore(every, layer=5, idf=sents).align(*texts)
     other = compute_alignment(*texts, encoder, token_weights(encoder, sents))
-    assert one.candidate.tokens == other.candidate.tokens
-    assert torch.allclose(one.similarity, other.similarity, atol=1e-6)
-    assert torch.allclose(one.candidate.shares, other.candidate.shares, atol=1e-6)
+    assert aligned.candidate.tokens == other.candidate.tokens
+    assert torch.allclose(aligned.similarity, other.similarity, atol=1e-6)
+    assert torch.allclose(aligned.candidate.shares, other.candidate.shares, atol=1e-6)
     metric = BERTScore(every, layer=5, idf=True)
     with pytest.raises(ValueError, match="there are none yet: call update first"):
         metric.align(*texts)

@@ -57,10 +57,10 @@ class System(nn.Module):
             metric.update(*([side[i] for i in numbers] for side in self.pairs), indices=numbers)
 
     def compute(self) -> dict[str, Tensor]:
-        found = {f"{kind}_{name}": v for kind, m in self.metrics.items() for name, v in m.compute().items()}
+        result = {f"{kind}_{name}": v for kind, m in self.metrics.items() for name, v in m.compute().items()}
         for metric in self.metrics.values():
             metric.reset()
-        return found
+        return result
 
     def shard(self, **options: Any) -> None:
         fully_shard(self.generator[1], **options)
@@ -125,11 +125,11 @@ def assert_encoder_untouched(system: System, model: str) -> None:
 
 
 def expected(model: str, pairs: tuple[list[str], list[str]]) -> dict[str, float]:
-    found = {}
+    result = {}
     for kind, idf in (("plain", False), ("idf", True)):
         for name, values in bert_score(*pairs, FrozenEncoder(model, num_layers=LAYERS), idf=idf).items():
-            found[f"{kind}_{name}"] = values.mean().item()
-    return found | {f"val_bertscore_{name}": found[f"plain_{name}"] for name in SCORES}
+            result[f"{kind}_{name}"] = values.mean().item()
+    return result | {f"val_bertscore_{name}": result[f"plain_{name}"] for name in SCORES}
 
 
 def fit(folder: Path, model: str, pairs: tuple[list[str], list[str]], **options: Any) -> dict[str, Any]:
@@ -153,11 +153,11 @@ def assert_same_scores(runs: dict[str, dict[str, Any]], wanted: dict[str, float]
     """Precisions took effect in the generator and its loss, and none in the scores."""
     assert set(runs) == set(PRECISIONS)
     exact = runs["32-true"]
-    for precision, found in runs.items():
-        assert found["dtype"] == (torch.bfloat16 if precision == "bf16-true" else torch.float32)
-        assert found["scores"] == pytest.approx(wanted, abs=1e-6)
-        assert (found["losses"] == exact["losses"]) == (precision == "32-true")
-        assert found["losses"] == pytest.approx(exact["losses"], abs=0.01)
+    for precision, result in runs.items():
+        assert result["dtype"] == (torch.bfloat16 if precision == "bf16-true" else torch.float32)
+        assert result["scores"] == pytest.approx(wanted, abs=1e-6)
+        assert (result["losses"] == exact["losses"]) == (precision == "32-true")
+        assert result["losses"] == pytest.approx(exact["losses"], abs=0.01)
 
 
 def test_precision_in_one_process(minilm, tmp_path, one_thread):

@@ -42,22 +42,22 @@ def repeated(monkeypatch, encoder):
 
 
 def ids(encoder, candidates, references):
-    distinct = {*candidates, *(text for several in references for text in several)}
+    distinct = {*candidates, *(text for group in references for text in group)}
     return Counter(map(tuple, encoder.tokenizer(sorted(distinct)).ids))
 
 
 def test_each_distinct_text_is_encoded_once_per_call(encoder, minilm, repeated):
     with counted_texts() as encoded:
-        found = bert_score(*repeated, encoder)
+        result = bert_score(*repeated, encoder)
     assert encoded == ids(encoder, *repeated)
-    for name, expected in zip(found, oracle.score(*repeated, model_type=minilm, num_layers=LAYER), strict=True):
-        torch.testing.assert_close(found[name], expected, atol=TOLERANCE, rtol=0)
+    for name, expected in zip(result, oracle.score(*repeated, model_type=minilm, num_layers=LAYER), strict=True):
+        torch.testing.assert_close(result[name], expected, atol=TOLERANCE, rtol=0)
 
 
 @pytest.mark.parametrize("cache_bytes", [0, 2**28])
 def test_each_distinct_text_is_encoded_once_per_update(encoder, minilm, repeated, cache_bytes):
-    own = FrozenEncoder(minilm, num_layers=LAYER, max_length=500)  # has a cache that no other test fills
-    metric = BERTScore(own, reduction="none", cache_bytes=cache_bytes)
+    uncached = FrozenEncoder(minilm, num_layers=LAYER, max_length=500)  # has a cache that no other test fills
+    metric = BERTScore(uncached, reduction="none", cache_bytes=cache_bytes)
     with counted_texts() as encoded:
         metric.update(*repeated)
     assert encoded == ids(encoder, *repeated)
@@ -80,18 +80,18 @@ def test_vectors_of_repeated_texts_take_bounded_memory(encoder, repeated, monkey
     monkeypatch.setattr(corpus, "_BYTES_OF_REPEATED_TEXTS", limit)
     monkeypatch.setattr(VectorCache, "add", watched)
     with counted_texts() as encoded:
-        found = bert_score(*repeated, encoder)["f1"]
+        result = bert_score(*repeated, encoder)["f1"]
     assert 0 < max(sizes) <= limit
     # Some texts are kept, the others are encoded in each of their steps.
     assert min(encoded.values()) == 1 < max(encoded.values())
-    torch.testing.assert_close(found, expected, atol=TOLERANCE, rtol=0)
+    torch.testing.assert_close(result, expected, atol=TOLERANCE, rtol=0)
 
 
 def test_without_repeated_texts_nothing_is_kept(encoder, monkeypatch):
     monkeypatch.setattr(corpus, "_ELEMENTS_PER_STEP", 384 * 100)
     monkeypatch.setattr(VectorCache, "add", lambda *args: pytest.fail("vectors were kept"))
     candidates, references = real_pairs(8)
-    assert len(plan_steps(TextPairs(candidates, [[one] for one in references]), encoder)) > 1
+    assert len(plan_steps(TextPairs(candidates, [[reference] for reference in references]), encoder)) > 1
     assert bert_score(candidates, references, encoder)["f1"].shape == (8,)
 
 
@@ -105,10 +105,10 @@ def test_document_frequencies_are_those_of_all_blocks(minilm, monkeypatch, idf):
         rows = encoder.tokenizer.tokenizer(texts)["input_ids"]
         long = sum(len(row) > 12 for row in rows)
         with pytest.warns(UserWarning, match=f"^{long} texts of idf are longer than 12 tokens"):
-            found = token_weights.token_weights(encoder, *given)
+            result = token_weights.token_weights(encoder, *arguments)
     else:
-        found = token_weights.token_weights(encoder, *given)
+        result = token_weights.token_weights(encoder, *arguments)
     counts = Counter(token for ids in encoder.tokenizer(texts).ids for token in set(ids))
-    expected = torch.tensor([counts[token] for token in range(len(found.table))], dtype=torch.float64)
-    torch.testing.assert_close(found.table, ((len(texts) + 1) / (expected + 1)).log(), rtol=0, atol=1e-12)
-    assert found.source.num_documents == len(texts)
+    expected = torch.tensor([counts[token] for token in range(len(result.table))], dtype=torch.float64)
+    torch.testing.assert_close(result.table, ((len(texts) + 1) / (expected + 1)).log(), rtol=0, atol=1e-12)
+    assert result.source.num_documents == len(texts)

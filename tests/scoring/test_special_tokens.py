@@ -29,17 +29,17 @@ def content_encoder(minilm):
 
 def plain_f1(folder, candidates, references, idf, excluded):
     """F1 of every layer from the hidden states of transformers, with or without the first and last position."""
-    kept = slice(1, -1) if excluded else slice(None)
+    positions = slice(1, -1) if excluded else slice(None)
     tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder).eval()
 
     def encode(text):
         inputs = tokenizer(text, return_tensors="pt")
         with torch.no_grad():
             states = model(**inputs, output_hidden_states=True).hidden_states[: LAYER + 1]
-        vectors = torch.stack(states)[:, 0, kept]
-        return inputs["input_ids"][0, kept].tolist(), vectors / vectors.norm(dim=-1, keepdim=True)
+        vectors = torch.stack(states)[:, 0, positions]
+        return inputs["input_ids"][0, positions].tolist(), vectors / vectors.norm(dim=-1, keepdim=True)
 
-    documents = [set(encode(text)[0]) for several in references for text in several]
+    documents = [set(encode(text)[0]) for group in references for text in group]
 
     def weight(token):
         if idf:
@@ -50,10 +50,10 @@ def plain_f1(folder, candidates, references, idf, excluded):
         return torch.tensor([weight(token) for token in ids])
 
     columns = []
-    for candidate, several in zip(candidates, references, strict=True):
+    for candidate, group in zip(candidates, references, strict=True):
         ids, vectors = encode(candidate)
         scores = []
-        for reference in several:
+        for reference in group:
             other_ids, others = encode(reference)
             similarities = vectors @ others.mT
             precision = similarities.amax(2) @ weights(ids) / weights(ids).sum()
@@ -70,13 +70,13 @@ def test_scores_equal_a_plain_loop(minilm, pairs, idf, excluded):
     lists = several_references(references)
     layers = {"num_layers": LAYER, "all_layers": True}
     encoder, other = (FrozenEncoder(minilm, **layers, exclude_special_tokens=x) for x in (excluded, not excluded))
-    found = bert_score(candidates, lists, encoder, idf=idf)["f1"]
-    torch.testing.assert_close(found, plain_f1(minilm, candidates, lists, idf, excluded), atol=1e-6, rtol=0)
-    assert (found - bert_score(candidates, lists, other, idf=idf)["f1"]).abs().max() > 1e-3
+    result = bert_score(candidates, lists, encoder, idf=idf)["f1"]
+    torch.testing.assert_close(result, plain_f1(minilm, candidates, lists, idf, excluded), atol=1e-6, rtol=0)
+    assert (result - bert_score(candidates, lists, other, idf=idf)["f1"]).abs().max() > 1e-3
     metric = BERTScore(encoder, reduction="none", idf=idf)
     metric.update(candidates[:4], lists[:4])
     metric.update(candidates[4:], lists[4:])
-    torch.testing.assert_close(metric.compute()["f1"], found, atol=1e-6, rtol=0)
+    torch.testing.assert_close(metric.compute()["f1"], result, atol=1e-6, rtol=0)
 
 
 @pytest.mark.parametrize("idf", [False, True])
@@ -91,11 +91,11 @@ def test_scores_equal_those_of_torchmetrics(minilm, pairs, idf):
             longest = lengths
     candidates, references = map(list, zip(*chosen, strict=True))
     theirs = torchmetrics_bert_score(candidates, references, minilm, 5, idf=idf)
-    found = bert_score(
+    result = bert_score(
         candidates, references, FrozenEncoder(minilm, num_layers=5, exclude_special_tokens=True), idf=idf
     )
     for name in COMPONENTS:
-        torch.testing.assert_close(found[name], theirs[name], atol=1e-6, rtol=0)
+        torch.testing.assert_close(result[name], theirs[name], atol=1e-6, rtol=0)
 
 
 TEXTS = ["a black cat sat on the mat", "", "hello", " ".join(["the weather is nice"] * 12)]
@@ -122,11 +122,11 @@ def test_vectors_are_those_of_the_other_tokens(family, options):
     cut = with_special.tokenizer.long_text == "truncate"
     masks = tokenizer(texts, return_special_tokens_mask=True, truncation=cut)["special_tokens_mask"]
     content = ~torch.tensor([special for mask in masks for special in mask]).bool()
-    expected, found = with_special.encode(TEXTS), without.encode(TEXTS)
-    assert torch.equal(found.vectors, expected.vectors[:, content])
-    assert torch.equal(found.ids, expected.ids[content])
-    assert found.lengths.tolist() == [mask.count(0) for mask in masks]
-    assert torch.equal(found.has_content, expected.has_content)
+    expected, result = with_special.encode(TEXTS), without.encode(TEXTS)
+    assert torch.equal(result.vectors, expected.vectors[:, content])
+    assert torch.equal(result.ids, expected.ids[content])
+    assert result.lengths.tolist() == [mask.count(0) for mask in masks]
+    assert torch.equal(result.has_content, expected.has_content)
 
 
 def scores_of_the_loss(encoder, references):
@@ -146,11 +146,11 @@ def test_texts_without_tokens_score_0(family):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for settings in ({"idf": True}, {"idf": ["a cat", "rain"]}):
-            found = bert_score(["", "a cat", "", "a cat"], ["a cat", " ", "", ["", "the cat"]], encoder, **settings)
+            result = bert_score(["", "a cat", "", "a cat"], ["a cat", " ", "", ["", "the cat"]], encoder, **settings)
             alone = bert_score([""], [""], encoder, **settings)
             for name in COMPONENTS:
-                assert found[name][:3].tolist() == [0, 0, 0]
-                assert 0 < found[name][3] <= 1
+                assert result[name][:3].tolist() == [0, 0, 0]
+                assert 0 < result[name][3] <= 1
                 assert alone[name].tolist() == [0]
             metric = BERTScore(encoder, reduction="none", **settings)
             metric.update(["", "a cat"], ["a cat", "a cat"])
@@ -187,12 +187,12 @@ def test_document_frequencies_leave_them_out(content_encoder):
 
 def test_an_alignment_has_no_share_of_special_tokens(content_encoder):
     pair = "a cat sleeps", "the kitten is sleeping"
-    found = align(*pair, content_encoder)
-    assert found.candidate.tokens == ["a", "cat", "sleeps"]
-    assert found.settings.endswith(f"layer {LAYER}, without special tokens")
-    assert found.f1 == pytest.approx(bert_score(*pair, content_encoder)["f1"].item(), abs=1e-6)
-    assert found.f1 == BERTScore(content_encoder).align(*pair).f1
-    for side, similarity in ((found.candidate, found.similarity), (found.reference, found.similarity.T)):
+    result = align(*pair, content_encoder)
+    assert result.candidate.tokens == ["a", "cat", "sleeps"]
+    assert result.settings.endswith(f"layer {LAYER}, without special tokens")
+    assert result.f1 == pytest.approx(bert_score(*pair, content_encoder)["f1"].item(), abs=1e-6)
+    assert result.f1 == BERTScore(content_encoder).align(*pair).f1
+    for side, similarity in ((result.candidate, result.similarity), (result.reference, result.similarity.T)):
         assert side.special_share == 0
         assert torch.equal(side.matches, similarity.argmax(1))
         assert torch.equal(side.best, similarity.amax(1))
