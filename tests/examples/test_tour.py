@@ -19,12 +19,12 @@ def outputs_of(notebook, mime):
 
 
 def printed_by(notebook):
-    return [
-        output["text"]
+    # What a cell prints may arrive in parts.
+    printed = [
+        "".join(output["text"] for output in cell.get("outputs", ()) if output.get("name") == "stdout")
         for cell in notebook.cells
-        for output in cell.get("outputs", ())
-        if output.get("name") == "stdout"
     ]
+    return [text for text in printed if text]
 
 
 @pytest.mark.slow

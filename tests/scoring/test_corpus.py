@@ -99,7 +99,7 @@ def test_without_repeated_texts_nothing_is_kept(encoder, monkeypatch):
 def test_document_frequencies_are_those_of_all_blocks(minilm, monkeypatch, idf):
     encoder = FrozenEncoder(minilm, num_layers=1, max_length=12)
     texts = real_pairs(10)[1]
-    given = (texts, None) if idf == "texts" else (True, texts)
+    arguments = (texts, None) if idf == "texts" else (True, texts)
     monkeypatch.setattr(token_weights, "TEXTS_PER_BLOCK", 4)
     if idf == "texts":
         rows = encoder.tokenizer.tokenizer(texts)["input_ids"]
