@@ -191,7 +191,8 @@ def match_pairs(vectors: TokenVectors, candidates: Tensor, references: Tensor) -
         (tensor([[0.0000, 0.8000]]), tensor([[0.8000]]))
     """
     first, second = torch.minimum(candidates, references), torch.maximum(candidates, references)
-    codes, numbers = (first * len(vectors.lengths) + second).unique(return_inverse=True)  # (distinct,), (pairs,)
+    codes = first * len(vectors.lengths) + second  # (pairs,)
+    codes, numbers = torch.unique(codes, return_inverse=True)  # (distinct,), (pairs,)
     if len(codes) == len(numbers):
         return _match_distinct(vectors, candidates, references)
     # Equal pairs, and those whose texts are exchanged, are compared once.
@@ -232,7 +233,9 @@ def _match_distinct(vectors: TokenVectors, candidates: Tensor, references: Tenso
         )
         _store(best, lengths, pairs, mask, matched)
         _store(other_best, other_lengths, pairs, other_mask, other_matched)
-    ids, other_ids = (vectors.ids[vectors.positions(texts)].to(device) for texts in (candidates, references))
+    ids, other_ids = (
+        vectors.ids[positions_of(vectors.lengths, texts)].to(device) for texts in (candidates, references)
+    )
     return MatchedPairs(
         MatchedTokens(ids, best, lengths.to(device)), MatchedTokens(other_ids, other_best, other_lengths.to(device))
     )

@@ -24,6 +24,7 @@ __all__ = ["FrozenLinear", "PackedLinear", "adapt_layers", "can_use_onednn", "is
 # pieces of at most this many rows, and padded to one of few sizes: up to each limit, a multiple of its step.
 _MAX_ROWS = 2048
 _ROW_STEPS = {32: 8, 64: 16, 512: 32, _MAX_ROWS: 128}
+_PADDING = [-rows % next(_ROW_STEPS[limit] for limit in _ROW_STEPS if rows <= limit) for rows in range(_MAX_ROWS + 1)]
 
 
 def is_eager() -> bool:
@@ -32,17 +33,14 @@ def is_eager() -> bool:
 
 
 def can_use_onednn(rows: Tensor, weight: Tensor) -> bool:
-    """Check whether oneDNN is to multiply two matrices, shapes (..., features) and (outputs, features)."""
-    is_plain = is_eager() and type(rows) is Tensor and rows.numel() > 0
-    return is_plain and rows.dtype == weight.dtype and _is_supported(weight)
+    """Check whether oneDNN is to multiply two matrices, shapes (..., features) and (outputs, features).
 
-
-def _is_supported(weight: Tensor) -> bool:
-    """Check the switch, the weight's device and dtype, and that torch has the private operators used in this file.
-
-    torch has no public function for a packed weight. ``_linear_pointwise`` is a linear layer,
-    ``_reorder_linear_weight`` packs, and ``_is_mkldnn_bf16_supported`` tells whether the CPU has bfloat16 instructions.
+    By the switch, the device, the dtype and whether torch has the private operators used in this file, as it has no
+    public function for a packed weight: ``_linear_pointwise`` is a linear layer, ``_reorder_linear_weight`` packs, and
+    ``_is_mkldnn_bf16_supported`` tells whether the CPU has bfloat16 instructions.
     """
+    if not (is_eager() and type(rows) is Tensor and rows.numel() and rows.dtype == weight.dtype):
+        return False
     switch, operators = os.environ.get("BERTSCORE_TM_ONEDNN"), torch.ops.mkldnn
     backend: Any = torch.backends.mkldnn
     if weight.device.type != "cpu" or switch == "0" or not backend.is_available() or not backend.enabled:
@@ -63,13 +61,14 @@ def linear(rows: Tensor, weight: Tensor, bias: Tensor | None = None, packed: Ten
         return functional.linear(rows, weight, bias)
     if len(rows) > _MAX_ROWS:
         return torch.cat([linear(part, weight, bias, packed) for part in torch.split(rows, _MAX_ROWS)])
-    padded = _pad_rows(rows)
+    padding = _PADDING[len(rows)]
+    padded = functional.pad(rows, (0, 0, 0, padding)) if padding else rows
     if 0 in padded.stride():
         padded = padded.contiguous()
     factor = weight if packed is None else packed
     product: Tensor = torch.ops.mkldnn._linear_pointwise(padded, factor, bias, "none", [], "")
     # Not a view, since a model may change the output of a function with a gradient in place.
-    return product if padded is rows else product.resize_(len(rows), len(weight))
+    return product.resize_(len(rows), len(weight)) if padding else product
 
 
 def transposed_matmul(left: Tensor, right: Tensor) -> Tensor:
@@ -78,15 +77,9 @@ def transposed_matmul(left: Tensor, right: Tensor) -> Tensor:
         return left.t() @ right
     total = left.new_zeros(left.shape[1], right.shape[1])
     for left_rows, right_rows in zip(torch.split(left, _MAX_ROWS), torch.split(right, _MAX_ROWS), strict=True):
-        total += linear(_pad_rows(left_rows).t(), _pad_rows(right_rows).t())
+        padding = (0, 0, 0, _PADDING[len(left_rows)])
+        total += linear(functional.pad(left_rows, padding).t(), functional.pad(right_rows, padding).t())
     return total
-
-
-def _pad_rows(rows: Tensor) -> Tensor:
-    """Pad at most ``_MAX_ROWS`` rows by zeros to one of the sizes."""
-    step = next(step for limit, step in _ROW_STEPS.items() if len(rows) <= limit)
-    padding = -len(rows) % step
-    return functional.pad(rows, (0, 0, 0, padding)) if padding else rows
 
 
 class FrozenLinear(torch.autograd.Function):
@@ -139,7 +132,7 @@ def adapt_layers(model: nn.Module) -> None:
     spares a tensor of four times the model's width.
     """
     for module in model.modules():
-        if type(module) is nn.Linear and _is_supported(module.weight):
+        if type(module) is nn.Linear and can_use_onednn(module.weight.detach(), module.weight):
             cast(Any, module).__class__ = PackedLinear
         elif getattr(module, "act", None) is functional.gelu:  # GELUActivation of transformers
             cast(Any, module).act = _gelu

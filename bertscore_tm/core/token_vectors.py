@@ -44,14 +44,10 @@ class TokenVectors:
 
     def select(self, texts: Tensor) -> TokenVectors:
         """Return the vectors of the texts with these indices, shape (texts,), on the CPU, in the given order."""
-        tokens = self.positions(texts)
+        tokens = positions_of(self.lengths, texts)
         vectors = self.vectors[:, tokens.to(self.vectors.device)]  # (layers, tokens, width)
         lengths, has_content = self.lengths[texts], self.has_content[texts]
         return TokenVectors(vectors, self.ids[tokens], lengths, has_content, self.truncated[texts])
-
-    def positions(self, texts: Tensor) -> Tensor:
-        """Return the positions of the tokens of the texts with these indices, packed, shape (tokens,), on the CPU."""
-        return positions_of(self.lengths, texts)
 
     def split(self) -> list[TokenVectors]:
         """Return each text's vectors, in the same memory."""

@@ -305,12 +305,12 @@ def _attend(
 
     groups = None if torch.compiler.is_compiling() else row.get()
     if groups is None:
-        return cast(tuple[Tensor, None], sdpa_attention_forward(module, query, key, value, attention_mask, **options))
+        return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
     has_extras = any(options.get(name) is not None for name in ("position_bias", "softcap", "s_aux"))
     if has_extras or not isinstance(attention_mask, _Pattern):
         raise NotImplementedError(f"{type(module).__name__} cannot attend within packed texts")
     states = [state[0].transpose(0, 1) for state in (query, key, value)]  # (tokens, heads, size) each
-    settings = {"is_causal": attention_mask.is_causal, "scale": options.get("scaling")}
+    settings: dict[str, Any] = {"is_causal": attention_mask.is_causal, "scale": options.get("scaling")}
     if query.device.type == "cpu":
         attended = attend_by_length(states, groups, attention_mask.mask, **settings)
     elif query.device.type == "cuda" and query.dtype in (torch.bfloat16, torch.float16) and attention_mask.mask is None:

@@ -176,14 +176,15 @@ class BERTScore(Metric):
         # Once per corpus.
         self._has_leftovers = self._has_leftovers or warn_of_leftovers(texts.candidates, self.encoder.tokenizer)
         check_indices(self.metric_state, indices is not None)
+        numbers = None if indices is None else as_indices(indices, len(texts))
         matched = match_batch(texts, self.encoder, self.device, self.layer, self.cache_bytes)
         if self._weights is not None:
             scores, _ = compute_scores(matched, self._weights, self.encoder.tokenizer, self._f1)
             states = {"scores": scores.movedim(-1, 0)}  # (pairs, 3, layers)
         else:
             states = pack_tokens(matched, self.encoder.tokenizer.vocab_size)
-        if indices is not None:
-            states["indices"] = as_indices(indices, len(texts))
+        if numbers is not None:
+            states["indices"] = numbers
         states = {name: values.detach().to(self.device, self._dtypes[name]) for name, values in states.items()}
         # Nothing fails from here on.
         for name, values in states.items():
