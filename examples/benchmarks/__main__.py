@@ -17,16 +17,18 @@ from statistics import median
 import torch
 from tabulate import tabulate
 
-from examples.benchmarks import loss, memory, scoring, validation
+from examples.benchmarks import backends, loss, memory, scoring, validation
 from examples.benchmarks.rounds import Figure
 from examples.benchmarks.texts import Options
 from examples.docstrings import collect_pairs, positive
 
 PARTS: dict[str, tuple[str, Callable[[Options], Iterator[Figure]]]] = {
     "scoring": ("scoring texts, against bert-score", scoring.measure),
+    "small": ("calls with few texts, against bert-score", scoring.measure_small),
     "validation": ("the metric in Lightning, against torchmetrics' BERTScore", validation.measure),
     "loss": ("a training step with the loss, against cross-entropy alone", loss.measure),
     "ranking": ("ranking samples by consensus, against bert-score on all pairs", scoring.measure_ranking),
+    "backends": ("products of matrices in float32, by torch's library and by oneDNN", backends.measure),
     "memory": ("peak memory over the loaded model", memory.measure),
 }
 PACKAGES = ("torch", "transformers", "torchmetrics", "lightning", "bert-score")

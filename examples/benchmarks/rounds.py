@@ -11,7 +11,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure with one value per round, in ``"times"``, ``"share"``, ``"pairs/s"``, ``"MB"`` or without a unit."""
+    """A figure with one value per round, in a unit such as ``"times"``, ``"share"`` or ``"MB"``, or without one."""
 
     what: str
     values: Sequence[float]

@@ -12,6 +12,7 @@ from sacrebleu import corpus_bleu
 from torch import Tensor
 
 from bertscore_tm import FrozenEncoder, rank_candidates
+from bertscore_tm.losses import BERTScoreReward
 from examples.benchmarks.package import load_bert_score, load_encoders, score_f1
 from examples.benchmarks.random_models import ROBERTA_LARGE, build_model, train_tokenizer
 from examples.benchmarks.rounds import Figure, in_turn, ratios
@@ -26,6 +27,8 @@ _SHORT_PAIRS = 600
 _MIXED_CANDIDATES, _MIXED_REFERENCES, _MIXED_WORDS = 24, 11, (10, 180)
 # All ordered pairs: 30 * 16 * 15 = 7,200, of 365 distinct texts.
 _ITEMS, _CANDIDATES, _DISTINCT = 30, 16, 12
+# Pairs of small calls, and calls per round, as one takes milliseconds.
+_FEW, _CALLS = (1, 4, 10), 5
 # Items and samples that are ranked by consensus.
 _RANKED_ITEMS, _SAMPLES = 4, 64
 # roberta-large's shape scores a few pairs per second on a CPU.
@@ -66,6 +69,35 @@ def measure(options: Options) -> Iterator[Figure]:
     layers = ROBERTA_LARGE.num_hidden_layers
     large = FrozenEncoder(build_model(ROBERTA_LARGE), tokenizer, num_layers=layers, dtype=dtype, device="cpu")
     yield from rate_like_paper({f"random roberta-large, {dtype}": large}, options.pairs or _LARGE_PAIRS, options, 1)
+
+
+def measure_small(options: Options) -> Iterator[Figure]:
+    """Score a few pairs, rank the samples of two items and reward a group of completions, in turn with bert-score.
+
+    Yields:
+        For each call the figures of :func:`compare`, in float32.
+    """
+    torch.set_num_threads(options.threads)
+    encoder, score_peer = load_encoders()["float32"], load_bert_score()
+    candidates, references = _short(options)
+    for count in _FEW:
+        pairs = candidates[:count], references[:count]
+        scorers: Scorers = {"float32": partial(score_f1, *pairs, encoder), "bert-score": partial(score_peer, *pairs)}
+        yield from compare(f"{count} pairs", scorers, _CALLS * options.rounds)
+    items = make_items(list(dict.fromkeys(options.flat_texts())), 2, _CANDIDATES)
+    samples, each = [text for item in items for text in item], [item[0] for item in items for _ in item]
+
+    def rank() -> Tensor:
+        return torch.cat(rank_candidates(items, [item[:1] for item in items], encoder=encoder).scores)
+
+    scorers = {"float32": rank, "bert-score": partial(score_peer, samples, each)}
+    yield from compare(f"ranking of 2 x {_CANDIDATES}", scorers, options.rounds)
+    completions, answers, reward = items[0], references[:1] * _CANDIDATES, BERTScoreReward(encoder)
+    scorers = {
+        "float32": lambda: torch.tensor(reward(completions, answers)),
+        "bert-score": partial(score_peer, completions, answers),
+    }
+    yield from compare(f"reward of {_CANDIDATES} completions", scorers, options.rounds)
 
 
 def measure_ranking(options: Options) -> Iterator[Figure]:

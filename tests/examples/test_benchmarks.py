@@ -12,7 +12,7 @@ from torch.nn import functional as F  # noqa: N812
 from transformers import AutoTokenizer
 
 from examples.benchmarks import __main__ as command
-from examples.benchmarks import loss, memory, scoring, validation
+from examples.benchmarks import backends, loss, memory, scoring, validation
 from examples.benchmarks.package import load_encoders
 from examples.benchmarks.processes import run_fresh
 from examples.benchmarks.random_models import BART_BASE, ROBERTA_LARGE, T5_SMALL, train_tokenizer
@@ -85,6 +85,20 @@ def test_scoring(options, monkeypatch):
     for name in (*dtypes, f"random roberta-large, {dtypes[-1]}"):
         assert min(figures[f"3 pairs like the paper's: {name}"].values) > 0
         assert min(figures[f"3 pairs like the paper's: {name}, time by SacreBLEU's"].values) > 0
+
+
+def test_small_calls(options):
+    figures = by_name(scoring.measure_small(replace(options, pairs=None)))
+    for name in ("1 pairs", "4 pairs", "10 pairs", "ranking of 2 x 16", "reward of 16 completions"):
+        assert figures[f"{name}: float32, largest difference of a score"].values[0] < 1e-6
+        assert min(figures[f"{name}: float32, faster than bert-score"].values) > 0
+
+
+def test_libraries_of_products(options, monkeypatch):
+    monkeypatch.setattr(backends, "_SHAPES", [(5, 24, 40)])
+    figures = by_name(backends.measure(options))
+    assert {*figures} == {"5 x 24 x 40: torch's library", "5 x 24 x 40: oneDNN"}
+    assert min(value for figure in figures.values() for value in figure.values) > 0
 
 
 def test_ranking(options):
