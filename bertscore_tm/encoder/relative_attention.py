@@ -7,7 +7,6 @@ and T5 add a bias, which is made once for the longest text: its corner is that o
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from inspect import signature
@@ -97,7 +96,10 @@ def _deberta(module: Any, hidden: Tensor, rel_embeddings: Tensor | None) -> tupl
         )
         names = ("key_proj", "query_proj") if module.share_att_key else ("pos_key_proj", "pos_query_proj")
         projections = dict(zip(("c2p", "p2c"), names, strict=True))
-    scale = math.sqrt(query.shape[-1] * (1 + len(module.pos_att_type)))
+    # In float32, as the model does in every precision.
+    scale = float(
+        torch.tensor(query.shape[-1] * (1.0 + len(module.pos_att_type)), dtype=torch.float32, device="cpu").sqrt()
+    )
     longest = (current_row() or [])[0][0]
     positions: dict[str, Tensor] = {}
     if kinds and rel_embeddings is not None:
