@@ -19,7 +19,8 @@ from examples.benchmarks.rounds import Figure, in_turn, ratios
 from examples.benchmarks.texts import Options, cut_sentences
 
 PLAIN, CACHED, NEW = "cross-entropy", "with the loss, targets cached", "with the loss, new targets"
-VARIANTS = (PLAIN, CACHED, NEW)
+HIDDEN = "with the loss from hidden states, targets cached"
+VARIANTS = (PLAIN, CACHED, NEW, HIDDEN)
 SHAPES = {"T5-small": T5_SMALL, "BART-base": BART_BASE}
 
 _TARGETS, _TOKENS = 8, (32, 64)
@@ -42,7 +43,7 @@ class TrainingStep:
         self.mask = (self.inputs != tokenizer.pad_token_id).long()
         self.labels = labels.masked_fill(labels == tokenizer.pad_token_id, -100)
         self.losses: dict[str, nn.Module] = {}
-        for variant, cache in {CACHED: {}, NEW: {"cache_bytes": 0}}.items():
+        for variant, cache in {CACHED: {}, NEW: {"cache_bytes": 0}, HIDDEN: {}}.items():
             if variant in variants:
                 encoder = load_encoders()["float32"]
                 self.losses[variant] = SoftBERTScoreLoss(
@@ -51,15 +52,32 @@ class TrainingStep:
 
     def run(self, variant: str) -> float:
         """Run a step and return the value of its loss."""
-        output = self.model(input_ids=self.inputs, attention_mask=self.mask, labels=self.labels)
-        total: Tensor = output.loss
-        if variant in self.losses:
-            total = total + self.losses[variant](output.logits, self.labels)
+        total = self._from_hidden_states() if variant == HIDDEN else self._from_logits(variant)
         self._optimizer.zero_grad()
         total.backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self._optimizer.step()
         return float(total.detach())
+
+    def _from_logits(self, variant: str) -> Tensor:
+        output = self.model(input_ids=self.inputs, attention_mask=self.mask, labels=self.labels)
+        cross_entropy: Tensor = output.loss
+        if variant not in self.losses:
+            return cross_entropy
+        added: Tensor = self.losses[variant](output.logits, self.labels)
+        return cross_entropy + added
+
+    def _from_hidden_states(self) -> Tensor:
+        encoded = self.model.get_encoder()(input_ids=self.inputs, attention_mask=self.mask).last_hidden_state
+        hidden = self.model.get_decoder()(
+            input_ids=self.model.prepare_decoder_input_ids_from_labels(labels=self.labels),
+            encoder_hidden_states=encoded,
+            encoder_attention_mask=self.mask,
+        ).last_hidden_state
+        loss: Any = self.losses[HIDDEN]
+        added, cross_entropy = loss.forward_hidden(hidden, self.model, self.labels, return_cross_entropy=True)
+        total: Tensor = cross_entropy + added
+        return total
 
 
 def measure(options: Options) -> Iterator[Figure]:
@@ -67,8 +85,8 @@ def measure(options: Options) -> Iterator[Figure]:
 
     Yields:
         Seconds of the step with cross-entropy; the time with the loss by it, with targets of an earlier epoch, whose
-        vectors are cached, and with new ones, which are encoded; and the peak memory of training, with weights,
-        gradients, the optimizer's state and, with the loss, the encoder, by that with cross-entropy alone.
+        vectors are cached, with new ones, which are encoded, and from hidden states; and the peak memory of training by
+        that with cross-entropy alone, with weights, gradients, the optimizer's state and, with the loss, the encoder.
     """
     torch.set_num_threads(options.threads)
     for name, shape in SHAPES.items():
@@ -78,15 +96,16 @@ def measure(options: Options) -> Iterator[Figure]:
         name = f"{name}, {len(step.labels)} targets"
         del step
         yield Figure(f"{name}: step with cross-entropy", seconds[PLAIN], "s")
-        for variant in (CACHED, NEW):
+        for variant in (CACHED, NEW, HIDDEN):
             by_plain = ratios(seconds[variant], seconds[PLAIN])
             yield Figure(f"{name}: {variant}, time by cross-entropy's", by_plain, "times")
-        plain, with_loss = (
-            run_fresh(_peak_of_training, shape, tokenizer, options, variant, threads=options.threads) / 1e6
-            for variant in (PLAIN, CACHED)
-        )
-        yield Figure(f"{name}: peak memory with cross-entropy", [plain], "MB")
-        yield Figure(f"{name}: peak memory with the loss, by cross-entropy's", [with_loss / plain], "times")
+        peaks = {
+            variant: run_fresh(_peak_of_training, shape, tokenizer, options, variant, threads=options.threads) / 1e6
+            for variant in (PLAIN, CACHED, HIDDEN)
+        }
+        yield Figure(f"{name}: peak memory with cross-entropy", [peaks[PLAIN]], "MB")
+        for variant in (CACHED, HIDDEN):
+            yield Figure(f"{name}: peak memory {variant}, by cross-entropy's", [peaks[variant] / peaks[PLAIN]], "times")
 
 
 def _peak_of_training(
