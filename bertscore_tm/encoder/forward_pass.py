@@ -40,6 +40,7 @@ __all__ = [
     "ForwardPass",
     "are_same_vectors",
     "draw_texts",
+    "may_use_tf32",
     "register_attention",
 ]
 
@@ -245,7 +246,20 @@ def are_same_vectors(first: Tensor, second: Tensor, dtype: torch.dtype) -> bool:
     if first.shape != second.shape:
         return False
     distance = (unit_vectors(first) - unit_vectors(second)).norm(dim=-1).max()
-    return float(distance) <= max(_TOLERANCE, _TOLERANCE_IN_EPS * torch.finfo(dtype).eps)
+    # TF32 has the exponent of float32 and the mantissa of float16.
+    eps = torch.finfo(torch.float16 if dtype == torch.float32 and may_use_tf32(first.device) else dtype).eps
+    return float(distance) <= max(_TOLERANCE, _TOLERANCE_IN_EPS * eps)
+
+
+def may_use_tf32(device: torch.device) -> bool:
+    """Check whether float32 products on a device may round their operands to TF32."""
+    if device.type != "cuda":
+        return False
+    products = torch.backends.cuda.matmul
+    # torch 2.9 and later raise where the old switch is read after the new one was set.
+    if hasattr(products, "fp32_precision"):
+        return bool(products.fp32_precision == "tf32")
+    return bool(products.allow_tf32)
 
 
 def _switch_attention(model: nn.Module, *, packed: bool) -> bool:

@@ -11,6 +11,8 @@ import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 from torch.nn.utils.rnn import pad_sequence
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
 from transformers import (
     AutoModel,
     BertConfig,
@@ -197,6 +199,53 @@ def test_attention_within_texts_equals_attention_of_each_text(pattern, key_heads
         assert attended.dtype == dtype
         coarser = max(limit, rounding(dtype, 1, torch.cat(expected).abs().max().item()))
         torch.testing.assert_close(attended.float(), torch.cat(expected), atol=coarser, rtol=0)
+
+
+class RoundToTF32(TorchDispatchMode):
+    """Round the operands of float32 products to the 10 bits of mantissa that TF32 keeps."""
+
+    products = ("mm", "addmm", "bmm", "baddbmm", "linear", "_scaled_dot_product", "mkldnn")
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func._schema.name.split("::")[1].startswith(self.products):
+            args = tree_map(self.rounded, args)
+        return func(*args, **(kwargs or {}))
+
+    @staticmethod
+    def rounded(value):
+        if not isinstance(value, torch.Tensor) or value.dtype != torch.float32 or value.is_mkldnn:
+            return value
+        bits = value.detach().contiguous().view(torch.int32)
+        return ((bits + 0x1000) & ~0x1FFF).view(torch.float32)
+
+
+@pytest.mark.parametrize(("allowed", "batching"), [(True, "packed"), (False, "padded")])
+def test_the_trial_at_load_expects_the_rounding_of_tf32(allowed, batching, monkeypatch):
+    monkeypatch.setenv("BERTSCORE_TM_ONEDNN", "0")
+    monkeypatch.setattr(forward_pass, "may_use_tf32", lambda device: allowed)
+    model, tokenizer = tiny_model("bert")
+    with RoundToTF32():
+        encoder = FrozenEncoder(copy.deepcopy(model), tokenizer, num_layers=2)
+        assert encoder._backbone.loaded(torch.device("cpu")).batching == batching
+
+
+def test_tf32_is_read_from_the_switch_that_was_set():
+    gpu, products = torch.device("cuda"), torch.backends.cuda.matmul
+    before, setting = torch.get_float32_matmul_precision(), getattr(products, "fp32_precision", None)
+    try:
+        torch.set_float32_matmul_precision("high")
+        assert forward_pass.may_use_tf32(gpu)
+        assert not forward_pass.may_use_tf32(torch.device("cpu"))
+        torch.set_float32_matmul_precision("highest")
+        assert not forward_pass.may_use_tf32(gpu)
+        if setting is not None:
+            products.fp32_precision = "tf32"
+            assert forward_pass.may_use_tf32(gpu)
+            products.fp32_precision = "ieee"
+    finally:
+        torch.set_float32_matmul_precision(before)
+        if setting is not None:
+            products.fp32_precision = setting
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
