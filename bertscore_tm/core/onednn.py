@@ -18,7 +18,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-__all__ = ["FrozenLinear", "PackedLinear", "adapt_layers", "can_use_onednn", "is_eager", "linear", "transposed_matmul"]
+__all__ = [
+    "FrozenLinear",
+    "PackedLinear",
+    "adapt_layers",
+    "can_use_onednn",
+    "is_eager",
+    "linear",
+    "missing_rows",
+    "transposed_matmul",
+]
 
 # oneDNN compiles a kernel for every number of rows, about half a megabyte, and keeps it. So matrices are cut into
 # pieces of at most this many rows, and padded to one of few sizes: up to each limit, a multiple of its step.
@@ -123,6 +132,12 @@ class PackedLinear(nn.Linear):
     def __getstate__(self) -> dict[str, Any]:
         # A copy packs its weight itself, as it may be moved to another device or dtype.
         return {name: value for name, value in self.__dict__.items() if name != "_packed"}
+
+
+def missing_rows(model: nn.Module, num_rows: int) -> int:
+    """Return how many rows each linear layer of a model on a CPU would add to a matrix, and drop from its product."""
+    weight = next((module.weight.detach() for module in model.modules() if type(module) is PackedLinear), None)
+    return _PADDING[num_rows % _MAX_ROWS] if weight is not None and can_use_onednn(weight, weight) else 0
 
 
 def adapt_layers(model: nn.Module) -> None:

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from transformers import PretrainedConfig
 
 from bertscore_tm.core.memory import is_out_of_memory
-from bertscore_tm.core.onednn import is_eager
+from bertscore_tm.core.onednn import is_eager, missing_rows
 from bertscore_tm.core.token_vectors import unit_vectors
 from bertscore_tm.encoder.families import Batching, Family
 from bertscore_tm.encoder.packed_rows import (
@@ -87,6 +87,7 @@ class ForwardPass:
         parameters = signature(type(self.model).forward).parameters
         accepts_any = any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters.values())
         self.options = [name for name in _OPTIONS if accepts_any or name in parameters]
+        self.rope_switch = _rope_switch(self.config)
 
     def run(self, ids: Tensor, lengths: Sequence[int]) -> Tensor:
         """Run texts, which do not affect each other.
@@ -94,8 +95,7 @@ class ForwardPass:
         Takes ids or input embeddings of all tokens and the lengths of the texts, longest first. Returns hidden states
         in the order of the tokens, shape (layers, tokens, width).
         """
-        switch = _rope_switch(self.config)
-        longer = sum(length > switch for length in lengths)
+        longer = sum(length > self.rope_switch for length in lengths)
         groups = [group for group in (lengths[:longer], lengths[longer:]) if group]
         parts = [
             self.run_texts(part, group, self.batching)
@@ -111,7 +111,7 @@ class ForwardPass:
         """
         # Compiled code and accelerators would have to wait for the lengths.
         packs = self.batching == "packed" and embeds.device.type == "cpu" and is_eager()
-        if not packs and self.batching != "equal" and mask.shape[1] <= _rope_switch(self.config):
+        if not packs and self.batching != "equal" and mask.shape[1] <= self.rope_switch:
             return self(embeds, mask)
         lengths = mask.sum(-1).tolist()
         order = sorted((i for i, length in enumerate(lengths) if length), key=lambda i: -lengths[i])
@@ -124,7 +124,12 @@ class ForwardPass:
 
     def run_texts(self, inputs: Tensor, lengths: Sequence[int], batching: Batching) -> Tensor:
         """Run texts together, whose tokens follow each other, longest text first, in a way that is chosen."""
-        device = inputs.device
+        device, num_tokens = inputs.device, len(inputs)
+        if batching == "packed" and lengths[0] > lengths[-1]:
+            # Further texts of a token, so that no product has to add rows and drop them.
+            added = missing_rows(self.model, num_tokens)
+            inputs = torch.cat([inputs, inputs.new_zeros(added, *inputs.shape[1:])])
+            lengths = [*lengths, *[1] * added]
         groups = [(length, len(list(texts))) for length, texts in groupby(lengths)]
         if batching == "equal" or len(groups) == 1:
             parts = []
@@ -138,7 +143,7 @@ class ForwardPass:
             positions = positions.expand_as(real)[real][None].to(device)  # (1, tokens)
             token = row.set(groups)
             try:
-                return self(inputs[None], position_ids=positions)[:, 0]
+                return self(inputs[None], position_ids=positions)[:, 0, :num_tokens]
             finally:
                 row.reset(token)
         places = real.flatten().nonzero().squeeze(1).to(device)  # (tokens,)
