@@ -9,7 +9,7 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from bertscore_tm.core.memory import numbers_per_step
+from bertscore_tm.core.memory import numbers_per_step, send
 from bertscore_tm.core.scores import harmonic_mean
 from bertscore_tm.core.token_vectors import TokenVectors, cosine_similarities, token_batches
 
@@ -65,7 +65,7 @@ def score_all_pairs(
         where = block.places[:, None], other.places  # (candidates, references)
         precision[where] = torch.einsum("itj,it->ij", best.to(weights.dtype), block.shares)
         recall[where] = torch.einsum("ijt,jt->ij", best_back.to(weights.dtype), other.shares)
-    scored = (vectors.has_content[candidates][:, None] & vectors.has_content[others]).to(device)
+    scored = send(vectors.has_content[candidates][:, None] & vectors.has_content[others], device)
     # Rounding can push the mean of similarities of 1 beyond 1.
     precision, recall = (torch.where(scored, score, 0.0).clamp(-1, 1) for score in (precision, recall))
     return torch.stack([precision, recall, harmonic_mean(precision, recall)]).float()
@@ -81,9 +81,9 @@ def _make_blocks(vectors: TokenVectors, weights: Tensor, texts: Tensor, limit: i
         places = with_tokens[torch.tensor(batch, dtype=torch.long, device="cpu")]
         tokens, real = vectors.locate(texts[places])
         tokens = torch.where(real, tokens, tokens[:, :1])  # (texts, longest)
-        shares = torch.where(real.to(device), weights[vectors.ids[tokens].to(device)], 0.0)  # (texts, longest)
-        total = shares.sum(1, keepdim=True)
-        blocks.append(_Block(places.to(device), tokens.to(device), shares / torch.where(total > 0, total, 1)))
+        shares = torch.where(send(real, device), weights[send(vectors.ids[tokens], device)], 0.0)  # (texts, longest)
+        shares = shares / shares.sum(1, keepdim=True).clamp(min=torch.finfo(shares.dtype).tiny)
+        blocks.append(_Block(send(places, device), send(tokens, device), shares))
     return blocks
 
 

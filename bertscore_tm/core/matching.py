@@ -17,7 +17,7 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
-from bertscore_tm.core.memory import numbers_per_step
+from bertscore_tm.core.memory import numbers_per_step, send
 from bertscore_tm.core.token_vectors import TokenVectors, cosine_similarities, positions_of, token_batches
 
 __all__ = [
@@ -203,8 +203,9 @@ def match_pairs(vectors: TokenVectors, candidates: Tensor, references: Tensor) -
     chosen = []
     for is_second in (is_exchanged, ~is_exchanged):
         places = numbers + is_second * len(codes)  # (pairs,)
-        positions = positions_of(lengths, places).to(sides.ids.device)  # (tokens,)
-        chosen.append(MatchedTokens(sides.ids[positions], sides.best[positions], lengths[places].to(sides.ids.device)))
+        positions = send(positions_of(lengths, places), sides.ids.device)  # (tokens,)
+        chosen_lengths = send(lengths[places], sides.ids.device)
+        chosen.append(MatchedTokens(sides.ids[positions], sides.best[positions], chosen_lengths))
     return MatchedPairs(*chosen)
 
 
@@ -226,19 +227,18 @@ def _match_distinct(vectors: TokenVectors, candidates: Tensor, references: Tenso
         other_places, other_mask = vectors.locate(references[pairs])  # (pairs, reference tokens)
         matched, other_matched = _best_of_both(
             vectors.gather(places, None, memory[0]),  # (layers, pairs, candidate tokens, width)
-            mask.to(device),
+            send(mask, device),
             vectors.gather(other_places, None, memory[1]),  # (layers, pairs, reference tokens, width)
-            other_mask.to(device),
+            send(other_mask, device),
             limit,
         )
         _store(best, lengths, pairs, mask, matched)
         _store(other_best, other_lengths, pairs, other_mask, other_matched)
     ids, other_ids = (
-        vectors.ids[positions_of(vectors.lengths, texts)].to(device) for texts in (candidates, references)
+        send(vectors.ids[positions_of(vectors.lengths, texts)], device) for texts in (candidates, references)
     )
-    return MatchedPairs(
-        MatchedTokens(ids, best, lengths.to(device)), MatchedTokens(other_ids, other_best, other_lengths.to(device))
-    )
+    lengths, other_lengths = send(lengths, device), send(other_lengths, device)
+    return MatchedPairs(MatchedTokens(ids, best, lengths), MatchedTokens(other_ids, other_best, other_lengths))
 
 
 def _store(best: Tensor, lengths: Tensor, pairs: Tensor, mask: Tensor, matched: Tensor) -> None:
@@ -249,7 +249,8 @@ def _store(best: Tensor, lengths: Tensor, pairs: Tensor, mask: Tensor, matched: 
     starts = (lengths.cumsum(0) - lengths)[pairs]  # (batch,)
     places = (starts[:, None] + torch.arange(mask.shape[1], device="cpu"))[mask]  # (real tokens,)
     real = mask.flatten().nonzero().squeeze(1)  # (real tokens,)
-    best.index_copy_(0, places.to(best.device), matched.flatten(1).index_select(1, real.to(best.device)).T)
+    chosen = matched.flatten(1).index_select(1, send(real, best.device))  # (layers, real tokens)
+    best.index_copy_(0, send(places, best.device), chosen.T)
 
 
 def _best_of_both(

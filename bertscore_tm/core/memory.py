@@ -1,13 +1,17 @@
-"""Memory: sizes of steps, whether an accelerator's ran out, and its return to the system."""
+"""Memory: sizes of steps, copies to an accelerator, whether its memory ran out, and the return to the system."""
 
 from __future__ import annotations
 
 import ctypes
 import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import lru_cache
 
 import torch
+from torch import Tensor
 
-__all__ = ["is_out_of_memory", "numbers_per_step", "return_freed_memory"]
+__all__ = ["constant", "is_out_of_memory", "numbers_per_step", "return_freed_memory", "send"]
 
 # Numbers per matching step: 4 MB in float32, which stay in a processor's caches. An accelerator wants large steps.
 _NUMBERS_PER_STEP = 1_000_000
@@ -17,6 +21,28 @@ _TIMES_ON_ACCELERATORS = 64
 def numbers_per_step(device: torch.device) -> int:
     """Return how many numbers a matching step computes on a device, similarities and padded vectors of all layers."""
     return _NUMBERS_PER_STEP * (1 if device.type == "cpu" else _TIMES_ON_ACCELERATORS)
+
+
+def send(values: Tensor, device: torch.device) -> Tensor:
+    """Copy a small tensor of the CPU to a device, for which the program does not wait on CUDA."""
+    if device.type == "cuda":
+        # Of a pool that keeps the memory until the copy is complete. It may be short, and the program then waits.
+        with suppress(RuntimeError):
+            values = values.pin_memory()
+    return values.to(device, non_blocking=device.type != "mps")
+
+
+def constant(values: Sequence[int], device: torch.device) -> Tensor:
+    """Return integers as a tensor on a device, which an accelerator keeps."""
+    if device.type == "cpu":
+        return torch.tensor(values, dtype=torch.long, device="cpu")
+    return _constant(tuple(values), device)
+
+
+@lru_cache(maxsize=256)
+def _constant(values: tuple[int, ...], device: torch.device) -> Tensor:
+    with torch.inference_mode(False):
+        return send(torch.tensor(values, dtype=torch.long, device="cpu"), device)
 
 
 def is_out_of_memory(error: BaseException) -> bool:

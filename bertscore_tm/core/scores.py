@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from bertscore_tm.core.matching import MatchedPairs, MatchedTokens
+from bertscore_tm.core.memory import send
 
 __all__ = [
     "DocumentFrequencies",
@@ -79,9 +80,9 @@ def special_token_weights(unweighted_ids: list[int], vocab_size: int, device: to
         >>> special_token_weights([0, 2], 4, torch.device("cpu")).tolist()
         [0.0, 1.0, 0.0, 1.0]
     """
-    weights = torch.ones(vocab_size, dtype=accumulator(device), device=device)
+    weights = torch.ones(vocab_size, dtype=accumulator(device), device="cpu")
     weights[unweighted_ids] = 0
-    return weights
+    return send(weights, device)
 
 
 def accumulator(device: torch.device) -> torch.dtype:

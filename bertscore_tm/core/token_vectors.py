@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor, nn
+
+from bertscore_tm.core.memory import send
+from bertscore_tm.core.precision import exact_products
 
 __all__ = ["TokenVectors", "concatenate", "cosine_similarities", "positions_of", "token_batches", "unit_vectors"]
 
@@ -33,11 +37,6 @@ class TokenVectors:
     truncated: Tensor
 
     @property
-    def offsets(self) -> Tensor:
-        """Position of each text's first token, shape (texts,)."""
-        return self.lengths.cumsum(0) - self.lengths
-
-    @property
     def num_truncated(self) -> int:
         """Number of texts that were cut at the length limit."""
         return int(self.truncated.sum())
@@ -45,7 +44,7 @@ class TokenVectors:
     def select(self, texts: Tensor) -> TokenVectors:
         """Return the vectors of the texts with these indices, shape (texts,), on the CPU, in the given order."""
         tokens = positions_of(self.lengths, texts)
-        vectors = self.vectors[:, tokens.to(self.vectors.device)]  # (layers, tokens, width)
+        vectors = self.vectors.index_select(1, send(tokens, self.vectors.device))  # (layers, tokens, width)
         lengths, has_content = self.lengths[texts], self.has_content[texts]
         return TokenVectors(vectors, self.ids[tokens], lengths, has_content, self.truncated[texts])
 
@@ -79,7 +78,8 @@ class TokenVectors:
         # A maximum over no positions would be undefined.
         steps = torch.arange(max(int(lengths.max()), 1), device="cpu")
         mask = steps < lengths[:, None]  # (batch, longest)
-        return torch.where(mask, self.offsets[texts][:, None] + steps, 0), mask
+        starts = (self.lengths.cumsum(0) - self.lengths)[texts]  # (batch,)
+        return torch.where(mask, starts[:, None] + steps, 0), mask
 
     def gather(self, index: Tensor, mask: Tensor | None, memory: Tensor | None = None) -> Tensor:
         """Gather vectors in a padded batch.
@@ -99,7 +99,7 @@ class TokenVectors:
         if memory is None or len(memory) < size:
             memory = self.vectors.new_empty(size)
         padded = memory[:size].view(layers, -1, width)
-        torch.index_select(self.vectors, 1, index.flatten().to(self.vectors.device), out=padded)
+        torch.index_select(self.vectors, 1, send(index.flatten(), self.vectors.device), out=padded)
         padded = padded.view(layers, *index.shape, width)  # (layers, batch, longest, width)
         return padded if mask is None else padded.masked_fill_(~mask[..., None], 0.0)
 
@@ -149,7 +149,7 @@ def unit_vectors(vectors: Tensor) -> Tensor:
 
 
 def cosine_similarities(candidate: Tensor, reference: Tensor) -> Tensor:
-    """Return the cosine similarities of all pairs of tokens, in float32 or float64.
+    """Return the cosine similarities of all pairs of tokens, in float32 without TF32, or in float64.
 
     Args:
         candidate: unit vectors, shape (..., m, width).
@@ -159,5 +159,7 @@ def cosine_similarities(candidate: Tensor, reference: Tensor) -> Tensor:
         Shape (..., m, n).
     """
     dtype = torch.promote_types(torch.float32, candidate.dtype)
-    with torch.autocast(device_type=candidate.device.type, enabled=False):
+    device_type = candidate.device.type
+    exact = exact_products() if device_type == "cuda" else nullcontext()
+    with torch.autocast(device_type=device_type, enabled=False), exact:
         return candidate.to(dtype) @ reference.to(dtype).transpose(-1, -2)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from transformers import PretrainedConfig
 
 from bertscore_tm.core.onednn import adapt_layers
+from bertscore_tm.core.precision import fast_half_precision
 from bertscore_tm.encoder.families import Batching, Family
 from bertscore_tm.encoder.forward_pass import ForwardFunction, ForwardPass, draw_texts, register_attention
 from bertscore_tm.encoder.identity import ModelSource, hash_files, hash_model
@@ -22,7 +23,7 @@ from bertscore_tm.encoder.vector_cache import SharedObjects
 from bertscore_tm.utilities.option_names import name_option
 from bertscore_tm.utilities.user_warnings import warn_user
 
-__all__ = ["Backbone", "has_native_bfloat16"]
+__all__ = ["Backbone"]
 
 # Tokens of the texts that are tried together and alone when a model is loaded.
 _TRIED_LENGTHS = (21, 4, 4, 2)
@@ -63,7 +64,9 @@ class Backbone:
         """Return the precision used on a device."""
         if isinstance(self.dtype, torch.dtype):
             return self.dtype
-        return torch.bfloat16 if has_native_bfloat16(device) else torch.float32
+        fast = fast_half_precision(device)
+        fits = self.family.fits_float16 and getattr(self.config, "dtype", None) != torch.bfloat16
+        return torch.float32 if fast is None or (fast == torch.float16 and not fits) else fast
 
     def content_hash(self) -> str | None:
         """Return a hash of a folder's files, which must be unchanged, or of a ready model; ``None`` of a hub name."""
@@ -88,7 +91,7 @@ class Backbone:
 
     def _place(self, device: torch.device, load: Callable[[torch.dtype], nn.Module]) -> None:
         device, dtype = _with_index(device), self.resolve_dtype(device)
-        if dtype == torch.bfloat16 and device.type == "cpu" and not has_native_bfloat16(device):
+        if dtype == torch.bfloat16 and device.type == "cpu" and fast_half_precision(device) is None:
             warn_of_slow_bfloat16()
 
         def create() -> ForwardPass:
@@ -208,15 +211,6 @@ def warn_of_slow_bfloat16() -> None:
         f"float32 on it: use {name_option('dtype', 'auto')}, which chooses bfloat16 only where the device computes it "
         f"natively"
     )
-
-
-def has_native_bfloat16(device: torch.device) -> bool:
-    """Return whether a device computes bfloat16 in hardware; unknown devices do not."""
-    if device.type == "cuda":
-        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
-    # Private: a version of torch without it computes in float32.
-    check: Callable[[], bool] = getattr(torch.cpu, "_is_avx512_bf16_supported", bool)
-    return device.type == "cpu" and check()
 
 
 def _move(model: nn.Module, device: torch.device, dtype: torch.dtype) -> None:

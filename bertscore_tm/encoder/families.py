@@ -53,6 +53,7 @@ class Family:
             affects real tokens through convolutions or blocks of attention.
         always_pools: the forward pass may call the pooler without checking whether there is one.
         takes_embeddings: input embeddings instead of token ids give the same vectors.
+        fits_float16: hidden states stay below the largest number of float16.
         probed: the properties come from the model's structure and a probe.
     """
 
@@ -68,6 +69,7 @@ class Family:
     batching: Batching = "packed"
     always_pools: bool = False
     takes_embeddings: bool = True
+    fits_float16: bool = True
     probed: bool = False
 
     def first_position(self, config: PretrainedConfig) -> int:
@@ -120,6 +122,7 @@ _T5 = Family(
     layers=("block",),
     final_modules=("final_layer_norm",),
     absolute_positions=None,
+    fits_float16=False,
 )
 _LLAMA = Family(layers=("layers",), final_modules=("norm",))
 

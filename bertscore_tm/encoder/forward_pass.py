@@ -8,7 +8,7 @@ Callers pass tokens one after the other and get vectors in the same form, whiche
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache
@@ -21,11 +21,13 @@ import torch
 from torch import Tensor, nn
 from transformers import PretrainedConfig
 
-from bertscore_tm.core.memory import is_out_of_memory
+from bertscore_tm.core.memory import is_out_of_memory, send
 from bertscore_tm.core.onednn import is_eager, missing_rows
+from bertscore_tm.core.precision import may_use_tf32
 from bertscore_tm.core.token_vectors import unit_vectors
 from bertscore_tm.encoder.families import Batching, Family
 from bertscore_tm.encoder.packed_rows import (
+    Row,
     attend_by_length,
     attend_padded,
     lengths_of,
@@ -40,7 +42,6 @@ __all__ = [
     "ForwardPass",
     "are_same_vectors",
     "draw_texts",
-    "may_use_tf32",
     "register_attention",
 ]
 
@@ -69,6 +70,7 @@ class ForwardPass:
         layers_in_memory: number of layers that the encoder has.
         forward_fn: a function of the user that runs the model.
         batching: how texts of different lengths share a forward pass.
+        has_kernel: torch's kernel may attend within the texts of a row, on a device that has it.
         shared: the same for the encoder that loaded the model, which stays in memory as long as this one.
     """
 
@@ -80,6 +82,7 @@ class ForwardPass:
     layers_in_memory: int
     forward_fn: ForwardFunction | None = None
     batching: Batching = "padded"
+    has_kernel: bool = True
     shared: ForwardPass | None = None
 
     def __post_init__(self) -> None:
@@ -88,6 +91,7 @@ class ForwardPass:
         accepts_any = any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters.values())
         self.options = [name for name in _OPTIONS if accepts_any or name in parameters]
         self.rope_switch = _rope_switch(self.config)
+        self.has_kinds_of_attention = hasattr(self.model, "set_attention_type")
 
     def run(self, ids: Tensor, lengths: Sequence[int]) -> Tensor:
         """Run texts, which do not affect each other.
@@ -140,15 +144,15 @@ class ForwardPass:
         real = real_positions(lengths)
         if batching == "packed":
             positions = torch.arange(lengths[0], device="cpu") + self.family.first_position(self.config)
-            positions = positions.expand_as(real)[real][None].to(device)  # (1, tokens)
-            token = row.set(groups)
+            positions = send(positions.expand_as(real)[real][None], device)  # (1, tokens)
+            token = row.set(Row(groups, has_kernel=self.has_kernel))
             try:
                 return self(inputs[None], position_ids=positions)[:, 0, :num_tokens]
             finally:
                 row.reset(token)
-        places = real.flatten().nonzero().squeeze(1).to(device)  # (tokens,)
+        places = send(real.flatten().nonzero().squeeze(1), device)  # (tokens,)
         padded = pad(inputs, places, real.shape, int(getattr(self.config, "pad_token_id", None) or 0))
-        return self(padded, real.to(device)).flatten(1, 2).index_select(1, places)
+        return self(padded, send(real, device)).flatten(1, 2).index_select(1, places)
 
     def __call__(self, inputs: Tensor, mask: Tensor | None = None, position_ids: Tensor | None = None) -> Tensor:
         """Return hidden states, shape (layers, batch, positions, width).
@@ -163,7 +167,8 @@ class ForwardPass:
         # Layer 0 is the state before the first layer.
         wants_states = self.all_layers or self.layers_in_memory > self.num_layers
         length, paths = mask.shape[1], self.family.layers
-        _choose_attention(self.model, self.config, length)
+        if self.has_kinds_of_attention:
+            _choose_attention(self.model, self.config, length)
         # What hidden_states holds differs between models: Mamba's lacks the embedding output.
         recorded = paths[0] if wants_states and self.family.probed and len(paths) == 1 else None
         passed: dict[str, Any] = {"attention_mask": mask.long(), "return_dict": True}
@@ -215,13 +220,16 @@ class ForwardPass:
         for batching in candidates:
             if batching == "packed" and not self._prepare_packing():
                 continue
-            try:
-                if are_same_vectors(alone, self.run_texts(torch.cat(list(texts)), lengths, batching), dtype):
-                    return batching
-            except Exception as error:
-                # Models that do not call our attention, or not as expected, fail in many ways.
-                if batching != "packed" or is_out_of_memory(error):
-                    raise
+            # Where the kernel refuses, attention is padded, and nothing else.
+            for has_kernel in (True, False) if batching == "packed" and alone.is_cuda else (True,):
+                self.has_kernel = has_kernel
+                try:
+                    if are_same_vectors(alone, self.run_texts(torch.cat(list(texts)), lengths, batching), dtype):
+                        return batching
+                except Exception as error:
+                    # Models that do not call our attention, or not as expected, fail in many ways.
+                    if batching != "packed" or is_out_of_memory(error):
+                        raise
             # Models may look at the name of their attention without packed rows too.
             _switch_attention(self.model, packed=False)
         return None
@@ -256,17 +264,6 @@ def are_same_vectors(first: Tensor, second: Tensor, dtype: torch.dtype) -> bool:
     return float(distance) <= max(_TOLERANCE, _TOLERANCE_IN_EPS * eps)
 
 
-def may_use_tf32(device: torch.device) -> bool:
-    """Check whether float32 products on a device may round their operands to TF32."""
-    if device.type != "cuda":
-        return False
-    products = torch.backends.cuda.matmul
-    # torch 2.9 and later raise where the old switch is read after the new one was set.
-    if hasattr(products, "fp32_precision"):
-        return bool(products.fp32_precision == "tf32")
-    return bool(products.allow_tf32)
-
-
 def _switch_attention(model: nn.Module, *, packed: bool) -> bool:
     """Let a model that calls torch's attention call ours, or torch's again; return whether it calls either."""
     register_attention()
@@ -281,11 +278,17 @@ def _switch_attention(model: nn.Module, *, packed: bool) -> bool:
 class _Pattern:
     """What a token of a packed text attends to: the whole text, what precedes it, or what a mask says.
 
-    The mask is that of the longest text, shape (tokens, tokens); its corner is the mask of a shorter one.
+    The mask is that of a text at least as long as the longest, shape (tokens, tokens); its corner is the mask of a
+    shorter one. ``window`` are the tokens before and after one that it attends to, where that is the rule.
     """
 
     is_causal: bool = False
     mask: Tensor | None = None
+    window: tuple[int, int] | None = None
+
+
+# By the rule of a model, a length and a device: a mask of all pairs of tokens of a long text takes a second.
+_patterns: dict[Hashable, _Pattern] = {}
 
 
 @cache
@@ -302,18 +305,53 @@ def _make_pattern(**arguments: Any) -> Any:
     """Return the attention mask of transformers, or the pattern of the texts in a packed row."""
     from transformers.masking_utils import sdpa_mask
 
-    groups = None if torch.compiler.is_compiling() else row.get()
-    if groups is None:
-        return sdpa_mask(**arguments)
-    steps, zero = torch.arange(groups[0][0], device="cpu"), torch.zeros((), dtype=torch.long, device="cpu")
-    # By the rule of the model alone: the row has no padding.
-    allowed = arguments["mask_function"](zero, zero, steps[:, None], steps[None, :])
-    allowed = allowed.expand(len(steps), len(steps))
-    if allowed.all():
-        return _Pattern()
-    if torch.equal(allowed, steps[:, None] >= steps):
-        return _Pattern(is_causal=True)
-    return _Pattern(mask=allowed.to(arguments["device"]))
+    current = None if torch.compiler.is_compiling() else row.get()
+    if current is None:
+        # To see whether a mask has padding, an accelerator would have to be waited for.
+        skips = ("allow_is_causal_skip", "allow_is_bidirectional_skip")
+        on_cpu = torch.device(arguments["device"]).type == "cpu"
+        return sdpa_mask(**arguments if on_cpu else arguments | dict.fromkeys(skips, False))
+    longest, rule, device = current.groups[0][0], arguments["mask_function"], arguments["device"]
+    length = 1 << (longest - 1).bit_length()  # so that few lengths are evaluated
+    key = _describe_rule(rule), length, str(device)
+    pattern = _patterns.get(key)
+    if pattern is None:
+        pattern = _find_pattern(rule, length, device)
+        if None not in key:
+            _patterns[key] = pattern
+    before, after = pattern.window or (0, 0)
+    if before < longest - 1:
+        return pattern
+    # The window is as wide as the texts are long.
+    return _Pattern(is_causal=True) if after == 0 and longest > 1 else _Pattern() if after >= longest - 1 else pattern
+
+
+def _describe_rule(rule: Any) -> Hashable:
+    """Return what tells a function of positions from others: its code and what it captured; ``None`` if unknown."""
+    if isinstance(rule, int | float | str):
+        return rule
+    parts = rule
+    code = None
+    if not isinstance(rule, tuple | list):
+        code = getattr(rule, "__code__", None)
+        if code is None or rule.__defaults__ or rule.__kwdefaults__:
+            return None
+        parts = [cell.cell_contents for cell in rule.__closure__ or ()]
+    described = tuple(map(_describe_rule, parts))
+    return None if None in described else (code, *described)
+
+
+def _find_pattern(rule: Any, length: int, device: torch.device) -> _Pattern:
+    """Evaluate the rule of a model for a text of a length, without padding."""
+    steps, zero = torch.arange(length, device="cpu"), torch.zeros((), dtype=torch.long, device="cpu")
+    allowed = rule(zero, zero, steps[:, None], steps[None, :]).expand(length, length)
+    before, after = int(allowed[-1].sum()) - 1, int(allowed[0].sum()) - 1
+    distance = steps[:, None] - steps
+    is_window = torch.equal(allowed, (distance <= before) & (distance >= -after))
+    # A copy, which is not an inference tensor.
+    with torch.inference_mode(False):
+        mask = send(torch.empty_like(allowed).copy_(allowed), device)
+    return _Pattern(mask=mask, window=(before, after) if is_window else None)
 
 
 def _attend(
@@ -322,34 +360,49 @@ def _attend(
     """Attend within each text of a packed row; as torch's attention does outside such rows."""
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-    groups = None if torch.compiler.is_compiling() else row.get()
-    if groups is None:
+    current = None if torch.compiler.is_compiling() else row.get()
+    if current is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
     has_extras = any(options.get(name) is not None for name in ("position_bias", "softcap", "s_aux"))
     if has_extras or not isinstance(attention_mask, _Pattern):
         raise NotImplementedError(f"{type(module).__name__} cannot attend within packed texts")
     states = [state[0].transpose(0, 1) for state in (query, key, value)]  # (tokens, heads, size) each
-    settings: dict[str, Any] = {"is_causal": attention_mask.is_causal, "scale": options.get("scaling")}
-    if query.device.type == "cpu":
-        attended = attend_by_length(states, groups, attention_mask.mask, **settings)
-    elif query.device.type == "cuda" and query.dtype in (torch.bfloat16, torch.float16) and attention_mask.mask is None:
-        attended = _attend_by_kernel(states, groups, **settings)
-    else:
-        attended = attend_padded(states, groups, attention_mask.mask, **settings)
-    return attended[None], None
+    pattern, scale = attention_mask, options.get("scaling")
+    is_window = pattern.mask is None or pattern.window is not None
+    if query.device.type != "cpu" and is_window and current.has_kernel and has_attention_kernel(query):
+        return _attend_by_kernel(states, current, pattern, scale)[None], None
+    attend = attend_by_length if query.device.type == "cpu" else attend_padded
+    return attend(states, current, pattern.mask, is_causal=pattern.is_causal, scale=scale)[None], None
 
 
-def _attend_by_kernel(
-    states: Sequence[Tensor], groups: Sequence[tuple[int, int]], *, is_causal: bool, scale: float | None
-) -> Tensor:
+def has_attention_kernel(query: Tensor) -> bool:
+    """Check whether torch's kernel for texts of different lengths may take queries, shape (..., size)."""
+    if query.device.type != "cuda" or query.dtype not in (torch.bfloat16, torch.float16):
+        return False
+    return torch.cuda.get_device_capability(query.device) >= (8, 0) and query.shape[-1] % 8 == 0 and _knows_windows()
+
+
+@cache
+def _knows_windows() -> bool:
+    # The first version of the kernel, and no kernel, in torch below 2.10.
+    try:
+        from torch.nn.attention.varlen import varlen_attn
+    except ImportError:
+        return False
+    return "window_size" in signature(varlen_attn).parameters
+
+
+def _attend_by_kernel(states: Sequence[Tensor], current: Row, pattern: _Pattern, scale: float | None) -> Tensor:
     """Attend by torch's kernel for texts of different lengths."""
     from torch.nn.attention.varlen import varlen_attn
 
-    ends = torch.tensor([0, *lengths_of(groups)], dtype=torch.int32, device="cpu").cumsum(0, dtype=torch.int32)
-    ends = ends.to(states[0].device)
-    longest = groups[0][0]
+    def make_ends() -> Tensor:
+        ends = torch.tensor([0, *lengths_of(current.groups)], dtype=torch.int32, device="cpu")
+        return send(ends.cumsum(0, dtype=torch.int32), states[0].device)
+
+    ends, longest = current.once("ends", make_ends), current.longest
     query, key, value = (state.contiguous() for state in states)
-    window = (-1, 0) if is_causal else (-1, -1)
+    window = pattern.window or ((-1, 0) if pattern.is_causal else (-1, -1))
     grouped = query.shape[1] != key.shape[1]
     attended: Any = varlen_attn(
         query, key, value, ends, ends, longest, longest, scale=scale, window_size=window, enable_gqa=grouped
@@ -379,8 +432,6 @@ def _record_states(layers: nn.Module) -> Iterator[list[Tensor]]:
 
 def _choose_attention(model: nn.Module, config: PretrainedConfig, length: int) -> None:
     """Switch BigBird to its attention for a length: by itself, it keeps that of the first short texts."""
-    if not hasattr(model, "set_attention_type"):
-        return
     sparse = config.attention_type == "block_sparse" and length > (5 + 2 * config.num_random_blocks) * config.block_size
     # The new attention modules take over the weights of the old ones: nothing is initialized.
     with torch.device("meta"):

@@ -21,7 +21,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from bertscore_tm import catalog
-from bertscore_tm.core.memory import is_out_of_memory
+from bertscore_tm.core.memory import is_out_of_memory, send
+from bertscore_tm.core.precision import may_use_tf32
 from bertscore_tm.core.token_vectors import TokenVectors, unit_vectors
 from bertscore_tm.encoder.backbone import Backbone
 from bertscore_tm.encoder.families import Family, family_of, ready_config, ready_encoder, text_config
@@ -268,6 +269,7 @@ class FrozenEncoder:
             "model": "#".join(model) + (f"@{source.revision}" if source.revision else ""),
             "layer": layers if layer is None else layer,
             "dtype": str(self.dtype).removeprefix("torch."),
+            "tf32": "yes" if self.dtype in (torch.float32, "auto") and may_use_tf32(self.device) else None,
             **tokenizer.signature_fields(),
             "forward": forward,
             "family": "probed" if self.family.probed else None,
@@ -312,12 +314,12 @@ class FrozenEncoder:
                 count = max(1, min(count, self.batch_size or count, len(lengths) - done))
                 tokens = slice(ends[done], ends[done + count])
                 used = (windows.places[tokens] >= 0).nonzero().squeeze(1)  # (vectors,)
-                places = windows.places[tokens][used].to(device)  # (vectors,)
-                selected = None if len(used) == tokens.stop - tokens.start else used.to(device)
+                places = send(windows.places[tokens][used], device)  # (vectors,)
+                selected = None if len(used) == tokens.stop - tokens.start else send(used, device)
                 # No copies to an accelerator after this point, so that the next batch is prepared while it computes.
                 batch: Tensor | None = None
                 try:
-                    batch = loaded.run(windows.ids[tokens].to(device), lengths[done : done + count])
+                    batch = loaded.run(send(windows.ids[tokens], device), lengths[done : done + count])
                     batch = unit_vectors(batch if selected is None else batch.index_select(1, selected))
                     if encoded is None:
                         encoded = batch.new_empty(self.num_outputs, windows.num_tokens, batch.shape[-1])

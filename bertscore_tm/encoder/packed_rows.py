@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 
+from bertscore_tm.core.memory import send
+
 __all__ = [
+    "Row",
     "attend_by_length",
     "attend_padded",
     "current_row",
@@ -20,8 +25,36 @@ __all__ = [
     "row",
 ]
 
-# Lengths of the texts in a packed row, longest first: each length with the number of texts.
-row: ContextVar[list[tuple[int, int]] | None] = ContextVar("row", default=None)
+T = TypeVar("T")
+
+
+@dataclass(eq=False)
+class Row:
+    """A packed row, and what the attention of several layers needs to know of it, which the first of them makes.
+
+    Args:
+        groups: lengths of the texts in the row, longest first: each length with the number of texts.
+        has_kernel: whether a kernel may attend within texts, where a device has one.
+    """
+
+    groups: Sequence[tuple[int, int]]
+    has_kernel: bool = True
+    _made: dict[Hashable, object] = field(default_factory=dict, init=False)
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest text."""
+        return self.groups[0][0]
+
+    def once(self, key: Hashable, make: Callable[[], T]) -> T:
+        """Return what a function makes, called for the first layer."""
+        if key not in self._made:
+            self._made[key] = make()
+        return cast(T, self._made[key])
+
+
+# The packed row that a model runs on, if it does.
+row: ContextVar[Row | None] = ContextVar("row", default=None)
 
 # Attends as :func:`dot_product`, given queries, keys and values, shape (texts, heads, length, size), and a mask.
 Attend = Callable[..., Tensor]
@@ -30,8 +63,8 @@ Attend = Callable[..., Tensor]
 _SHORT = 128
 
 
-def current_row() -> list[tuple[int, int]] | None:
-    """Return the lengths of the texts in the packed row that a model runs on, if it does."""
+def current_row() -> Row | None:
+    """Return the packed row that a model runs on, if it does."""
     return None if torch.compiler.is_compiling() else row.get()
 
 
@@ -53,7 +86,7 @@ def pad(packed: Tensor, places: Tensor, shape: Sequence[int], value: int = 0) ->
 
 def attend_by_length(
     states: Sequence[Tensor],
-    groups: Sequence[tuple[int, int]],
+    row: Row,
     mask: Tensor | None = None,
     *,
     is_causal: bool = False,
@@ -64,16 +97,16 @@ def attend_by_length(
 
     Args:
         states: queries, keys and values, shape (tokens, heads, size) each.
-        groups: lengths of the texts in the row.
-        mask: what tokens of the longest text attend to, or a bias, shape (..., longest, longest); its corner is that
-            of a shorter text.
+        row: the lengths of the texts.
+        mask: what tokens of the longest text, or of a longer one, attend to, or a bias, shape (..., longest, longest);
+            its corner is that of a shorter text.
         is_causal: tokens attend to what precedes them.
         scale: factor of the products. Default: that of torch.
         attend: the attention. Default: :func:`dot_product`.
     """
     parts = []
-    sizes = [length * count for length, count in groups]
-    for (length, count), *parts_of_states in zip(groups, *(torch.split(x, sizes) for x in states), strict=True):
+    sizes = [length * count for length, count in row.groups]
+    for (length, count), *parts_of_states in zip(row.groups, *(torch.split(x, sizes) for x in states), strict=True):
         # (texts, heads, length, size) each
         batch = [part.reshape(count, length, *part.shape[1:]).transpose(1, 2) for part in parts_of_states]
         corner = None if mask is None else mask[..., :length, :length]
@@ -84,7 +117,7 @@ def attend_by_length(
 
 def attend_padded(
     states: Sequence[Tensor],
-    groups: Sequence[tuple[int, int]],
+    row: Row,
     mask: Tensor | None = None,
     *,
     is_causal: bool = False,
@@ -92,16 +125,25 @@ def attend_padded(
     attend: Attend | None = None,
 ) -> Tensor:
     """Attend as :func:`attend_by_length`, in one step with padding inside of attention, for accelerators."""
-    device = states[0].device
-    real = real_positions(lengths_of(groups))
-    places = real.flatten().nonzero().squeeze(1).to(device)  # (tokens,)
-    # Padding attends to all, as a softmax over nothing is NaN.
-    allowed = (real[:, None, None, :] | ~real[:, None, :, None]).to(device)  # (texts, 1, longest, longest)
-    if is_causal:
-        allowed = allowed & torch.ones(real.shape[1], real.shape[1], dtype=torch.bool, device=device).tril()
-    if mask is not None:
-        allowed = mask.masked_fill(~allowed, -math.inf) if mask.is_floating_point() else allowed & mask
-    batch = [pad(state, places, real.shape).transpose(1, 2) for state in states]  # (texts, heads, longest, size) each
+    device, longest = states[0].device, row.longest
+
+    def make() -> tuple[Tensor, Tensor, torch.Size]:
+        real = real_positions(lengths_of(row.groups))
+        places = send(real.flatten().nonzero().squeeze(1), device)  # (tokens,)
+        sent = send(real, device)
+        # Padding attends to all, as a softmax over nothing is NaN.
+        allowed = sent[:, None, None, :] | ~sent[:, None, :, None]  # (texts, 1, longest, longest)
+        if is_causal:
+            allowed = allowed & torch.ones(longest, longest, dtype=torch.bool, device=device).tril()
+        if mask is None:
+            return allowed, places, real.shape
+        corner = mask[..., :longest, :longest]
+        combined = corner.masked_fill(~allowed, -math.inf) if mask.is_floating_point() else allowed & corner
+        return combined, places, real.shape
+
+    # Alternating layers have several masks, which the caller keeps.
+    allowed, places, shape = row.once(("padded", is_causal, id(mask)), make)
+    batch = [pad(state, places, shape).transpose(1, 2) for state in states]  # (texts, heads, longest, size) each
     attended = (attend or dot_product)(batch, allowed, is_causal=False, scale=scale)
     return attended.transpose(1, 2).flatten(0, 1).index_select(0, places)
 

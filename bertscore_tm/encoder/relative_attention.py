@@ -15,7 +15,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from bertscore_tm.encoder.packed_rows import attend_by_length, attend_padded, current_row
+from bertscore_tm.encoder.packed_rows import Row, attend_by_length, attend_padded, current_row
 
 __all__ = ["adapt_relative_attention"]
 
@@ -55,8 +55,14 @@ def _skip_pairs(method: Callable[..., Any], states: Tensor, *arguments: Any) -> 
 
 
 def _bias_of_longest(method: Callable[..., Tensor], states: Tensor, *arguments: Any) -> Tensor:
-    groups = current_row()
-    return method(states if groups is None else states[:, : groups[0][0]], *arguments)
+    row = current_row()
+    return method(states if row is None else states[:, : row.longest], *arguments)
+
+
+def _row() -> Row:
+    row = current_row()
+    assert row is not None
+    return row
 
 
 def _split_heads(states: Tensor, heads: int) -> Tensor:
@@ -65,7 +71,7 @@ def _split_heads(states: Tensor, heads: int) -> Tensor:
 
 def _attend_in_texts(states: Sequence[Tensor], **options: Any) -> Tensor:
     attend = attend_by_length if states[0].device.type == "cpu" else attend_padded
-    return attend(states, current_row() or [], **options).flatten(1)  # (tokens, width)
+    return attend(states, _row(), **options).flatten(1)  # (tokens, width)
 
 
 def _mpnet(module: Any, hidden: Tensor, position_bias: Tensor) -> tuple[Tensor]:
@@ -75,8 +81,7 @@ def _mpnet(module: Any, hidden: Tensor, position_bias: Tensor) -> tuple[Tensor]:
 
 def _t5(module: Any, hidden: Tensor, position_bias: Tensor | None) -> tuple[Tensor, Tensor, None]:
     if position_bias is None:
-        longest = (current_row() or [])[0][0]
-        position_bias = module.compute_bias(longest, longest, device=hidden.device)
+        position_bias = module.compute_bias(_row().longest, _row().longest, device=hidden.device)
     states = [_split_heads(project(hidden), module.n_heads) for project in (module.q, module.k, module.v)]
     return module.o(_attend_in_texts(states, mask=position_bias, scale=1.0))[None], position_bias, None
 
@@ -100,7 +105,7 @@ def _deberta(module: Any, hidden: Tensor, rel_embeddings: Tensor | None) -> tupl
     scale = float(
         torch.tensor(query.shape[-1] * (1.0 + len(module.pos_att_type)), dtype=torch.float32, device="cpu").sqrt()
     )
-    longest = (current_row() or [])[0][0]
+    longest = _row().longest
     positions: dict[str, Tensor] = {}
     if kinds and rel_embeddings is not None:
         distances = torch.arange(1 - longest, longest, device=hidden.device)  # of a key's position from a query's

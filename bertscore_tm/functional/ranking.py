@@ -189,8 +189,12 @@ def score_items(
         is_truncated = encoded.vectors.truncated.tolist()
         truncated.update(text for text, index in encoded.indices.items() if is_truncated[index])
         require_known(weights, encoded.vectors.ids, encoder.tokenizer)
-        for i in step:
-            scores[i] = _score_item(items[i], encoded, weights, component, references_reduce)
+        matrices = [_score_pairs(items[i], encoded, weights) for i in step]
+        # Together, as an accelerator waits for each copy.
+        values = torch.cat([matrix.flatten() for matrix in matrices]).cpu()
+        parts = torch.split(values, [matrix.numel() for matrix in matrices])
+        for i, part, matrix in zip(step, parts, matrices, strict=True):
+            scores[i] = _score_candidates(items[i], part.view(matrix.shape), component, references_reduce)
         if progress is not None:
             progress(len(step))
     return [scores[i] for i in range(len(items))], len(truncated)
@@ -256,20 +260,22 @@ def _check_weights(weights: Any, name: str, noun: str, count: int) -> Tensor:
     return checked
 
 
-def _score_item(
-    item: Item, encoded: EncodedTexts, weights: TokenWeights, component: Component, references_reduce: ReferencesReduce
-) -> Tensor:
-    """Return the score of each candidate, shape (candidates,), float32, on the CPU."""
-    if not item.candidates:
-        return torch.zeros(0, dtype=torch.float32, device="cpu")
-    candidates, places = _number_texts(item.candidates, encoded)
-    # Without references each candidate is a reference of the others.
-    references, reference_places = (
-        (None, places) if item.references is None else _number_texts(item.references, encoded)
+def _score_pairs(item: Item, encoded: EncodedTexts, weights: TokenWeights) -> Tensor:
+    """Return precision, recall and F1 of an item's distinct texts, shape (3, candidates, references), on the device."""
+    candidates, references = (
+        torch.tensor([encoded.indices[text] for text in dict.fromkeys(texts)], dtype=torch.long, device="cpu")
+        for texts in (item.candidates, item.references or ())
     )
-    precision, recall, _ = score_all_pairs(encoded.vectors, weights.table, candidates, references).cpu()
+    # Without references each candidate is a reference of the others.
+    return score_all_pairs(encoded.vectors, weights.table, candidates, None if item.references is None else references)
+
+
+def _score_candidates(item: Item, pairs: Tensor, component: Component, references_reduce: ReferencesReduce) -> Tensor:
+    """Return the score of each candidate, shape (candidates,), float32, from the scores of distinct texts."""
+    precision, recall, _ = pairs
     scores: Tensor = {"precision": precision, "recall": recall, "f1": selection_f1(precision, recall)}[component]
-    scores = scores[places][:, reference_places]  # (candidates, references)
+    places = _place(item.candidates)
+    scores = scores[places][:, places if item.references is None else _place(item.references)]
     if item.references is not None and item.weights is None:
         return scores.amax(1) if references_reduce == "max" else scores.mean(1)
     shares = torch.ones(len(scores), dtype=torch.float64, device="cpu") if item.weights is None else item.weights
@@ -279,8 +285,7 @@ def _score_item(
     return ((scores.double() * shares).sum(1) / shares.sum(-1)).float()
 
 
-def _number_texts(texts: Sequence[str], encoded: EncodedTexts) -> tuple[Tensor, Tensor]:
-    """Return the numbers of the distinct texts among the encoded ones, and each text's place among the distinct."""
+def _place(texts: Sequence[str]) -> Tensor:
+    """Return the place of each text among the distinct ones, shape (texts,)."""
     places = {text: i for i, text in enumerate(dict.fromkeys(texts))}
-    numbers = torch.tensor([encoded.indices[text] for text in places], dtype=torch.long, device="cpu")  # (distinct,)
-    return numbers, torch.tensor([places[text] for text in texts], dtype=torch.long, device="cpu")  # (texts,)
+    return torch.tensor([places[text] for text in texts], dtype=torch.long, device="cpu")

@@ -433,4 +433,6 @@ class BERTScore(Metric):
             return moved if moved.dtype == tensor.dtype else tensor.to(moved.device)
 
         super()._apply(keep_dtype, exclude_state)
+        if self._weights is not None:
+            self._weights = self._weights.to(self.device)
         return self

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from bertscore_tm.core.matching import MatchedPairs, MatchedTokens, match_pairs
-from bertscore_tm.core.memory import return_freed_memory
+from bertscore_tm.core.memory import return_freed_memory, send
 from bertscore_tm.core.scores import best_of_references, harmonic_mean, precision_recall_f1
 from bertscore_tm.core.token_vectors import TokenVectors, concatenate
 from bertscore_tm.encoder import FrozenEncoder
@@ -108,21 +108,22 @@ def encode_texts(
     """
     vectors, missing = dict(repeated or {}), []
     if cache_bytes:
-        # Candidates are not cached: the cache would change the batches they are encoded in, and with them the last
-        # digits of their vectors, from one epoch to the next.
         references = [text for text in dict.fromkeys(chain.from_iterable(texts.references)) if text not in vectors]
         cache = encoder.cache(device, of_losses=of_losses)
         vectors |= cache.get(references)
         missing = [text for text in references if text not in vectors]
-    names, parts = [*vectors, *missing], list(vectors.values())
-    if missing:
-        parts.append(encoder.encode(missing, device))
-        cache.add(missing, parts[-1], cache_bytes)
-    is_encoded = {*names}
-    new = [text for text in dict.fromkeys(chain(texts.candidates, *texts.references)) if text not in is_encoded]
-    if new or not parts:
-        parts.append(encoder.encode(new, device))
-        names += new
+    names, parts, is_cached = [*vectors], list(vectors.values()), {*vectors, *missing}
+    new = [text for text in dict.fromkeys(chain(texts.candidates, *texts.references)) if text not in is_cached]
+    # On a CPU apart, so that the last digits of candidates' vectors, which depend on the batch, are those of later
+    # epochs. An accelerator would wait, and run all layers, twice.
+    batches = [missing, new] if torch.device(device).type == "cpu" else [missing + new]
+    for batch in batches:
+        if batch or (batch is batches[-1] and not parts):
+            parts.append(encoder.encode(batch, device))
+            names += batch
+        if missing and batch is batches[0]:
+            rows = torch.arange(len(missing), device="cpu")
+            cache.add(missing, parts[-1] if batch is missing else parts[-1].select(rows), cache_bytes)
     return EncodedTexts({text: i for i, text in enumerate(names)}, concatenate(parts))
 
 
@@ -171,7 +172,7 @@ def match_encoded(texts: TextPairs, encoded: EncodedTexts) -> MatchedTexts:
     references = numbers[len(texts.candidates) :]  # (pairs,)
     pairs = match_pairs(encoded.vectors, candidates, references)
     num_truncated = int(encoded.vectors.truncated.sum())
-    return MatchedTexts(pairs, counts.to(encoded.vectors.vectors.device), num_truncated)
+    return MatchedTexts(pairs, send(counts, encoded.vectors.vectors.device), num_truncated)
 
 
 def compute_scores(

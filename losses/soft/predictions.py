@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from bertscore_tm.core.matching import TokenMass
+from bertscore_tm.core.memory import constant
 from bertscore_tm.core.onednn import is_eager
 from bertscore_tm.encoder import FrozenEncoder
 from bertscore_tm.encoder.soft_tokens import embedding_table, encode_soft
@@ -153,10 +154,7 @@ def predict_from_logits(
     """Return expectations under relaxed logits as soft tokens, arbitrary and without gradient outside the content."""
     if relaxation is softmax_relaxation and is_eager():
         indices = _needed_positions(content)
-        ignored = ~content.flatten() if content.device.type != "cpu" else None
-        columns = softmax_expectation(
-            logits, vocabulary.columns, temperature, vocabulary.excluded_ids, indices, ignored
-        )
+        columns = softmax_expectation(logits, vocabulary.columns, temperature, vocabulary.excluded_ids, indices)
         return _split_columns(columns, content, vocabulary)
     # A model may compute anything elsewhere, such as NaN in padding, whose gradient would be NaN too.
     p = relaxation(logits.masked_fill(~content[..., None], 0.0), temperature, vocabulary.excluded_ids)
@@ -242,8 +240,8 @@ def expand_to_pieces(
 
 def _needed_positions(content: Tensor) -> Tensor | None:
     """Return the indices of the flattened positions with content; ``None`` where all have it or are to be computed."""
-    # Elsewhere their number would have to be waited for, and it would break a compiled graph.
-    if content.device.type != "cpu" or not is_eager():
+    # Their number would break a compiled graph.
+    if not is_eager():
         return None
     indices = content.flatten().nonzero().squeeze(1)
     return indices if len(indices) < content.numel() else None
@@ -292,11 +290,12 @@ def encode_soft_tokens(tokens: SoftTokens, encoder: FrozenEncoder, encoder_weigh
     device, dtype = embeddings.device, embeddings.dtype
     before, after = tokenizer.special_affixes
     num_before, special_ids = len(before), [*before, *after]
-    special = embedding_table(encoder, device)[special_ids].to(dtype)  # (special, width)
+    numbers = constant(special_ids, device)
+    special = embedding_table(encoder, device)[numbers].to(dtype)  # (special, width)
     if tokenizer.exclude_special_tokens:
         special_weights = torch.zeros(len(special_ids), dtype=dtype, device=device)
     else:
-        special_weights = encoder_weights.to(device)[special_ids].to(dtype)
+        special_weights = encoder_weights.to(device)[numbers].to(dtype)
 
     lengths = content.sum(1, keepdim=True)  # (batch, 1)
     # Content moves to the left, over holes and left padding.

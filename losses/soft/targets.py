@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from bertscore_tm.core.matching import TokenMass
+from bertscore_tm.core.memory import constant, send
 from bertscore_tm.core.onednn import is_eager
 from bertscore_tm.core.token_vectors import TokenVectors, concatenate
 from bertscore_tm.encoder import FrozenEncoder
@@ -89,7 +90,7 @@ def encode_reference_texts(
     items = None
     if len(texts) != len(references):
         counts = torch.tensor([len(of_item) for of_item in references], device="cpu")
-        items = torch.arange(len(references), device="cpu").repeat_interleave(counts).to(device)  # (references,)
+        items = send(torch.arange(len(references), device="cpu").repeat_interleave(counts), device)  # (references,)
     return EncodedReferences(tokens, items, len(references), encoded.vectors.num_truncated)
 
 
@@ -132,12 +133,12 @@ def _pad(vectors: TokenVectors, indices: list[int], weights: Tensor, device: tor
     """Put the vectors of some texts, which may repeat, into a padded batch."""
     texts = torch.tensor(indices, device="cpu")
     index, mask = vectors.locate(texts)  # (texts, tokens)
-    keys = mask.to(device)
+    keys = send(mask, device)
     padded = vectors.gather(index, keys)  # (1, texts, tokens, width)
     # Padding has the id that is appended, as there may be no other.
     ids = torch.nn.functional.pad(vectors.ids, (0, 1))[torch.where(mask, index, -1)]  # (texts, tokens)
-    token_weights = weights.to(device=device, dtype=padded.dtype)[ids.to(device)] * keys
-    return EncodedTokens(padded[0], TokenMass(keys, token_weights), vectors.has_content[texts].to(device))
+    token_weights = weights.to(device=device, dtype=padded.dtype)[send(ids, device)] * keys
+    return EncodedTokens(padded[0], TokenMass(keys, token_weights), send(vectors.has_content[texts], device))
 
 
 def require_batch(name: str, value: object, last: str) -> None:
@@ -165,8 +166,8 @@ def locate_label_content(
         raise ValueError(
             f"target must have the shape {tuple(allowed.shape)} of the predictions, got {tuple(labels.shape)}"
         )
-    is_control = torch.isin(labels, torch.tensor(vocabulary.control_ids, device=labels.device))
-    is_end = torch.isin(labels, torch.tensor(vocabulary.end_ids, device=labels.device)) & allowed
+    is_control = torch.isin(labels, constant(vocabulary.control_ids, labels.device))
+    is_end = torch.isin(labels, constant(vocabulary.end_ids, labels.device)) & allowed
     content = allowed & (labels != ignore_index) & ~is_control & (is_end.cumsum(1) == 0)
     require_token_ids(labels, content, vocab_size, ignore_index)
     return content

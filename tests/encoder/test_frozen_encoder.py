@@ -145,13 +145,13 @@ def test_bfloat16_is_close_and_returns_float32(minilm, encoder, pairs):
 def test_auto_is_bfloat16_where_the_device_computes_it(minilm, encoder, monkeypatch, native, dtype):
     automatic = FrozenEncoder(minilm, num_layers=5, dtype="auto")
     assert "dtype:auto" in automatic.signature()
-    monkeypatch.setattr(backbone_module, "has_native_bfloat16", lambda device: native)
+    monkeypatch.setattr(backbone_module, "fast_half_precision", lambda device: torch.bfloat16 if native else None)
     assert backbone(automatic).dtype == dtype
     assert (backbone(automatic) is backbone(encoder)) != native
 
 
 def test_bfloat16_on_a_processor_without_it_warns_once(minilm, monkeypatch):
-    monkeypatch.setattr(backbone_module, "has_native_bfloat16", lambda device: False)
+    monkeypatch.setattr(backbone_module, "fast_half_precision", lambda device: None)
     warn_of_slow_bfloat16.cache_clear()
     slow, automatic = (FrozenEncoder(minilm, num_layers=1, dtype=dtype) for dtype in ("bfloat16", "auto"))
     with warnings.catch_warnings(record=True) as warned:
@@ -169,7 +169,9 @@ def test_weights_in_a_lower_precision_are_never_widened(minilm, encoder, monkeyp
     """An encoder moved from a device with native bfloat16 to one without gets the exact weights there."""
     expected = copy.deepcopy(backbone(encoder)).state_dict()
     automatic = FrozenEncoder(minilm, num_layers=2, dtype="auto")
-    monkeypatch.setattr(backbone_module, "has_native_bfloat16", lambda device: device.type == "meta")
+    monkeypatch.setattr(
+        backbone_module, "fast_half_precision", lambda device: torch.bfloat16 if device.type == "meta" else None
+    )
     assert automatic.backbone(torch.device("meta")).dtype == torch.bfloat16
     for name, weights in backbone(automatic).state_dict().items():
         assert torch.equal(weights, expected[name])

@@ -187,15 +187,18 @@ def test_attention_within_texts_equals_attention_of_each_text(pattern, key_heads
         parameters = inspect.signature(kernels.varlen_attn).parameters
         assert inspect.signature(reference_kernel).parameters.keys() <= parameters.keys()
         monkeypatch.setattr(kernels, "varlen_attn", reference_kernel)
-        forms.append(partial(forward_pass._attend_by_kernel, is_causal=is_causal, scale=0.3))
+        pattern = forward_pass._Pattern(is_causal=is_causal)
+        forms.append(partial(forward_pass._attend_by_kernel, pattern=pattern, scale=0.3))
     # Texts of up to six tokens attend by plain products.
     monkeypatch.setattr(packed_rows, "_SHORT", 6)
     limit = rounding(torch.float32, states[0].shape[-1])
     for attend in forms:
-        attended = attend(states, [(7, 1), (5, 2), (1, 1)])
+        attended = attend(states, packed_rows.Row([(7, 1), (5, 2), (1, 1)]))
         torch.testing.assert_close(attended, torch.cat(expected), atol=limit, rtol=0)
     for dtype in (torch.float64, torch.bfloat16):
-        attended = forms[0]([state.to(dtype).requires_grad_() for state in states], [(7, 1), (5, 2), (1, 1)])
+        attended = forms[0](
+            [state.to(dtype).requires_grad_() for state in states], packed_rows.Row([(7, 1), (5, 2), (1, 1)])
+        )
         assert attended.dtype == dtype
         coarser = max(limit, rounding(dtype, 1, torch.cat(expected).abs().max().item()))
         torch.testing.assert_close(attended.float(), torch.cat(expected), atol=coarser, rtol=0)
@@ -227,25 +230,6 @@ def test_the_trial_at_load_expects_the_rounding_of_tf32(allowed, batching, monke
     with RoundToTF32():
         encoder = FrozenEncoder(copy.deepcopy(model), tokenizer, num_layers=2)
         assert encoder._backbone.loaded(torch.device("cpu")).batching == batching
-
-
-def test_tf32_is_read_from_the_switch_that_was_set():
-    gpu, products = torch.device("cuda"), torch.backends.cuda.matmul
-    before, setting = torch.get_float32_matmul_precision(), getattr(products, "fp32_precision", None)
-    try:
-        torch.set_float32_matmul_precision("high")
-        assert forward_pass.may_use_tf32(gpu)
-        assert not forward_pass.may_use_tf32(torch.device("cpu"))
-        torch.set_float32_matmul_precision("highest")
-        assert not forward_pass.may_use_tf32(gpu)
-        if setting is not None:
-            products.fp32_precision = "tf32"
-            assert forward_pass.may_use_tf32(gpu)
-            products.fp32_precision = "ieee"
-    finally:
-        torch.set_float32_matmul_precision(before)
-        if setting is not None:
-            products.fp32_precision = setting
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

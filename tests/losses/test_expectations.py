@@ -312,17 +312,14 @@ def parts(request, monkeypatch):
     monkeypatch.setattr(expectations, "_TOKENS_PER_CHUNK", request.param)
 
 
-@pytest.mark.parametrize("case", ["all", "indices", "ignored"])
+@pytest.mark.parametrize("case", ["all", "indices"])
 @pytest.mark.usefixtures("parts")
 def test_softmax_expectation_gradcheck(case):
-    """Twice differentiable; positions that are not needed, or ignored as on an accelerator, may be anything."""
+    """Twice differentiable; positions that are not needed may be anything."""
     logits, table = noise(3, FEW, dtype=torch.float64), noise(FEW, 3, dtype=torch.float64, seed=1)
     rows, options = torch.tensor([0, 2]), {}
     if case == "indices":
         options = {"indices": rows}
-    elif case == "ignored":
-        options = {"ignored": torch.tensor([False, True, False])}
-    if options:
         logits[1] = torch.nan
     logits.requires_grad_()
 
@@ -349,6 +346,29 @@ def test_softmax_expectation_of_each_precision(dtype):
     (exact,) = torch.autograd.grad(expected, logits, factors.double())
     assert gradient.dtype == dtype
     assert (gradient - exact).abs().max() < (rounding + torch.finfo(dtype).eps) * exact.abs().max()
+
+
+@pytest.mark.parametrize("from_hidden", [False, True])
+@pytest.mark.usefixtures("parts")
+def test_products_in_bfloat16_as_on_an_accelerator(from_hidden, monkeypatch):
+    """Products are computed in bfloat16, all else in float32."""
+    monkeypatch.setattr(expectations, "product_dtype", lambda values, dtype: values.dtype)
+    hidden, weight, table = noise(40, 8).bfloat16(), noise(300, 8, seed=1).bfloat16(), noise(300, 16, seed=2)
+    # The logits of such a product are rounded to bfloat16; what follows is compared with float64.
+    inputs = [hidden, weight] if from_hidden else [hidden @ weight.T]
+    inputs = [values.requires_grad_() for values in inputs]
+    result = linear_expected_embedding(*inputs, table) if from_hidden else softmax_expectation(*inputs, table)
+    logits = (hidden @ weight.T).detach().double().requires_grad_()
+    expected = by_definition(logits, table.double())
+    assert result.dtype == torch.float32
+    assert 1e-5 < (result - expected).abs().max() < 0.008 * table.abs().max()
+    factors = noise(40, 16, seed=3)
+    gradients = torch.autograd.grad(result, inputs, factors)
+    (into_logits,) = torch.autograd.grad(expected, logits, factors.double())
+    exact = [into_logits @ weight.double(), into_logits.T @ hidden.double()] if from_hidden else [into_logits]
+    for gradient, of_input in zip(gradients, exact, strict=True):
+        assert gradient.dtype == torch.bfloat16
+        assert (gradient - of_input).norm() < 0.02 * of_input.norm()
 
 
 @pytest.mark.usefixtures("parts")

@@ -1,8 +1,9 @@
 """A second device that computes on the CPU, for machines without an accelerator.
 
-As on an accelerator, tensors of two devices must not meet in an operation, except for scalars of the CPU. What an
-accelerator would have to wait for is counted: copies to the host, and results whose shape depends on values. Registered
-once per process, for good: use it in a process that does nothing else.
+As on an accelerator, tensors of two devices must not meet in an operation, except for scalars of the CPU. Counted are
+the kernels that an accelerator would launch, and what the host would wait for: copies from or to it, unless they are
+asynchronous, and results whose shape depends on values. Attention is one kernel, also of packed texts in bfloat16.
+Registered once per process, for good: use it in a process that does nothing else.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import traceback
 from collections import Counter
 from functools import partial
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,14 +20,30 @@ from torch import Tensor
 from torch.utils._python_dispatch import return_and_correct_aliasing
 from torch.utils._pytree import tree_flatten, tree_map
 
+from bertscore_tm.encoder import forward_pass
+
 NAME = "standin"
 
 # How often the host waited, by who caused it (this package or a dependency) and the operation.
 waits: Counter[tuple[str, str]] = Counter()
+# Kernels by operation.
+launches: Counter[str] = Counter()
 
 _CPU = torch.device("cpu")
 _COPIES = {"aten::copy_", "aten::_to_copy"}
 _VALUES = {"aten::_local_scalar_dense", "aten::equal", "aten::nonzero", "aten::masked_select", "aten::_unique2"}
+# Operations without a kernel: views, allocations, and the reading of a value.
+_NO_KERNEL = {
+    f"aten::{name}"
+    for name in (
+        *("view", "_unsafe_view", "t", "transpose", "permute", "expand", "slice", "select", "unsqueeze", "squeeze"),
+        *("detach", "alias", "as_strided", "unbind", "split", "split_with_sizes", "diagonal", "lift_fresh", "unfold"),
+        *("_reshape_alias", "unflatten", "empty", "empty_strided", "new_empty", "new_empty_strided", "empty_like"),
+        *("resize_", "_local_scalar_dense", "equal"),
+    )
+}
+# Operations of several kernels.
+_KERNELS = {"aten::nonzero": 3, "aten::_unique2": 6, "aten::sort": 2, "aten::argsort": 2, "aten::bincount": 3}
 # Without an argument that is a tensor, these are not dispatched by its class.
 _FACTORIES = (
     *("arange", "arange.start", "arange.start_step", "empty.memory_format", "empty_strided", "eye", "full", "linspace"),
@@ -79,8 +97,12 @@ def _run(func: Any, args: Any, kwargs: Any) -> Any:
     on_device = any(isinstance(tensor, StandInTensor) for tensor in tensors)
     target = kwargs.get("device")
     if name in _COPIES:
-        into_host = name == "aten::copy_" and not isinstance(args[0], StandInTensor)
-        waits_for_values = into_host or (name == "aten::_to_copy" and target == _CPU)
+        source = args[1] if name == "aten::copy_" else args[0]
+        into_device = isinstance(args[0], StandInTensor) if name == "aten::copy_" else target != _CPU
+        is_asynchronous = kwargs.get("non_blocking") or args[2:] == (True,)
+        between = into_device != isinstance(source, StandInTensor)
+        waits_for_values = between and not is_asynchronous
+        launches[name] += not between
     elif on_device and foreign:
         raise RuntimeError(f"{name} got tensors of {NAME} and of {foreign[0].device}")
     else:
@@ -88,6 +110,8 @@ def _run(func: Any, args: Any, kwargs: Any) -> Any:
         by_mask = name.startswith("aten::index") and any(index.dtype == torch.bool for index in indices)
         without_size = name == "aten::repeat_interleave" and kwargs.get("output_size") is None
         waits_for_values = name in _VALUES or by_mask or without_size
+        if name not in _NO_KERNEL and (target is None or torch.device(target) != _CPU):
+            launches[name] += _KERNELS.get(name, 1)
     if waits_for_values:
         _wait(name)
     inner_kwargs = tree_map(_unwrap, kwargs)
@@ -118,6 +142,34 @@ def _unwrap(value: Any) -> Any:
     return _CPU if isinstance(value, torch.device) else value
 
 
+def _attend(*states: Tensor, attn_mask: Tensor | None = None, **options: Any) -> Tensor:
+    """Attend in one kernel, and one for the mask."""
+    plain = all(isinstance(state, StandInTensor) for state in states) and not states[0].requires_grad
+    if not plain:
+        return _attention(*states, attn_mask=attn_mask, **options)
+    launches["attention"] += 1 + (attn_mask is not None)
+    return StandInTensor(_attention(*map(_unwrap, states), attn_mask=_unwrap(attn_mask), **options))
+
+
+def _attend_within(
+    *states: Tensor, window_size: tuple[int, int] = (-1, -1), scale: float | None = None, enable_gqa: bool = False
+) -> Tensor:
+    """Attend within each of the texts of a row, as torch's kernel for different lengths does, in two kernels."""
+    *states, ends, _, _, _ = states
+    launches["attention"] += 2
+    ends, attended = _unwrap(ends).tolist(), []
+    for start, end in pairwise(ends):
+        distance = torch.arange(end - start)[:, None] - torch.arange(end - start)
+        before, after = (end if size < 0 else size for size in window_size)
+        part = [_unwrap(state)[start:end].float().transpose(0, 1) for state in states]  # (heads, tokens, size) each
+        mask = (distance <= before) & (distance >= -after)
+        attended.append(_attention(*part, attn_mask=mask, scale=scale, enable_gqa=enable_gqa).transpose(0, 1))
+    return StandInTensor(torch.cat(attended).to(states[0].dtype))
+
+
+_attention = torch.nn.functional.scaled_dot_product_attention
+
+
 # What torch asks of a device's module.
 _MODULE = SimpleNamespace(
     is_initialized=lambda: True,
@@ -133,7 +185,8 @@ _MODULE = SimpleNamespace(
 def register() -> torch.device:
     """Register the device and return it."""
     if not _libraries:
-        # torch 2.9 and later; the tests for older versions do without it.
+        # torch 2.10 and later; the tests for older versions do without it.
+        from torch.nn.attention import varlen
         from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
         _setup_privateuseone_for_python_backend(NAME, backend_module=_MODULE)
@@ -144,4 +197,7 @@ def register() -> torch.device:
             operator = getattr(getattr(torch.ops.aten, name), overload or "default")
             library.impl(factory, partial(_create, operator), "PrivateUse1")
         _libraries.append(library)
+        torch.nn.functional.scaled_dot_product_attention = _attend
+        forward_pass.has_attention_kernel = lambda query: query.dtype == torch.bfloat16
+        varlen.varlen_attn = _attend_within
     return torch.device(NAME, 0)
