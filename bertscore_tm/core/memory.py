@@ -11,7 +11,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-__all__ = ["constant", "is_out_of_memory", "numbers_per_step", "return_freed_memory", "send"]
+__all__ = ["constant", "empty_cache", "is_out_of_memory", "numbers_per_step", "return_freed_memory", "send"]
 
 # Numbers per matching step: 4 MB in float32, which stay in a processor's caches. An accelerator wants large steps.
 _NUMBERS_PER_STEP = 1_000_000
@@ -53,6 +53,11 @@ def is_out_of_memory(error: BaseException) -> bool:
     message = str(error).lower()
     is_known = isinstance(error, RuntimeError) and ("out of memory" in message or "alloc_failed" in message)
     return is_known or isinstance(error, torch.OutOfMemoryError)
+
+
+def empty_cache(device: torch.device) -> None:
+    """Free the memory that torch keeps for later tensors on an accelerator: its blocks may be too small for them."""
+    getattr(getattr(torch, device.type, None), "empty_cache", int)()
 
 
 def return_freed_memory() -> None:

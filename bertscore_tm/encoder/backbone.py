@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import InitVar, dataclass, field, replace
@@ -24,6 +25,8 @@ from bertscore_tm.utilities.option_names import name_option
 from bertscore_tm.utilities.user_warnings import warn_user
 
 __all__ = ["Backbone"]
+
+_LOGGER = logging.getLogger(__name__)
 
 # Tokens of the texts that are tried together and alone when a model is loaded.
 _TRIED_LENGTHS = (21, 4, 4, 2)
@@ -89,6 +92,15 @@ class Backbone:
             nn.Module.eval(loaded.model)
         return loaded
 
+    def unload(self, device: torch.device) -> None:
+        """Free the model on a device; of a ready model, one stays in memory, on the CPU."""
+        cpu = torch.device("cpu")
+        if self.source.kind == "ready" and device == cpu and len(self.models) < 2:
+            return
+        if self.source.kind == "ready" and len(self.models) < 2:
+            self.loaded(cpu)
+        self.models.pop(str(device), None)
+
     def _place(self, device: torch.device, load: Callable[[torch.dtype], nn.Module]) -> None:
         device, dtype = _with_index(device), self.resolve_dtype(device)
         if dtype == torch.bfloat16 and device.type == "cpu" and fast_half_precision(device) is None:
@@ -136,6 +148,7 @@ class Backbone:
             if batching is None and is_own:
                 raise ValueError(f"{self.name} gives a text other vectors next to texts of equal length than alone")
             loaded.batching = batching or "padded"
+        _LOGGER.debug("%s on %s: %s texts, has_kernel=%s", self.name, device, loaded.batching, loaded.has_kernel)
         return loaded
 
     def _load(self, dtype: torch.dtype) -> nn.Module:

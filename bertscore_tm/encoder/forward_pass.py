@@ -70,7 +70,7 @@ class ForwardPass:
         layers_in_memory: number of layers that the encoder has.
         forward_fn: a function of the user that runs the model.
         batching: how texts of different lengths share a forward pass.
-        has_kernel: torch's kernel may attend within the texts of a row, on a device that has it.
+        has_kernel: torch's kernel attends within the texts of a row.
         shared: the same for the encoder that loaded the model, which stays in memory as long as this one.
     """
 
@@ -82,7 +82,7 @@ class ForwardPass:
     layers_in_memory: int
     forward_fn: ForwardFunction | None = None
     batching: Batching = "padded"
-    has_kernel: bool = True
+    has_kernel: bool = False
     shared: ForwardPass | None = None
 
     def __post_init__(self) -> None:
@@ -221,7 +221,7 @@ class ForwardPass:
             if batching == "packed" and not self._prepare_packing():
                 continue
             # Where the kernel refuses, attention is padded, and nothing else.
-            for has_kernel in (True, False) if batching == "packed" and alone.is_cuda else (True,):
+            for has_kernel in (True, False) if has_attention_kernel(alone.device, dtype) else (False,):
                 self.has_kernel = has_kernel
                 try:
                     if are_same_vectors(alone, self.run_texts(torch.cat(list(texts)), lengths, batching), dtype):
@@ -369,22 +369,17 @@ def _attend(
     states = [state[0].transpose(0, 1) for state in (query, key, value)]  # (tokens, heads, size) each
     pattern, scale = attention_mask, options.get("scaling")
     is_window = pattern.mask is None or pattern.window is not None
-    if query.device.type != "cpu" and is_window and current.has_kernel and has_attention_kernel(query):
+    if is_window and current.has_kernel:
         return _attend_by_kernel(states, current, pattern, scale)[None], None
     attend = attend_by_length if query.device.type == "cpu" else attend_padded
     return attend(states, current, pattern.mask, is_causal=pattern.is_causal, scale=scale)[None], None
 
 
-def has_attention_kernel(query: Tensor) -> bool:
-    """Check whether torch's kernel for texts of different lengths may take queries, shape (..., size)."""
-    if query.device.type != "cuda" or query.dtype not in (torch.bfloat16, torch.float16):
+def has_attention_kernel(device: torch.device, dtype: torch.dtype) -> bool:
+    """Check whether torch has a kernel for texts of different lengths, which may still refuse a model's heads."""
+    if device.type != "cuda" or dtype == torch.float32 or torch.cuda.get_device_capability(device) < (8, 0):
         return False
-    return torch.cuda.get_device_capability(query.device) >= (8, 0) and query.shape[-1] % 8 == 0 and _knows_windows()
-
-
-@cache
-def _knows_windows() -> bool:
-    # The first version of the kernel, and no kernel, in torch below 2.10.
+    # torch below 2.10 has no kernel, or one that takes no windows.
     try:
         from torch.nn.attention.varlen import varlen_attn
     except ImportError:

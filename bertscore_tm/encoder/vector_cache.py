@@ -68,6 +68,10 @@ class VectorCache:
         self._texts.update(zip(texts, vectors.split(), strict=False))
         self.num_bytes += int(sizes[count - 1])
 
+    def clear(self) -> None:
+        """Forget all texts."""
+        self._texts, self.num_bytes = {}, 0
+
 
 def as_cache_bytes(cache_bytes: SupportsIndex) -> int:
     """Return the size of a cache in bytes as passed by a user, an integer of at least 0, which turns it off."""

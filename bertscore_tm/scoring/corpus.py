@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import chain
 from weakref import WeakKeyDictionary
@@ -16,7 +17,7 @@ from bertscore_tm.core.memory import return_freed_memory, send
 from bertscore_tm.core.scores import best_of_references, harmonic_mean, precision_recall_f1
 from bertscore_tm.core.token_vectors import TokenVectors, concatenate
 from bertscore_tm.encoder import FrozenEncoder
-from bertscore_tm.encoder.tokenization import TextTokenizer
+from bertscore_tm.encoder.tokenization import TextTokenizer, TokenizedTexts
 from bertscore_tm.encoder.vector_cache import VectorCache
 from bertscore_tm.scoring.texts import TextPairs
 from bertscore_tm.scoring.token_weights import TokenWeights, require_known
@@ -95,6 +96,7 @@ def encode_texts(
     *,
     of_losses: bool = False,
     repeated: Mapping[str, TokenVectors] | None = None,
+    tokenized: TokenizedTexts | None = None,
 ) -> EncodedTexts:
     """Encode texts, each distinct one once.
 
@@ -105,6 +107,7 @@ def encode_texts(
         cache_bytes: size limit of the cache of references' vectors, on the device; 0 reads and keeps none.
         of_losses: use the cache of losses and rewards instead of that of metrics.
         repeated: vectors of texts that an earlier step has encoded.
+        tokenized: the token ids of ``texts.distinct()``, if they are known.
     """
     vectors, missing = dict(repeated or {}), []
     if cache_bytes:
@@ -117,9 +120,11 @@ def encode_texts(
     # On a CPU apart, so that the last digits of candidates' vectors, which depend on the batch, are those of later
     # epochs. An accelerator would wait, and run all layers, twice.
     batches = [missing, new] if torch.device(device).type == "cpu" else [missing + new]
+    places = {} if tokenized is None else {text: i for i, text in enumerate(texts.distinct())}
     for batch in batches:
         if batch or (batch is batches[-1] and not parts):
-            parts.append(encoder.encode(batch, device))
+            ids = None if tokenized is None else tokenized.select([places[text] for text in batch])
+            parts.append(encoder.encode(batch if ids is None else ids, device))
             names += batch
         if missing and batch is batches[0]:
             rows = torch.arange(len(missing), device="cpu")
@@ -149,9 +154,14 @@ def encode_steps(
     parts = [texts] if keep_order and len(steps) == 1 else [texts.select(step) for step in steps]
     counts = Counter(chain.from_iterable(part.distinct() for part in parts)) if len(parts) > 1 else Counter()
     cache = VectorCache() if counts else None
-    for step, part in zip(steps, parts, strict=True):
+    # The cores of a CPU are busy.
+    is_ahead = len(parts) > 1 and torch.device(device).type != "cpu"
+    ahead = _tokenize_ahead(parts, encoder.tokenizer) if is_ahead else [None] * len(parts)
+    for step, part, tokenized in zip(steps, parts, ahead, strict=True):
         repeated = {} if cache is None else cache.get(text for text in part.distinct() if counts[text] > 1)
-        encoded = encode_texts(part, encoder, device, cache_bytes, of_losses=of_losses, repeated=repeated)
+        encoded = encode_texts(
+            part, encoder, device, cache_bytes, of_losses=of_losses, repeated=repeated, tokenized=tokenized
+        )
         new = [text for text in encoded.indices if counts[text] > 1 and text not in repeated]
         if cache is not None and new:
             numbers = torch.tensor([encoded.indices[text] for text in new], dtype=torch.long, device="cpu")
@@ -161,6 +171,17 @@ def encode_steps(
             # The caller's loop holds the object until it has the next one.
             del encoded.vectors
             return_freed_memory()
+
+
+def _tokenize_ahead(parts: Sequence[TextPairs], tokenizer: TextTokenizer) -> Iterator[TokenizedTexts]:
+    """Yield the token ids of each step's distinct texts, made while an accelerator encodes the step before."""
+    with ThreadPoolExecutor(1) as pool:
+        following = pool.submit(tokenizer, parts[0].distinct())
+        for part in [*parts[1:], None]:
+            tokenized = following.result()
+            if part is not None:
+                following = pool.submit(tokenizer, part.distinct())
+            yield tokenized
 
 
 def match_encoded(texts: TextPairs, encoded: EncodedTexts) -> MatchedTexts:

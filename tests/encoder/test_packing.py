@@ -3,6 +3,8 @@
 import copy
 import functools
 import inspect
+import logging
+import random
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
@@ -24,7 +26,7 @@ from transformers import (
 )
 
 from bertscore_tm import FrozenEncoder, bert_score
-from bertscore_tm.encoder import forward_pass, packed_rows, relative_attention
+from bertscore_tm.encoder import forward_pass, frozen_encoder, packed_rows, relative_attention
 from bertscore_tm.encoder.soft_tokens import embedding_table, encode_soft
 from tests.support.models import randomised, tiny_config, tiny_encoder, tiny_model, tiny_tokenizer
 from tests.support.rounding import rounding
@@ -202,6 +204,87 @@ def test_attention_within_texts_equals_attention_of_each_text(pattern, key_heads
         assert attended.dtype == dtype
         coarser = max(limit, rounding(dtype, 1, torch.cat(expected).abs().max().item()))
         torch.testing.assert_close(attended.float(), torch.cat(expected), atol=coarser, rtol=0)
+
+
+def test_a_rule_of_attention_is_evaluated_once(monkeypatch):
+    """By its code and what it captured; a window as wide as the texts is none."""
+
+    def rule_of(width):
+        return lambda batch, head, query, key: (query - key).abs() <= width
+
+    evaluated = []
+
+    def find(rule, length, device):
+        evaluated.append(length)
+        return found(rule, length, device)
+
+    found = forward_pass._find_pattern
+    monkeypatch.setattr(forward_pass, "_find_pattern", find)
+    monkeypatch.setattr(forward_pass, "_patterns", {})
+
+    def pattern(width, longest):
+        token = packed_rows.row.set(packed_rows.Row([(longest, 2), (1, 1)]))
+        try:
+            return forward_pass._make_pattern(mask_function=rule_of(width), device=CPU)
+        finally:
+            packed_rows.row.reset(token)
+
+    assert pattern(5, 100).window == (5, 5)
+    assert pattern(5, 90) is pattern(5, 128)
+    assert pattern(6, 100).window == (6, 6)
+    assert evaluated == [128, 128]
+    assert pattern(5, 6) == forward_pass._Pattern()
+    assert pattern(5, 7).window == (5, 5)
+    assert evaluated == [128, 128, 8]
+
+
+@pytest.mark.parametrize("width", [1, 4, 30])
+def test_the_kernel_takes_windows(width, monkeypatch):
+    """As torch's kernel does, which is given the tokens before and after."""
+    kernels = pytest.importorskip("torch.nn.attention.varlen")
+    seen = []
+
+    def kernel(query, key, value, ends, *others, window_size, **options):
+        seen.append(window_size)
+        steps = torch.arange(len(query))
+        text = torch.bucketize(steps, ends.long(), right=True)
+        before, after = (len(query) if size < 0 else size for size in window_size)
+        distance = steps[:, None] - steps
+        allowed = (text[:, None] == text) & (distance <= before) & (distance >= -after)
+        states = (state.transpose(0, 1) for state in (query, key, value))
+        return scaled_dot_product_attention(*states, attn_mask=allowed, scale=options["scale"]).transpose(0, 1)
+
+    monkeypatch.setattr(kernels, "varlen_attn", kernel)
+    monkeypatch.setattr(forward_pass, "_patterns", {})
+    states = [torch.randn(13, 4, 8, generator=torch.Generator().manual_seed(i)) for i in range(3)]
+    groups = packed_rows.Row([(7, 1), (5, 1), (1, 1)])
+    token = packed_rows.row.set(groups)
+    try:
+        rule = lambda batch, head, query, key: (query - key).abs() <= width  # noqa: E731
+        pattern = forward_pass._make_pattern(mask_function=rule, device=CPU)
+    finally:
+        packed_rows.row.reset(token)
+    attended = forward_pass._attend_by_kernel(states, groups, pattern, None)
+    expected = packed_rows.attend_by_length(states, groups, pattern.mask)
+    torch.testing.assert_close(attended, expected, atol=ROUNDING, rtol=0)
+    assert seen == [(-1, -1) if width == 30 else (width, width)]
+
+
+@pytest.mark.parametrize("refuses", [False, True])
+def test_packing_stays_where_the_kernel_refuses(refuses, monkeypatch, caplog):
+    """Then attention alone is padded."""
+
+    def attend(states, current, pattern, scale):
+        if refuses:
+            raise RuntimeError("no kernel for this head size")
+        return packed_rows.attend_padded(states, current, pattern.mask, scale=scale)
+
+    monkeypatch.setattr(forward_pass, "has_attention_kernel", lambda device, dtype: True)
+    monkeypatch.setattr(forward_pass, "_attend_by_kernel", attend)
+    encoder = FrozenEncoder(*tiny_model("bert"), num_layers=LAYER)
+    with caplog.at_level(logging.DEBUG, "bertscore_tm"):
+        loaded = encoder._backbone.loaded(CPU)
+    assert (loaded.batching, loaded.has_kernel) == ("packed", not refuses)
 
 
 class RoundToTF32(TorchDispatchMode):
@@ -391,3 +474,21 @@ def test_a_forward_method_replaced_by_a_function_is_an_error(models):
         with pytest.raises(ValueError, match=r"forward method of .* was replaced by a function"):
             FrozenEncoder(model, tiny_tokenizer("wordpiece"), num_layers=2)
         module.forward = replaced
+
+
+@pytest.mark.parametrize("num_pairs", [256, 1000, 10_000])
+def test_padded_families_compute_no_more_padding_than_bert_score(num_pairs, minilm):
+    """bert-score pads batches of 64 distinct texts, longest first."""
+    preds, target = real_pairs(1000)
+    rows = FrozenEncoder(minilm, num_layers=2).tokenizer(preds + target).ids
+    chooser = random.Random(0)
+    lengths = sorted((len(rows[chooser.randrange(len(rows))]) for _ in range(2 * num_pairs)), reverse=True)
+    batches, done = [], 0
+    while done < len(lengths):
+        batches.append(lengths[done : done + frozen_encoder.count_padded(lengths, done, 8192)])
+        done += len(batches[-1])
+    peers = [lengths[i : i + 64] for i in range(0, len(lengths), 64)]
+    padded, of_peer = (sum(len(batch) * batch[0] for batch in parts) for parts in (batches, peers))
+    assert padded <= of_peer
+    assert padded < 1.25 * sum(lengths)
+    assert max(len(batch) * batch[0] for batch in batches) <= 8192

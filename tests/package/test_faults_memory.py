@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import warnings
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +14,7 @@ import torch
 from bertscore_tm import BERTScore, FrozenEncoder, bert_score
 from bertscore_tm.cli import main
 from bertscore_tm.losses import SoftBERTScoreLoss
+from tests.support.models import tiny_model
 from tests.support.texts import real_pairs
 
 LAYER = 2
@@ -75,6 +78,47 @@ def test_batches_are_halved_with_one_warning_and_the_same_scores(encoder, limit)
         bert_score(preds, target, encoder)
     assert limited.failures == failures
     assert max(limited.sizes) > 75
+
+
+def test_a_halved_budget_recovers(encoder, limit):
+    preds, target = real_pairs(COUNT)
+    limited = limit(300)
+    with pytest.warns(UserWarning, match="out of memory"):
+        bert_score(preds, target, encoder)
+    limited.limit = 10_000
+    device = torch.device("cpu")
+    budgets = [encoder._budgets[device]]
+    while device in encoder._budgets:
+        encoder.encode(["a cat"])
+        budgets.append(encoder._budgets.get(device, 2048))
+    assert budgets == sorted(budgets)
+    assert len(budgets) > 50
+
+
+def test_unloading_frees_the_model_and_its_vectors(minilm):
+    encoder = FrozenEncoder(minilm, num_layers=LAYER, exclude_special_tokens=True)
+    metric = BERTScore(encoder)
+    metric.update(["a cat sat"], ["the cat sat"])
+    vectors = encoder.cache("cpu")
+    assert len(vectors) == 1
+    encoder.unload("cpu")
+    # Other encoders may use the model.
+    assert "cpu" not in encoder._backbone.models
+    assert len(vectors) == vectors.num_bytes == 0
+    metric.update(["a cat sat"], ["the cat sat"])
+    first, second = metric.scores
+    assert torch.equal(first, second)
+
+
+def test_a_ready_model_stays_on_the_cpu():
+    encoder = FrozenEncoder(*tiny_model("bert"), num_layers=2)
+    copied = weakref.ref(encoder.backbone("meta"))
+    encoder.unload("meta")
+    gc.collect()
+    assert copied() is None
+    encoder.unload()
+    assert encoder._backbone.models.keys() == {"cpu"}
+    assert encoder.encode(["a cat"]).vectors.isfinite().all()
 
 
 def test_a_single_text_too_large_is_an_error_that_loses_nothing(encoder, limit):

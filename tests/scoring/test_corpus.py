@@ -1,6 +1,7 @@
 """A corpus is divided into steps of bounded memory, in which each distinct text is encoded once."""
 
 from collections import Counter
+from threading import Event
 
 import bert_score as oracle
 import pytest
@@ -44,6 +45,29 @@ def repeated(monkeypatch, encoder):
 def ids(encoder, candidates, references):
     distinct = {*candidates, *(text for group in references for text in group)}
     return Counter(map(tuple, encoder.tokenizer(sorted(distinct)).ids))
+
+
+def test_the_next_step_is_tokenized_while_one_is_encoded(encoder, repeated):
+    """In a thread, and the token ids are those that the texts have."""
+    texts = TextPairs(*repeated)
+    parts = [texts.select(step) for step in plan_steps(texts, encoder)]
+    begun = [Event() for _ in parts]
+
+    def tokenizer(batch):
+        next(event for event in begun if not event.is_set()).set()
+        return encoder.tokenizer(batch)
+
+    steps = corpus._tokenize_ahead(parts, tokenizer)
+    for number, (part, tokenized) in enumerate(zip(parts, steps, strict=True)):
+        # The work on a step.
+        assert number + 1 == len(parts) or begun[number + 1].wait(60)
+        assert tokenized == encoder.tokenizer(part.distinct())
+        expected = corpus.encode_texts(part, encoder, "cpu", 2**20)
+        encoder.cache("cpu").clear()
+        encoded = corpus.encode_texts(part, encoder, "cpu", 2**20, tokenized=tokenized)
+        assert encoded.indices == expected.indices
+        assert torch.equal(encoded.vectors.vectors, expected.vectors.vectors)
+        encoder.cache("cpu").clear()
 
 
 def test_each_distinct_text_is_encoded_once_per_call(encoder, minilm, repeated):

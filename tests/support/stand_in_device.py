@@ -198,6 +198,6 @@ def register() -> torch.device:
             library.impl(factory, partial(_create, operator), "PrivateUse1")
         _libraries.append(library)
         torch.nn.functional.scaled_dot_product_attention = _attend
-        forward_pass.has_attention_kernel = lambda query: query.dtype == torch.bfloat16
+        forward_pass.has_attention_kernel = lambda device, dtype: device.type == NAME and dtype == torch.bfloat16
         varlen.varlen_attn = _attend_within
     return torch.device(NAME, 0)
