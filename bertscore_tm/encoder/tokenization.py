@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import cached_property
 from itertools import chain, pairwise
 from typing import Any, NamedTuple
@@ -85,8 +85,12 @@ class TokenizedTexts:
 
     def select(self, texts: Sequence[int]) -> TokenizedTexts:
         """Return the texts with these indices."""
-        chosen = {name: [getattr(self, name)[i] for i in texts] for name in ("ids", "has_content", "truncated")}
-        return replace(self, **chosen)
+        return TokenizedTexts(
+            [self.ids[i] for i in texts],
+            [self.has_content[i] for i in texts],
+            [self.truncated[i] for i in texts],
+            self.num_excluded,
+        )
 
     @property
     def num_truncated(self) -> int:

@@ -12,7 +12,7 @@ from torch.nn import functional as F  # noqa: N812
 from transformers import AutoTokenizer
 
 from examples.benchmarks import __main__ as command
-from examples.benchmarks import backends, loss, memory, scoring, validation
+from examples.benchmarks import backends, gpu, loss, memory, scoring, validation
 from examples.benchmarks.package import load_encoders
 from examples.benchmarks.processes import run_fresh
 from examples.benchmarks.random_models import BART_BASE, ROBERTA_LARGE, T5_SMALL, train_tokenizer
@@ -186,3 +186,35 @@ def test_the_command_refuses_unknown_parts(capsys):
     with pytest.raises(SystemExit):
         command.main(["speed"])
     assert "unknown parts speed: choose from loss" in capsys.readouterr().err
+
+
+def test_the_checks_of_gpus_run_on_a_cpu(tmp_path, capsys):
+    assert gpu.main(["--tiny", "--json", str(tmp_path / "gpu.json")]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    rows = json.loads((tmp_path / "gpu.json").read_text())["rows"]
+    assert len(rows) == sum(line.startswith("     cpu: ") for line in printed) > 35
+    assert not any(row["failed"] for row in rows)
+    compared = [row for row in rows if row["limit"] is not None]
+    assert len(compared) > 25
+    # On one device, rounding is that of the encoder's precision alone.
+    assert any(row["value"] > 0 for row in compared)
+
+
+def test_a_failed_check_of_gpus_is_reported(monkeypatch, capsys):
+    def fails(bench):
+        yield "a difference", float("nan"), 1.0
+        raise RuntimeError("no kernel image")
+
+    monkeypatch.setattr(gpu, "CHECKS", (fails,))
+    assert gpu.main(["--tiny"]) == 1
+    assert capsys.readouterr().out.splitlines() == [
+        "FAIL cpu: a difference: nan",
+        "FAIL cpu: fails: RuntimeError: no kernel image",
+    ]
+
+
+def test_without_a_gpu_its_checks_are_an_error(monkeypatch, capsys):
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+    with pytest.raises(SystemExit):
+        gpu.main([])
+    assert "there is no GPU: --tiny" in capsys.readouterr().err
