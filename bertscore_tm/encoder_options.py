@@ -97,8 +97,8 @@ class EncoderOptions(TypedDict, total=False):
         Option(
             "float32",
             "precision of the encoder",
-            details="``'float32'`` is exact, ``'bfloat16'`` fast; ``'auto'`` is bfloat16 where the device computes it "
-            "natively, else float32. Vectors are returned in float32 or wider.",
+            details="``'float32'`` is exact, ``'bfloat16'`` fast; ``'auto'`` is the half precision that the device "
+            "computes natively, else float32. Vectors are returned in float32 or wider.",
             choices=get_args(PrecisionName),
         ),
     ]
