@@ -96,7 +96,8 @@ class EncoderOptions(TypedDict, total=False):
         "PrecisionName | torch.dtype",
         Option(
             "float32",
-            "precision of the encoder",
+            "precision of the encoder: float32, bfloat16, float16, float64 or auto",
+            metavar="NAME",
             details="``'float32'`` is exact, ``'bfloat16'`` fast; ``'auto'`` is the half precision that the device "
             "computes natively, else float32. Vectors are returned in float32 or wider.",
             choices=get_args(PrecisionName),

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from bertscore_tm.utilities.settings import require_between
 
-__all__ = ["TIE", "PairedComparison", "Scores", "compare_paired", "holm", "mean_interval"]
+__all__ = ["P_FLOOR", "TIE", "PairedComparison", "Scores", "compare_paired", "holm", "mean_interval"]
 
 Scores = Tensor | Sequence[float]
 
@@ -26,6 +26,8 @@ Scores = Tensor | Sequence[float]
 _MIN_COMPARED = 6
 # Scores that differ by less are equal up to rounding in float32.
 TIE = 1e-6
+# The least p-value of so many permutations, which is an upper bound.
+P_FLOOR = 2e-4
 # Up to 13 texts have fewer permutations, which are all counted.
 _PERMUTATIONS = 9_999
 # Numbers in memory at a time.

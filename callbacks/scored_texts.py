@@ -139,8 +139,9 @@ class ScoredTextWriter(TextCollector):
     """Write the predictions, references and scores of every validation and test run to a file of JSON lines.
 
     The files are named after the run and the step at which its scores are logged: ``val_step_499.jsonl``, with several
-    dataloaders ``val_dataloader_idx_0_step_499.jsonl`` and so on. Each line has the keys ``example`` (its number),
-    ``candidate``, ``references``, ``precision``, ``recall`` and ``f1``, in the order of the data on all ranks.
+    dataloaders ``val_dataloader_idx_0_step_499.jsonl`` and so on. Each line has the keys ``example`` (its place in the
+    data set, from 1), ``candidate``, ``references``, ``precision``, ``recall`` and ``f1``, in the order of the data on
+    all ranks.
     ``bertscore-tm score`` and ``compare`` read the files, and ``rank`` reads references from them::
 
         bertscore-tm compare -c texts/val_step_499.jsonl texts/val_step_999.jsonl -r texts/val_step_999.jsonl
@@ -192,7 +193,7 @@ class ScoredTextWriter(TextCollector):
         lines = []
         for (number, example), row in zip(texts.items(), rows, strict=True):
             rounded = [round(score, 6) if math.isfinite(score) else None for score in row]
-            line = {"example": number, "candidate": example.prediction, "references": example.references}
+            line = {"example": number + 1, "candidate": example.prediction, "references": example.references}
             lines.append(json.dumps(line | dict(zip(SCORES, rounded, strict=True)), ensure_ascii=False) + "\n")
         start = loader.stage if self.name is None else f"{self.name}_{loader.stage}"
         path = f"{folder}/{start}{loader.suffix}_step_{count_steps(trainer)}.jsonl"

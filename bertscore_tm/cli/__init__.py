@@ -13,6 +13,7 @@ import argparse
 import difflib
 import os
 import sys
+import textwrap
 import warnings
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -52,6 +53,14 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise CommandError(f"{message} (see {self.prog} --help)")
+
+
+class _Formatter(argparse.RawDescriptionHelpFormatter):
+    """Wraps paragraphs to the width of the terminal, and leaves examples as they are."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        parts = [part if part.startswith("  ") else textwrap.fill(part, width) for part in text.split("\n\n")]
+        return "\n\n".join(parts)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -124,7 +133,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
             help=description.partition("\n")[0],
             description=description,
             allow_abbrev=False,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+            formatter_class=_Formatter,
         )
         module.add_arguments(command)
         command.set_defaults(run=module.run)

@@ -7,8 +7,8 @@ repeated and blank texts are left out. An interrupted run resumes when the same 
 Examples::
 
     bertscore-tm baseline sentences.txt -m my/model -o my-model.csv
-    bertscore-tm baseline corpus.jsonl.gz --column text --language de --pairs 100000 -o german.csv
-    torchrun --nproc-per-node 4 -m bertscore_tm.cli baseline sentences.txt -o roberta-large.csv
+    bertscore-tm baseline corpus.jsonl.gz --column text --language de -o de.csv
+    torchrun --nproc-per-node 4 -m bertscore_tm.cli baseline texts.txt -o en.csv
     bertscore-tm score hyps.txt refs.txt -m my/model -l 9 --rescale my-model.csv
 """
 
@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace) -> None:
     with join_ranks() as ranks:
         baseline, limit = _make(arguments, ranks)
         if baseline is not None:
-            report.write_output(baseline.to_csv(), arguments.output)
+            report.write_output(baseline.to_csv(), arguments.output, is_announced=False)
             remove_shards(arguments)
     if baseline is not None:
         if baseline.num_truncated:

@@ -2,7 +2,8 @@
 
 Every system is compared with the first one. Intervals are Student's t; p-values are two-sided. With several comparisons
 the column "p (Holm)" is adjusted for their number (Holm 1979): the probability of any value below 0.05 without a true
-difference is at most 0.05. Intervals are not adjusted. With fewer than 6 texts there is no p-value.
+difference is at most 0.05. Intervals are not adjusted. With fewer than 6 texts there is no p-value, and with
+permutations that are drawn none below 0.0002, which is then an upper bound (≤).
 
 Texts must be independent of each other. If several texts are of one document, name its column with --document-column:
 then documents are resampled as a whole.
@@ -13,10 +14,10 @@ equal scores to 1e-6.
 Examples::
 
     bertscore-tm compare baseline.txt new.txt -r refs.txt --language en
-    bertscore-tm compare a.txt b.txt c.txt -r refs1.txt refs2.txt --all-pairs --json
-    bertscore-tm compare a.txt b.txt -r refs.txt --names "before" "after" --output table.tex
+    bertscore-tm compare a.txt b.txt c.txt -r refs1.txt refs2.txt --all-pairs
+    bertscore-tm compare a.txt b.txt -r refs.txt --names old new -o table.tex
     bertscore-tm compare a.txt b.txt -r refs.txt --report comparison.html
-    bertscore-tm compare outputs.jsonl --system-column system --document-column article
+    bertscore-tm compare all.jsonl --system-column system --document-column doc
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ def run(arguments: argparse.Namespace) -> None:
         document = _compare(scored, systems, arguments)
         content = report.to_json(document) if suffix == ".json" else _format_summary(document, suffix)
         report.write_output(content, arguments.output)
-        report.write_report(arguments.report, texts, references, scored, groups)
+        report.write_report(arguments, texts, references, scored, groups)
         remove_shards(arguments)
 
 
@@ -134,7 +135,8 @@ def _difference_rows(label: str, interval: str, tests: list[dict[str, Any]]) -> 
         p_values = [test["p_value"], *([test["p_value_holm"]] if is_adjusted else [])]
         row = [f"{test['system']} - {test['minus']}", f"{test['difference']:+.4f}"]
         row += [report.format_interval(test["low"], test["high"], "+")]
-        row += ["-" if math.isnan(p) else f"{p:.4f}" for p in p_values]
+        mark = "≤" if test["is_p_value_at_most"] else ""
+        row += ["-" if math.isnan(p) else f"{mark}{p:.4f}" for p in p_values]
         rows.append([*row, *(str(test[outcome]) for outcome in ("wins", "ties", "losses"))])
     return rows
 
@@ -195,7 +197,7 @@ def _read_column(tables: Sequence[Table], arguments: argparse.Namespace) -> Syst
 
 def _compare(scored: ScoredCorpus, systems: Systems, arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the JSON document of systems whose texts for each reference follow each other."""
-    from bertscore_tm.statistics import TIE, compare_paired, holm, mean_interval
+    from bertscore_tm.statistics import P_FLOOR, TIE, compare_paired, holm, mean_interval
 
     index, names = report.SCORES.index(arguments.component), list(systems.texts)
     scores = scored.scores[:, 0].reshape(len(report.SCORES), -1, len(names))  # (scores, texts, systems)
@@ -211,14 +213,15 @@ def _compare(scored: ScoredCorpus, systems: Systems, arguments: argparse.Namespa
     indices = range(len(names))
     chosen = list(combinations(indices, 2) if arguments.all_pairs else ((0, i) for i in indices[1:]))
     tests = [compare_paired(compared[j], compared[i], **settings) for j, i in chosen]
-    p_values = [test.p_value for test in tests]
-    adjusted = p_values if math.isnan(p_values[0]) else holm(p_values)
+    values = [test.p_value for test in tests]
+    adjusted = values if math.isnan(values[0]) else holm(values)
     differences = []
     for (j, i), test, p in zip(chosen, tests, adjusted, strict=True):
         gains = compared[i] - compared[j]
         wins, losses = int((gains > TIE).sum()), int((gains < -TIE).sum())
         outcomes = {"wins": wins, "ties": len(gains) - wins - losses, "losses": losses}
-        differences.append({"system": names[i], "minus": names[j], **asdict(test), "p_value_holm": p} | outcomes)
+        p_values = {"p_value_holm": p, "is_p_value_at_most": test.p_value <= P_FLOOR}
+        differences.append({"system": names[i], "minus": names[j], **asdict(test), **p_values, **outcomes})
     return {
         "systems": rows,
         "differences": differences,

@@ -9,8 +9,8 @@ Examples::
 
     bertscore-tm rank samples.jsonl -m roberta-large -o best.jsonl
     bertscore-tm rank samples.jsonl refs.txt --component recall -o best.jsonl
-    bertscore-tm rank samples.jsonl --reference-column references --references-reduce max -o best.jsonl
-    torchrun --nproc-per-node 4 -m bertscore_tm.cli rank samples.jsonl -o best.jsonl
+    bertscore-tm rank samples.jsonl --reference-column references -o best.jsonl
+    torchrun --nproc-per-node 4 -m bertscore_tm.cli rank in.jsonl -o best.jsonl
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def _rank(arguments: argparse.Namespace, ranks: RankGroup) -> dict[str, Any] | N
         warn_user(describe_truncation(num_truncated, encoder.tokenizer.max_length))
     counts = [len(item.candidates) for item in items]
     records = list(map(_make_record, items, torch.split(torch.cat([part["scores"] for part in parts]), counts)))
-    report.write_output("".join(map(report.to_json, records)), arguments.output)
+    report.write_output("".join(map(report.to_json, records)), arguments.output, is_announced=False)
     remove_shards(arguments)
     scored = [record["score"] for record in records if record["score"] is not None]
     return {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import json
 import math
 import os
@@ -13,8 +14,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertscore_tm.cli.errors import FAILED, CommandError
-from bertscore_tm.cli.inputs import STDIN
+from bertscore_tm.cli.errors import FAILED, CommandError, print_message
+from bertscore_tm.cli.inputs import STDIN, names_a_file
 from bertscore_tm.utilities.files import is_special, write_atomically
 from bertscore_tm.utilities.score_names import SCORES as SCORES
 from bertscore_tm.utilities.untrusted_text import for_terminal
@@ -50,6 +51,14 @@ def add_report_argument(group: argparse._ArgumentGroup) -> None:
     """Declare the argument for the web page."""
     help = "also write a web page of all pairs, their scores and token matches to this .html file"
     group.add_argument("--report", metavar="FILE", help=help)
+    add_title_argument(group)
+
+
+def add_title_argument(group: argparse._ArgumentGroup) -> None:
+    """Declare the argument for the heading of a web page."""
+    group.add_argument(
+        "--title", metavar="TEXT", default="BERTScore", help="heading of the page (default: %(default)s)"
+    )
 
 
 def choose_format(
@@ -69,6 +78,12 @@ def choose_format(
         if len(suffixes) == 1:
             raise CommandError(f"argument --{option}: the summary is printed on standard output: give a file, not -")
         arguments.output = None
+    # Before torch is imported, which takes a second; the first rank reads the files.
+    given = [name for name in inputs if name not in (None, STDIN)]
+    missing = next((name for name in given if not names_a_file(name)), None)
+    # Where one may be a text, the command has the remedy.
+    if missing is not None and not any(" " in name for name in given) and os.environ.get("RANK", "0") == "0":
+        raise CommandError(f"{missing}: {os.strerror(errno.ENOENT)}")
     path, default = getattr(arguments, option), ".json" if arguments.json and len(suffixes) > 1 else suffixes[0]
     if path is None:
         return default
@@ -91,7 +106,7 @@ def choose_format(
     return suffix
 
 
-def write_output(content: str | bytes, path: str | None) -> None:
+def write_output(content: str | bytes, path: str | None, *, is_announced: bool = True) -> None:
     """Write a text, or the bytes of a picture, to standard output or atomically to a file.
 
     On standard output control characters are escaped. If the file cannot be written, a text is printed, so that it is
@@ -114,24 +129,31 @@ def write_output(content: str | bytes, path: str | None) -> None:
         if isinstance(content, str):
             write_output(content, None)
         raise CommandError(str(error), FAILED) from error
+    if is_announced:
+        print_message(f"wrote {path}")
 
 
 def write_report(
-    path: str | None,
+    arguments: argparse.Namespace,
     systems: dict[str, list[str]],
     references: list[list[str]],
     scored: ScoredCorpus,
     groups: Sequence[str] | None,
 ) -> None:
     """Write the web page, if one is requested, of systems whose texts for each reference follow each other."""
-    if path is None:
+    if arguments.report is None:
         return
     from bertscore_tm.report import Report
 
     scores = scored.scores[:, 0].reshape(len(SCORES), -1, len(systems))
-    results = {name: dict(zip(SCORES, scores[..., number], strict=True)) for number, name in enumerate(systems)}
+    best = scored.best_reference[0].reshape(-1, len(systems))
+    results = {
+        name: dict(zip(SCORES, scores[..., number], strict=True)) | {"best_reference": best[:, number]}
+        for number, name in enumerate(systems)
+    }
     settings: dict[str, Any] = {"encoder": scored.encoder, "signature": scored.signature, "groups": groups}
-    write_output(Report(systems, references, results, align=scored.align, **settings).to_html().encode(), path)
+    page = Report(systems, references, results, align=scored.align, title=arguments.title, **settings)
+    write_output(page.to_html().encode(), arguments.report)
 
 
 def to_json(document: dict[str, Any]) -> str:
@@ -178,5 +200,5 @@ def format_rows(rows: Sequence[Sequence[str]], suffix: str = ".txt") -> str:
     table: str = tabulate(cells[1:], cells[0], tablefmt=_FORMATS[suffix], colalign=alignment, disable_numparse=True)
     if suffix == ".tex":
         # LaTeX takes a bracket after the end of a line for a length.
-        table = re.sub(r"^ *\[", "{}[", _MINUS.sub("$-$", table), flags=re.MULTILINE)
+        table = re.sub(r"^ *\[", "{}[", _MINUS.sub("$-$", table).replace("≤", r"$\leq$"), flags=re.MULTILINE)
     return f"{table}\n"

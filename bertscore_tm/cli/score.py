@@ -3,7 +3,7 @@
 Examples::
 
     bertscore-tm score hyps.txt refs.txt --language en
-    bertscore-tm score -c hyps.txt -r refs.txt refs2.txt --idf --rescale --per-segment
+    bertscore-tm score -c hyps.txt -r refs.txt refs2.txt --idf --per-segment
     bertscore-tm score pairs.jsonl --json --output scores.json
     bertscore-tm score hyps.txt refs.txt --report scores.html
     torchrun --nproc-per-node 4 -m bertscore_tm.cli score hyps.txt refs.txt
@@ -99,7 +99,7 @@ def run(arguments: argparse.Namespace) -> None:
     else:
         report.write_output(summary, arguments.output)
     name = arguments.candidates or "candidates"
-    report.write_report(arguments.report, {name: texts.candidates}, texts.references, scored, documents)
+    report.write_report(arguments, {name: texts.candidates}, texts.references, scored, documents)
     remove_shards(arguments)
 
 

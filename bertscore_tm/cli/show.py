@@ -6,8 +6,8 @@ lowest scores. Of several references the best one is shown.
 Examples::
 
     bertscore-tm show "a cat sleeps" "the kitten is sleeping" --language en
-    bertscore-tm show "a cat sleeps" "the kitten is sleeping" --output matches.pdf
-    bertscore-tm show "a cat sleeps" "the kitten is sleeping" --output shares.html
+    bertscore-tm show "a cat sleeps" "the kitten is sleeping" -o matches.pdf
+    bertscore-tm show "a cat sleeps" "the kitten is sleeping" -o shares.html
     bertscore-tm show hyps.txt refs.txt --worst 5
     bertscore-tm show pairs.jsonl --row 17 --json
 """

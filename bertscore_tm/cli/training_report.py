@@ -6,7 +6,7 @@ and rescaling, some pairs of the last validation open to their token matches.
 Examples::
 
     bertscore-tm report lightning_logs/version_0/texts -o training.html
-    bertscore-tm report texts --prefix val_news -o news.html -m my/model --num-layers 5
+    bertscore-tm report texts --prefix val_news -o news.html -m my/model -l 5
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("token weights and rescaling")
     group.add_argument("--idf", action="store_true", help="weight tokens by their idf in the references")
     options.add_rescale_argument(group)
-    report.add_output_arguments(parser, (".html",))
+    report.add_title_argument(report.add_output_arguments(parser, (".html",)))
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace) -> None:
     from bertscore_tm.scoring.signature import score_signature
     from bertscore_tm.scoring.token_weights import token_weights
 
-    settings: dict[str, Any] = {}
+    settings: dict[str, Any] = {"title": arguments.title}
     if arguments.model is not None or arguments.language is not None:
         encoder = options.build_encoder(arguments)
         baseline = options.find_baseline(encoder, arguments)
@@ -55,7 +55,9 @@ def run(arguments: argparse.Namespace) -> None:
         settings["align"] = partial(
             compute_alignment, encoder=encoder, weights=weights, device=encoder.device, baseline=baseline
         )
-    report.write_output(Report.from_files(paths, num_alignments=40, **settings).to_html().encode(), arguments.output)
+    report.write_output(
+        Report.from_files(paths, num_alignments=40, **settings).to_html().encode(), arguments.output, is_announced=False
+    )
     print(f"{report.format_count(len(paths), 'validation')}: {arguments.output}")
 
 

@@ -8,9 +8,9 @@ FILE.json".
 Examples::
 
     bertscore-tm tune-layers judged.jsonl -m my/model
-    bertscore-tm tune-layers judged.tsv --human-column fluency --human-column adequacy --coefficient kendall
-    bertscore-tm tune-layers judged.jsonl --system-column system --component recall --idf
-    bertscore-tm tune-layers --darr preferences.jsonl --language en --json --output layers.json
+    bertscore-tm tune-layers judged.tsv --human-column fluency -l 6
+    bertscore-tm tune-layers judged.jsonl --system-column system --idf
+    bertscore-tm tune-layers --darr preferences.jsonl -o layers.json
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import chain, islice
+from itertools import chain, combinations, islice
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from bertscore_tm.encoder import Encoder, FrozenEncoder, as_encoder
+from bertscore_tm.encoder.loading import quiet_transformers
 from bertscore_tm.functional.corpus_scores import bert_score
 from bertscore_tm.report.history import read_history
 from bertscore_tm.scoring.alignment import AlignmentData, compute_alignment
@@ -23,7 +24,7 @@ from bertscore_tm.scoring.rescaling import Rescale, find_baseline
 from bertscore_tm.scoring.signature import score_signature
 from bertscore_tm.scoring.texts import as_list, as_text_pairs
 from bertscore_tm.scoring.token_weights import Idf, token_weights
-from bertscore_tm.statistics import compare_paired, holm, mean_interval
+from bertscore_tm.statistics import P_FLOOR, compare_paired, holm, mean_interval
 from bertscore_tm.utilities.files import write_atomically
 from bertscore_tm.utilities.untrusted_text import for_page
 from bertscore_tm.views.page import describe_sides, render_page, round_numbers, write_frame
@@ -36,6 +37,11 @@ Results = Mapping[str, Any]
 Align = Callable[[str, str], AlignmentData]
 
 _SINGLE = "candidates"
+# By what a person does; joined in this order.
+_SCRIPTS = ("state.js", "charts.js", "words.js", "table.js")
+# Systems at most of which all pairs are tested; of more, those with the first, the best and the last two.
+_MOST_TESTED = 12
+_SIGNIFICANT = 0.05
 
 
 class Report:
@@ -50,14 +56,17 @@ class Report:
             a system whose texts are not kept.
         references: one reference, or a list of references, per candidate.
         scores: ``precision``, ``recall`` and ``f1`` of every pair, shape (pairs,), as :func:`bertscore_tm.bert_score`
-            returns them; by the name of the system where ``systems`` has names.
+            returns them, and ``best_reference`` if the table is to show that one; by the name of the system where
+            ``systems`` has names.
         align: function of a candidate and a reference that returns their alignment. Default: no alignments.
         encoder: the encoder of the scores, whose tokenizer counts truncated and empty texts.
         signature: all settings that change a score, in one line.
         is_history: whether the systems are the validations of one training, in order.
-        num_alignments: number of pairs that open to their alignment: in turn the worst, the best, the most different
-            between the first and the last system, and random ones.
+        num_alignments: number of pairs that open to their alignment: in turn the worst and the best of each system,
+            those in which the first and the last system differ most in either direction, and random ones. Of a history
+            a quarter of them, in the first, the best and the last two validations.
         groups: label of each pair's document, if these depend on each other. Default: all are independent.
+        title: heading of the page.
 
     Raises:
         TypeError: a text is not a string.
@@ -86,18 +95,21 @@ class Report:
         is_history: bool = False,
         num_alignments: int = 200,
         groups: Sequence[str] | None = None,
+        title: str = "BERTScore",
     ) -> None:
         self.candidates, self.references = _as_named(systems, references)
         results = scores if isinstance(systems, Mapping) else {_SINGLE: scores}
         if results.keys() != self.candidates.keys():
             raise ValueError(f"scores are of {list(results)}, but systems of {list(self.candidates)}: use equal names")
         self.scores = {name: _stack_scores(name, results[name], len(self.references)) for name in self.candidates}
+        self.best = {name: results[name].get("best_reference") for name in self.candidates}
         self.align = align
         self.encoder = encoder
         self.signature = signature
         self.is_history = is_history
         self.num_alignments = num_alignments
         self.groups = groups
+        self.title = title
 
     @classmethod
     def from_texts(
@@ -110,6 +122,7 @@ class Report:
         rescale: Rescale = False,
         num_alignments: int = 200,
         verbose: bool = False,
+        title: str = "BERTScore",
     ) -> Report:
         """Score texts and report them.
 
@@ -121,6 +134,7 @@ class Report:
             rescale: as for :func:`bertscore_tm.bert_score`.
             num_alignments: number of pairs that open to their alignment.
             verbose: show progress bars on standard error.
+            title: heading of the page.
 
         Returns:
             The report.
@@ -134,7 +148,7 @@ class Report:
         candidates, reference_lists = _as_named(systems, references)
         baseline = find_baseline(used, rescale)
         weights = token_weights(used, idf, list(chain.from_iterable(reference_lists)), used.device)
-        settings: dict[str, Any] = {"idf": idf, "rescale": rescale, "verbose": verbose}
+        settings: dict[str, Any] = {"idf": idf, "rescale": rescale, "verbose": verbose, "return_best_reference": True}
         scores = {
             name: bert_score(texts or [], reference_lists, used, **settings) for name, texts in candidates.items()
         }
@@ -148,6 +162,7 @@ class Report:
             encoder=used,
             signature=signature,
             num_alignments=num_alignments,
+            title=title,
         )
 
     @classmethod
@@ -159,17 +174,18 @@ class Report:
         encoder: FrozenEncoder | None = None,
         signature: str = "",
         num_alignments: int = 200,
+        title: str = "BERTScore",
     ) -> Report:
         """Report the validations of a training, as :class:`bertscore_tm.callbacks.BERTScoreReport` does.
 
         Args:
             paths: files of :class:`bertscore_tm.callbacks.ScoredTextWriter`, such as ``val_step_499.jsonl``, in order;
                 also URLs. Those with other references than the last one are left out.
-            align: function of a candidate and a reference that returns their alignment; only pairs of the last
-                validation are aligned. Default: no alignments.
+            align: function of a candidate and a reference that returns their alignment. Default: no alignments.
             encoder: the encoder of the scores, whose tokenizer counts truncated and empty texts.
             signature: all settings that change a score, in one line.
-            num_alignments: number of pairs that open to their alignment.
+            num_alignments: as for the class.
+            title: heading of the page.
 
         Returns:
             The report.
@@ -183,7 +199,7 @@ class Report:
             >>> row = {"candidate": "a cat", "references": ["the cat"], "precision": 0.8, "recall": 0.9, "f1": 0.85}
             >>> path = Path(tempfile.mkdtemp(), "val_step_499.jsonl")
             >>> _ = path.write_text(json.dumps(row))
-            >>> Report.from_files([path]).to_html().count("<td>step 499</td>")
+            >>> Report.from_files([path]).to_html().count("<td>step 499 ")
             1
         """
         history = read_history([os.fspath(path) for path in paths])
@@ -196,6 +212,7 @@ class Report:
             signature=signature,
             is_history=True,
             num_alignments=num_alignments,
+            title=title,
         )
 
     def to_html(self) -> str:
@@ -204,7 +221,7 @@ class Report:
         Returns:
             A page that needs no other file; texts are compressed data, and names are escaped.
         """
-        return render_page(Path(__file__).parent / "page.jinja", self._describe())
+        return render_page(Path(__file__).parent / "page.jinja", self._describe(), _SCRIPTS)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the page to a file, completely or not at all.
@@ -223,22 +240,32 @@ class Report:
     def _describe(self) -> dict[str, Any]:
         """Return everything that the page shows, for JSON."""
         names = list(self.scores)
-        flags = [self._flag_texts(name) for name in names]
+        means = [float(self.scores[name][2].double().nan_to_num().mean()) for name in names]
+        best = max(range(len(names)), key=lambda number: means[number])
+        empty = [self._find_empty(name) for name in names]
+        cuts = self._count_cut()
+        comparisons = self._compare(names, best)
         return {
+            "title": for_page(self.title),
             "signature": for_page(self.signature),
             "isHistory": self.is_history,
             "names": [for_page(name) for name in names],
+            "best": best,
             "summary": [self._summarize(name) for name in names],
-            "comparisons": self._compare(names),
+            "comparisons": comparisons,
+            "verdict": _say_result([for_page(name) for name in names], comparisons, means),
             "differences": self._subtract(names),
+            "bounds": round_numbers(list(self._bounds())),
+            "isGrouped": self.groups is not None,
             "scores": [round_numbers(self.scores[name]) for name in names],
             "references": [[for_page(text) for text in texts] for texts in self.references],
             "candidates": [
                 None if texts is None else [for_page(text) for text in texts] for texts in self.candidates.values()
             ],
-            "truncated": [truncated for truncated, _ in flags],
-            "empty": [empty for _, empty in flags],
-            "alignments": self._align_rows(names, [set(empty) for _, empty in flags]),
+            "chosen": [None if chosen is None else [int(number) for number in chosen] for chosen in self.best.values()],
+            "truncated": None if cuts is None else [self._describe_cuts(name, cuts) for name in names],
+            "empty": empty,
+            "alignments": self._align_rows(names, best, [set(rows) for rows in empty]),
         }
 
     def _bounds(self) -> tuple[float, float]:
@@ -262,13 +289,16 @@ class Report:
             differences.append(round_numbers(torch.stack([difference.mean(1), low, high], dim=1)))
         return differences
 
-    def _compare(self, names: list[str]) -> list[dict[str, Any]]:
-        """Compare each system with the first one; of a history, the last with the first and with the one before."""
-        pairs = [(0, number) for number in range(1, len(names))]
-        if self.is_history and len(names) > 1:
-            pairs = sorted({(0, len(names) - 1), (len(names) - 2, len(names) - 1)})
+    def _compare(self, names: list[str], best: int) -> list[dict[str, Any]]:
+        """Compare pairs of systems, with p-values adjusted for their number."""
         f1 = [self.scores[name][2] for name in names]
-        pairs = [(a, b) for a, b in pairs if f1[a].isfinite().all() and f1[b].isfinite().all()]
+        last = len(names) - 1
+        tested = set(range(len(names))) if len(names) <= _MOST_TESTED else {0, best, last - 1, last}
+        pairs = [
+            (a, b)
+            for a, b in combinations(range(len(names)), 2)
+            if {a, b} & tested and f1[a].isfinite().all() and f1[b].isfinite().all()
+        ]
         if len(self.references) < 2:
             return []
         compared = [compare_paired(f1[a], f1[b], bounds=self._bounds(), groups=self.groups) for a, b in pairs]
@@ -276,46 +306,78 @@ class Report:
             return []
         adjusted = holm([comparison.p_value for comparison in compared])
         return [
-            {"a": a, "b": b, "difference": test.difference, "low": test.low, "high": test.high, "p": p}
+            {
+                "a": a,
+                "b": b,
+                "difference": test.difference,
+                "low": test.low,
+                "high": test.high,
+                "p": p,
+                "isAtMost": test.p_value <= P_FLOOR,
+            }
             for (a, b), test, p in zip(pairs, compared, adjusted, strict=True)
         ]
 
-    def _flag_texts(self, name: str) -> tuple[list[int] | None, list[int]]:
-        """Return the rows with truncated texts, if the encoder is known, and those without a text or references."""
+    def _find_empty(self, name: str) -> list[int]:
+        """Return the rows without a text or references."""
         texts = self.candidates[name]
-        if texts is None or (self.is_history and name != next(reversed(self.scores))):
-            return [], []
+        if texts is None:
+            return []
         distinct = list(dict.fromkeys(chain(texts, *self.references)))
-        rows = list(enumerate(zip(texts, self.references, strict=True)))
-        truncated, full = None, {text for text in distinct if text.strip()}
+        full = {text for text in distinct if text.strip()}
         if self.encoder is not None:
-            tokenized = self.encoder.tokenizer(distinct)
-            cut = {text for text, is_cut in zip(distinct, tokenized.truncated, strict=True) if is_cut}
-            truncated = [row for row, (text, references) in rows if not cut.isdisjoint([text, *references])]
-            full = {text for text, has_content in zip(distinct, tokenized.has_content, strict=True) if has_content}
-        return truncated, [row for row, (text, references) in rows if text not in full or full.isdisjoint(references)]
+            has_content = self.encoder.tokenizer(distinct).has_content
+            full = {text for text, has in zip(distinct, has_content, strict=True) if has}
+        rows = enumerate(zip(texts, self.references, strict=True))
+        return [row for row, (text, references) in rows if text not in full or full.isdisjoint(references)]
 
-    def _align_rows(self, names: list[str], empty: list[set[int]]) -> dict[int, dict[int, Any]]:
+    def _count_cut(self) -> dict[str, str] | None:
+        """Return of each text that was cut after how many of its tokens; ``None`` if the encoder is not known."""
+        if self.encoder is None:
+            return None
+        tokenizer = self.encoder.tokenizer
+        kept = [texts for texts in self.candidates.values() if texts is not None]
+        distinct = list(dict.fromkeys(chain(*kept, *self.references)))
+        tokenized, special = tokenizer(distinct), tokenizer.num_special_tokens
+        cut = [i for i, is_cut in enumerate(tokenized.truncated) if is_cut]
+        with quiet_transformers():
+            whole = [len(tokenizer.tokenizer(distinct[i], add_special_tokens=False)["input_ids"]) for i in cut]
+        return {
+            distinct[i]: f"cut after {len(tokenized.ids[i]) - special:,} of {count:,} tokens"
+            for i, count in zip(cut, whole, strict=True)
+        }
+
+    def _describe_cuts(self, name: str, cuts: dict[str, str]) -> dict[int, str]:
+        """Return which texts of a row were cut, by the row."""
+        described = {}
+        for row, (text, references) in enumerate(
+            zip(self.candidates[name] or [""] * len(self.references), self.references, strict=True)
+        ):
+            parts = [("candidate", text), *((f"reference {i}", other) for i, other in enumerate(references, 1))]
+            if found := [f"{side} {cuts[part]}" for side, part in parts if part in cuts]:
+                described[row] = "; ".join(found)
+        return described
+
+    def _align_rows(self, names: list[str], best: int, empty: list[set[int]]) -> dict[int, dict[int, Any]]:
         """Return the alignments of the chosen rows by the number of the system."""
         if self.align is None:
             return {}
-        first, last = (self.scores[names[number]][2].nan_to_num() for number in (0, -1))
+        last = len(names) - 1
+        systems = sorted({0, best, max(last - 1, 0), last}) if self.is_history else list(range(len(names)))
+        f1 = [self.scores[names[number]][2].nan_to_num() for number in systems]
+        signed = [f1[-1] - f1[0]] if len(f1) > 1 else []
         generator = torch.Generator("cpu").manual_seed(0)
-        orders = [
-            last.argsort(),
-            last.argsort(descending=True),
-            torch.randperm(len(last), generator=generator, device="cpu"),
-        ]
-        if len(names) > 1:
-            orders.append((last - first).abs().argsort(descending=True))
-        # The alignments of old validations are those of pages that were written before.
-        aligned_systems = list(enumerate(names))[-1 if self.is_history else 0 :]
+        # The last system first, and of differences those in which it is worse.
+        values = [*signed, *(-difference for difference in signed), *(f1[::-1]), *(-scores for scores in f1[::-1])]
+        orders = [value.argsort(stable=True) for value in values]
+        orders.append(torch.randperm(len(self.references), generator=generator, device="cpu"))
         alignments: dict[int, dict[int, Any]] = {}
         rows = dict.fromkeys(chain.from_iterable(zip(*(order.tolist() for order in orders), strict=True)))
-        for row in islice(rows, self.num_alignments):
+        count = math.ceil(self.num_alignments / len(systems)) if self.is_history else self.num_alignments
+        for row in islice(rows, count):
             alignments[row] = {}
-            for number, name in aligned_systems:
-                texts = self.candidates[name]
+            for number in systems:
+                texts = self.candidates[names[number]]
                 if texts is not None and row not in empty[number]:
                     aligned = self._align_best(texts[row], self.references[row])
                     if aligned is not None:
@@ -332,7 +394,27 @@ class Report:
         if not alignments:
             return None
         best = max(alignments, key=lambda number: alignments[number].f1)
-        return {"reference": best, "sides": describe_sides(alignments[best])}
+        scores = [
+            [round(getattr(alignments[number], name), 4) for name in SCORES] if number in alignments else None
+            for number in range(len(references))
+        ]
+        return {"reference": best, "scores": scores, "sides": describe_sides(alignments[best])}
+
+
+def _say_result(names: list[str], comparisons: list[dict[str, Any]], means: list[float]) -> str:
+    """Say in a sentence how the best system differs from the first one, or the first one from the next best."""
+    best, *others = sorted(range(len(names)), key=lambda number: -means[number])
+    other = others[0] if best == 0 and others else 0
+    test = next((test for test in comparisons if {test["a"], test["b"]} == {best, other}), None)
+    if test is None:
+        return ""
+    sign = 1 if test["b"] == best else -1
+    low, high = sorted((sign * test["low"], sign * test["high"]))
+    p = f"p {'at most ' if test['isAtMost'] else ''}{test['p']:.4f}"
+    found = f"by {sign * test['difference']:.4f} ({low:+.4f} to {high:+.4f}), {p}"
+    if test["p"] < _SIGNIFICANT:
+        return f"{names[best]} is better than {names[other]} {found}."
+    return f"No significant difference: {names[best]} is above {names[other]} {found}."
 
 
 def _as_named(systems: Systems, references: References) -> tuple[dict[str, list[str] | None], list[list[str]]]:

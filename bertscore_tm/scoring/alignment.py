@@ -39,6 +39,8 @@ class AlignedText:
         shares: what each token adds to the text's score, precision for the candidate and recall for the reference,
             shape (tokens,), float64.
         special_share: what the text's special tokens add to the score. The shares and this sum to the score.
+        text: the text.
+        spans: start and end of each token in the text; ``None`` if the tokenizer does not tell.
     """
 
     tokens: list[str]
@@ -48,9 +50,11 @@ class AlignedText:
     matches: Tensor
     shares: Tensor
     special_share: float
+    text: str = ""
+    spans: list[tuple[int, int]] | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the tokens and their numbers, without ``joined``, as lists, for JSON."""
+        """Return the tokens and their numbers, without their places in the text, as lists, for JSON."""
         numbers = {name: [round(x, 6) for x in getattr(self, name).tolist()] for name in ("weights", "best", "shares")}
         return {
             "tokens": self.tokens,
@@ -142,6 +146,8 @@ def compute_alignment(
                 matches=content_index[similarities.argmax(1)][content],
                 shares=shares[content],
                 special_share=float(shares[~content].sum()),
+                text=(candidate, reference)[number],
+                spans=displayed[number].spans,
             )
         )
     return AlignmentData(

@@ -26,12 +26,14 @@ class DisplayTokens:
     """Tokens of a text as pieces of the text.
 
     ``is_content`` says of each token, special ones included, whether it belongs to the text; ``tokens`` holds the piece
-    of the text of each token that does; ``joined`` whether it follows the one before without a space.
+    of the text of each token that does; ``joined`` whether it follows the one before without a space; ``spans`` their
+    start and end in the text, of equal numbers where a token has no character of its own, ``None`` without offsets.
     """
 
     is_content: list[bool]
     tokens: list[str]
     joined: list[bool]
+    spans: list[tuple[int, int]] | None
 
 
 def split_for_display(text: str, tokenizer: TextTokenizer) -> DisplayTokens:
@@ -41,7 +43,7 @@ def split_for_display(text: str, tokenizer: TextTokenizer) -> DisplayTokens:
     Tokens that share a character, such as the bytes of an emoji, have subscript numbers. A token of white space is
     shown as a symbol, and the unknown token follows its word.
     """
-    hf_tokenizer = tokenizer.tokenizer
+    hf_tokenizer, given = tokenizer.tokenizer, text
     text = tokenizer.prepare(text)
     cut = tokenizer.long_text == "truncate" and tokenizer.max_length is not None
     encoded = hf_tokenizer(
@@ -55,29 +57,34 @@ def split_for_display(text: str, tokenizer: TextTokenizer) -> DisplayTokens:
     )
     is_content = [not special for special in encoded["special_tokens_mask"]]
     ids = [i for i, content in zip(encoded["input_ids"], is_content, strict=True) if content]
-    spelled = tokenizer.tokens(ids)
+    spelled, places = tokenizer.tokens(ids), None
     if hf_tokenizer.is_fast:
         spans = [span for span, content in zip(encoded["offset_mapping"], is_content, strict=True) if content]
-        tokens, joined = _from_offsets(text, spans, spelled)
+        tokens, joined, spans = _from_offsets(text, spans, spelled)
+        # The prepared text lacks white space at its start, and may have a space there.
+        shift = len(given) - len(given.lstrip()) - (len(text) - len(text.lstrip()))
+        places = [(max(start + shift, 0), max(end + shift, 0)) for start, end in spans]
     else:
         tokens, joined = _from_spelling(hf_tokenizer, spelled)
     unknown = hf_tokenizer.unk_token_id
     for place, i in enumerate(ids):
         if i == unknown and tokens[place] != hf_tokenizer.unk_token:
             tokens[place] = f"{tokens[place]} {hf_tokenizer.unk_token}"
-    return DisplayTokens(is_content, tokens, joined)
+    return DisplayTokens(is_content, tokens, joined, places)
 
 
-def _from_offsets(text: str, spans: Sequence[tuple[int, int]], spelled: list[str]) -> tuple[list[str], list[bool]]:
-    """Take the tokens from the text; ``spans`` are their start and end."""
+def _from_offsets(
+    text: str, spans: Sequence[tuple[int, int]], spelled: list[str]
+) -> tuple[list[str], list[bool], list[tuple[int, int]]]:
+    """Take the tokens from the text; ``spans`` are their start and end, which are returned without spaces around."""
     tokens = [_visible(text[start:end]) for start, end in spans]
-    joined = [False] * len(spans)
+    joined, places = [False] * len(spans), [*spans]
     pieces = []
     for place, (start, end) in enumerate(spans):
         piece = text[start:end]
         if not spelled[place].strip(_SPACES):
             # The offsets of a space that sentencepiece adds are those of the next character.
-            tokens[place] = _visible(" ")
+            tokens[place], places[place] = _visible(" "), (start, start)
         elif not piece:
             tokens[place] = _visible(_bare(spelled[place]))
         elif not piece.isspace():
@@ -88,9 +95,10 @@ def _from_offsets(text: str, spans: Sequence[tuple[int, int]], spelled: list[str
         part = part + 1 if start < reached else int(next_start < end)
         if part:
             tokens[place] += str(part).translate(_SUBSCRIPTS)
+        places[place] = max(start, reached), max(end, reached)
         joined[place] = start < reached or (start > 0 and not text[start - 1].isspace())
         reached = max(reached, end)
-    return tokens, joined
+    return tokens, joined, places
 
 
 def _from_spelling(hf_tokenizer: Any, spelled: list[str]) -> tuple[list[str], list[bool]]:

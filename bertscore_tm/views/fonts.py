@@ -16,7 +16,7 @@ def choose_fonts(labels: Sequence[str]) -> tuple[list[str], list[str]]:
 
     A square replaces each character that no installed font has.
     """
-    from matplotlib import get_cachedir, rcParams
+    from matplotlib import rcParams
     from matplotlib.font_manager import FontProperties, findfont
 
     families = list(rcParams["font.family"])
@@ -28,12 +28,22 @@ def choose_fonts(labels: Sequence[str]) -> tuple[list[str], list[str]]:
     # Joiners and selectors of forms have no shape of their own.
     shapes = {character for character in missing if unicodedata.category(character) not in ("Cf", "Mn")}
     if shapes:
-        warn_user(
-            f"no installed font has the characters {''.join(sorted(shapes))[:20]!r}: install Noto Sans of their "
-            f"script, and remove the cached list of fonts in {get_cachedir()}"
-        )
+        _warn_of_missing(frozenset(unicodedata.name(shape, "unknown").split()[0].title() for shape in shapes))
     squares = {ord(character): "\N{WHITE SQUARE}" if character in shapes else None for character in missing}
     return families, [label.translate(squares) for label in labels]
+
+
+@cache
+def _warn_of_missing(scripts: frozenset[str]) -> None:
+    """Warn, once per process, of scripts that no installed font has."""
+    from matplotlib import get_cachedir
+
+    package = "fonts-noto-cjk" if scripts & {"Cjk", "Hangul", "Hiragana", "Katakana"} else "fonts-noto-core"
+    warn_user(
+        f"no installed font has the characters of {', '.join(sorted(scripts))}, which pictures show as squares: "
+        f"install Noto Sans of the script (the package {package} on Debian), and remove matplotlib's list of fonts in "
+        f"{get_cachedir()}"
+    )
 
 
 @cache

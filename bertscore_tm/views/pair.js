@@ -1,6 +1,4 @@
-(async () => {
-  const { title, candidate, reference, alignment } = await readData();
-  const pair = drawPair(title, candidate, [reference], alignment, lowestSimilarity([alignment]));
-  document.getElementById("pair").append(pair);
-  document.body.dataset.ready = "true";
-})();
+const { title, candidate, reference, alignment } = await readData();
+const pair = drawPair(title, candidate, [reference], alignment, lowestSimilarity([alignment]));
+document.getElementById("pair").append(pair);
+document.body.dataset.ready = "true";

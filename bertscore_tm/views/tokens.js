@@ -23,9 +23,28 @@ const format = (x, digits = 4) => (x === null || Number.isNaN(x) ? "–" : x.toF
 const lowestSimilarity = (alignments) =>
   alignments.flatMap(({ sides }) => sides).reduce((least, side) => side.best.reduce((a, b) => Math.min(a, b), least), 0.9);
 
+// Tokens that follow each other within a word, with their mean similarity; of scripts without spaces each token.
+const inWord = (c) => /[\p{L}\p{M}\p{N}]/u.test(c) && !/[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\p{Script=Thai}]/u.test(c);
+function wordsOf(alignment, s) {
+  const words = [];
+  if (!alignment) return words;
+  const { tokens, gaps, best, weights } = alignment.sides[s];
+  tokens.forEach((token, i) => {
+    const weight = weights?.[i] ?? 1, text = token.trim(), before = words.at(-1);
+    const isApart = gaps ? gaps[i] !== "" : token.startsWith(" ");
+    if (before && !isApart && inWord([...before.text].at(-1) ?? "") && inWord([...text][0] ?? "")) {
+      before.text += text;
+      before.sum += weight * best[i];
+      before.weight += weight;
+    } else words.push({ text, sum: weight * best[i], weight });
+  });
+  return words.filter(({ text, weight }) => text && weight).map((word) => ({ ...word, best: word.sum / word.weight }));
+}
+
 function alignedWords(alignment, lowest, container, output) {
   const marks = alignment.sides.map((side, s) => side.tokens.map((token, i) => {
-    const mark = html("mark", { tabindex: i === 0 ? "0" : "-1", "data-side": s, "data-token": i }, token.trimStart());
+    const mark = html("mark", { tabindex: i === 0 ? "0" : "-1", "data-side": s, "data-token": i },
+      side.gaps ? token : token.trimStart());
     mark.style.setProperty("--share", Math.max(0, (side.best[i] - lowest) / (1 - lowest)).toFixed(3));
     return mark;
   }));
@@ -67,8 +86,12 @@ function alignedWords(alignment, lowest, container, output) {
   for (const type of ["pointerover", "focusin"]) container.addEventListener(type, show);
   for (const type of ["pointerleave", "focusout"]) container.addEventListener(type, clear);
   container.addEventListener("keydown", move);
-  const hasSpace = (s, i) => i > 0 && alignment.sides[s].tokens[i].startsWith(" ");
-  const spaced = (s) => marks[s].flatMap((mark, i) => (hasSpace(s, i) ? [" ", mark] : [mark]));
+  const spaced = (s) => {
+    const { tokens, gaps } = alignment.sides[s];
+    // Without the places of the tokens, the text is put together from them.
+    const gap = (i) => (gaps ? gaps[i] : i > 0 && tokens[i].startsWith(" ") ? " " : "");
+    return [...marks[s].flatMap((mark, i) => [gap(i), mark]), gaps ? gaps.at(-1) : ""];
+  };
   return { words: [spaced(0), spaced(1)], link };
 }
 function drawPair(title, candidate, references, alignment, lowest) {
@@ -80,22 +103,24 @@ function drawPair(title, candidate, references, alignment, lowest) {
   const named = (label, s) => found && Math.abs(alignment.sides[s].special) >= 5e-4
     ? `${label} (special tokens add ${format(alignment.sides[s].special)} to ${"PR"[s]})` : label;
   const weakest = (s) => {
-    const { tokens, best, weights } = alignment.sides[s], lost = best.map((x, i) => (weights?.[i] ?? 1) * (1 - x));
-    const first = [...lost.keys()].sort((i, j) => lost[j] - lost[i]).slice(0, 3);
-    container.append(html("p", {}, html("small", {}, `lowers ${"PR"[s]} most: `, ...first.flatMap((i, n) =>
-      [n ? " · " : "", html("bdi", {}, tokens[i].trimStart()), ` ${format(best[i], 3)}`]))));
+    const lost = ({ best, weight }) => weight * (1 - best);
+    const first = wordsOf(alignment, s).filter((word) => lost(word) > 5e-4).sort((p, q) => lost(q) - lost(p)).slice(0, 3);
+    if (first.length) container.append(html("p", {}, html("small", {}, `lowers ${"PR"[s]} most: `, ...first.flatMap(
+      ({ text, best }, n) => [n ? " · " : "", html("bdi", {}, text), ` ${format(best, 3)}`]))));
   };
   words(named("candidate", 0), found ? found.words[0] : [candidate]);
   if (found) weakest(0);
   references.forEach((text, i) => {
-    const label = references.length > 1 ? `reference ${i + 1}` : "reference";
+    const own = alignment?.scores[i]?.map((x, n) => `${["P", "R", "F1"][n]} ${format(x)}`).join(" ");
+    const label = references.length > 1 ? `reference ${i + 1}${own ? `: ${own}` : ""}` : "reference";
     const isAligned = found && alignment.reference === i;
     words(isAligned ? named(label, 1) : label, isAligned ? found.words[1] : [text]);
     if (isAligned) weakest(1);
   });
   if (found) {
     output.append("Point at a token, or use Tab and the arrow keys, to see its match. ",
-      `Shades: similarity ${format(lowest, 2)} to 1.`);
+      `Shades: similarity ${format(lowest, 2)} to 1.`,
+      alignment.sides.every((side) => side.gaps) ? "" : " This tokenizer has no offsets: the texts are put together from their tokens.");
     container.append(output, found.link);
   }
   return container;

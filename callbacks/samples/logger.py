@@ -51,8 +51,8 @@ class SampleLogger(TextCollector):
         inputs: key of the inputs, texts, in the batch or in the dictionary that the step returns; or a function of the
             batch that returns texts, such as decoded token ids. Default: the model's inputs in
             :class:`Seq2SeqGenerate` and :class:`CausalGenerate`; otherwise the column is left out.
-        follow: numbers of examples to log every time: their indices in the data set or, on one process with a sampler
-            of your own, their positions in that sampler's order. Shuffled data needs the ``index_key`` of
+        follow: numbers of examples to log every time, as in the table: their places in the data set or, on one process
+            with a sampler of your own, in that sampler's order, from 1. Shuffled data needs the ``index_key`` of
             :class:`BERTScoreCallback`.
         every_n_validations: during training, log only every n-th scored validation.
         writer: a function that writes a :class:`SampleTable` to one of the trainer's loggers, called as
@@ -87,6 +87,8 @@ class SampleLogger(TextCollector):
         require_at_least("num_examples", num_examples, 1)
         require_at_least("num_alignments", num_alignments, 0)
         require_at_least("every_n_validations", every_n_validations, 1)
+        for number in follow:
+            require_at_least("follow", number, 1)
         self.num_examples = num_examples
         self.num_alignments = num_alignments
         self.inputs = inputs
@@ -154,6 +156,7 @@ class SampleLogger(TextCollector):
         if not trainer.is_global_zero or trainer.fast_dev_run:  # type: ignore[attr-defined]
             return
         key = f"{loader.stage}_samples" if self.name is None else f"{loader.stage}_{self.name}_samples"
+        texts = {number + 1: example for number, example in texts.items()}  # people count from 1
         unseen = sorted(set(self.follow) - texts.keys())
         if unseen:
             warn_user(f"SampleLogger got follow={self.follow}, but {key}{loader.suffix} is without examples {unseen}")

@@ -32,7 +32,7 @@ class Sample:
 
     Args:
         kind: reason of the selection: ``"worst"``, ``"median"``, ``"best"`` or ``"followed"``.
-        number: number of the example in the data set.
+        number: place of the example in the data set, from 1.
         precision: precision of the prediction.
         recall: recall of the prediction.
         f1: F1 of the prediction.

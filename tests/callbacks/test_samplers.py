@@ -241,4 +241,4 @@ def test_followed_examples_of_shuffled_data_need_indices(few, shallow, tmp_path,
             run.validate(module, data, verbose=False)
     else:
         run.validate(module, data, verbose=False)
-        assert tables[0].samples[-1].references == [few[1][4]]
+        assert tables[0].samples[-1].references == [few[1][3]]

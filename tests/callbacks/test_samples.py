@@ -58,7 +58,7 @@ def test_the_table_shows_the_worst_the_median_and_the_best(pairs, encoder, tmp_p
     idf = options.get("idf", False)
     assert shown(rows) == approximately(expected_rows(preds, target, encoder, 2, idf=idf))
     for row in rows:
-        number = int(row["example"])
+        number = int(row["example"]) - 1
         wanted = target[number] if has_lists else [target[number]]
         assert (row["input"], row["prediction"]) == (f"input {number}", preds[number])
         assert row["reference"] == "\n".join(wanted)
@@ -210,7 +210,7 @@ def test_hugging_face_generators_provide_inputs(encoder, tmp_path):
     run.validate(WithModel(model), DataLoader(data, batch_size=2), verbose=False)
     rows = table(tmp_path)
     wanted = tokenizer.batch_decode(ids, skip_special_tokens=True)
-    assert [row["input"] for row in rows] == [wanted[int(row["example"])] for row in rows]
+    assert [row["input"] for row in rows] == [wanted[int(row["example"]) - 1] for row in rows]
 
 
 @pytest.mark.parametrize(
@@ -229,7 +229,7 @@ def test_inputs_are_texts_from_what_the_step_returns_or_an_error(pairs, encoder,
     module = chooser(pairs, count=COUNT, kind=ReturnsQuestions, val_sizes=(COUNT,))
     if message is None:
         run_with(tmp_path, module, encoder, SampleLogger(1, inputs=inputs))
-        assert all(row["input"] == f"input {row['example']}" for row in table(tmp_path))
+        assert all(row["input"] == f"input {int(row['example']) - 1}" for row in table(tmp_path))
         return
     with pytest.raises(MisconfigurationException, match=message):
         run_with(tmp_path, module, encoder, SampleLogger(inputs=inputs))

@@ -121,6 +121,6 @@ def test_a_validation_in_which_a_training_was_interrupted_is_repeated_as_a_whole
     run = trainer(tmp_path, [scorer, samples, resumed, writer], max_epochs=3)
     run.fit(chooser(pairs, kind=Steady), train, val, ckpt_path=tmp_path / "stopped.ckpt")
     lines = [path.read_text(encoding="utf-8").splitlines() for path in sorted((tmp_path / "texts").iterdir())]
-    assert [[json.loads(line)["example"] for line in part] for part in lines] == [list(range(8))] * 2
+    assert [[json.loads(line)["example"] for line in part] for part in lines] == [list(range(1, 9))] * 2
     assert resumed.scores == unbroken.scores[1:]
     assert tables == [2]

@@ -40,7 +40,7 @@ def test_every_validation_writes_a_file_that_the_shell_reads(pairs, minilm, enco
     assert sorted(folder.iterdir()) == paths
     lines = rows(paths[1])
     preds, target = [row["candidate"] for row in lines], [row["references"] for row in lines]
-    assert [row["example"] for row in lines] == list(range(COUNT))
+    assert [row["example"] for row in lines] == list(range(1, COUNT + 1))
     assert target == references
     assert preds == [text for _, texts, _ in module.seen for text in texts]
     scores = bert_score(preds, target, encoder)

@@ -1,13 +1,17 @@
 """One-line errors for bad input that name file and line."""
 
 import gzip
+import os
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from bertscore_tm.cli import main
 from tests.support.shell import from_stdin
+from tests.support.texts import ROOT
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -154,7 +158,24 @@ def test_bad_files_and_arguments_end_in_one_line(tmp_path, monkeypatch, capsys, 
     assert start != expected or printed.err == f"{expected}\n"
 
 
-def test_standard_input_is_named(monkeypatch, capsys):
+def test_standard_input_is_named(monkeypatch, capsys, tmp_path):
     from_stdin(monkeypatch, b"fine\n\xc3(\n")
-    assert main(["score", "-c", "-", "-r", "refs.txt"]) == 2
+    (tmp_path / "refs.txt").touch()
+    assert main(["score", "-c", "-", "-r", str(tmp_path / "refs.txt")]) == 2
     assert capsys.readouterr().err.startswith("bertscore-tm: error: standard input:2: not valid UTF-8: byte 1 of")
+
+
+@pytest.mark.parametrize(
+    "command", ["score c.txt r.txt", "rank c.txt -o o.jsonl", "compare c.txt d.txt -r r.txt", "baseline c.txt -o o.csv"]
+)
+def test_a_missing_file_is_found_before_torch_is_imported(command, tmp_path):
+    code = f"from bertscore_tm.cli import main; code = main({command.split()})"
+    code = f"import sys; {code}; sys.exit(code + 10 * ('torch' in sys.modules))"
+    ended = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert (ended.returncode, ended.stderr) == (2, "bertscore-tm: error: c.txt: No such file or directory\n")

@@ -142,7 +142,7 @@ def test_an_interrupted_run_with_other_texts_does_not_resume(command, tmp_path, 
     # Settings that were cut off are written again.
     unfinished = tmp_path / "out.txt.partial"
     unfinished.write_text(unfinished.read_text()[:9])
-    assert command(*arguments).err == ""
+    assert command(*arguments).err == "bertscore-tm: wrote out.txt\n"
     # Nor does it touch a file of others.
     (tmp_path / "new.txt.partial").write_text("mine")
     assert "belongs to a run with other files" in command(*arguments[:-1], "new.txt", exit_code=2).err

@@ -323,10 +323,13 @@ def test_a_progress_bar_on_a_terminal_and_on_request(command, folder, monkeypatc
 
 
 @pytest.mark.parametrize("arguments", [["--help"], *([name, "--help"] for name in COMMANDS)])
-def test_every_command_has_help(capsys, arguments):
+def test_every_command_has_help_of_80_columns(capsys, monkeypatch, arguments):
+    monkeypatch.setenv("COLUMNS", "80")
     with pytest.raises(SystemExit, match="0"):
         main(arguments)
-    assert "usage: bertscore-tm" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "usage: bertscore-tm" in printed
+    assert max(map(len, printed.splitlines())) <= 80
 
 
 def test_parsing_needs_no_heavy_import():

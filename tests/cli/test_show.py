@@ -64,7 +64,7 @@ def test_columns_are_aligned_in_every_script_and_truncation_is_warned_about(comm
 @pytest.mark.parametrize(("suffix", "head"), [("png", b"\x89PNG\r\n"), ("PDF", b"%PDF-"), ("svg", b"<?xml")])
 def test_pictures(command, tmp_path, suffix, head):
     path = tmp_path / f"shown.{suffix}"
-    assert command(CANDIDATE, REFERENCE, "--output", path) == ("", "")
+    assert command(CANDIDATE, REFERENCE, "--output", path) == ("", f"bertscore-tm: wrote {path}\n")
     assert path.read_bytes().startswith(head)
     if suffix == "svg":
         assert "precision-matches" in {element.get("id") for element in ElementTree.parse(path).iter()}
@@ -90,8 +90,9 @@ def test_the_page(command, tmp_path):
 )
 def test_errors_are_one_line(command, monkeypatch, tmp_path, arguments, message):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "c.txt").touch()
     check_error(command(*arguments, exit_code=2), f"^{re.escape(message)}")
-    assert list(tmp_path.iterdir()) == []
+    assert list(tmp_path.iterdir()) == [tmp_path / "c.txt"]
 
 
 def test_rows_and_the_worst_of_a_file(command, tmp_path, minilm, monkeypatch):

@@ -5,8 +5,9 @@ import torch
 
 from bertscore_tm import align
 from bertscore_tm.report import Report
-from bertscore_tm.statistics import mean_interval
+from bertscore_tm.statistics import compare_paired, mean_interval
 from tests.support.report_pages import EVIL, TEXTS, find_chromium, scored_report
+from tests.support.texts import real_pairs
 
 sync_api = pytest.importorskip("playwright.sync_api")
 CHROMIUM = find_chromium()
@@ -94,14 +95,24 @@ def test_sort_search_and_filter(show, report):
     for name, rows in better.items():
         page.select_option("#filter", name)
         assert sorted(map(int, column(page, 1))) == rows
+    # What is said follows the filter.
+    shown = report.scores["next"][2][[row - 1 for row in better["b"]]]
+    low, high = mean_interval(shown.double(), bounds=(-1, 1))
+    filtered = page.locator("#filtered").inner_text()
+    assert filtered.startswith(f"Mean F1 of the {len(shown)} pairs that are shown: base ")
+    numbers = filtered.rpartition("next ")[2].replace(")", "").replace("(", "to ").split(" to ")
+    assert float(numbers[0]) == pytest.approx(shown.mean().item(), abs=6e-5)
+    assert list(map(float, numbers[1:])) == pytest.approx([low.item(), high.item()], abs=0.002)
+    page.select_option("#filter", "all")
     low, high = mean_interval(difference)
     said = page.locator("#difference").inner_text()
     assert said.startswith(
         f"next minus base: mean difference of F1 {difference.mean():+.4f} (95% interval {low:+.4f} to"
     )
-    assert said.endswith(f"{high:+.4f}), better in {len(better['b'])} pairs, worse in {len(better['a'])}")
+    p = f"p {compare_paired(f1, report.scores['next'][2]).p_value:.4f}"
+    assert said.endswith(f"{high:+.4f}), {p}, better in {len(better['b'])} pairs, worse in {len(better['a'])}")
     page.select_option("#a", "1")
-    assert column(page, 4) == []
+    assert column(page, 4) == ["0.0000"] * 6
     assert page.locator("#difference").inner_text().startswith("next minus next: mean difference of F1 0.0000")
 
 
@@ -183,7 +194,8 @@ def test_texts_are_shown_as_they_are(show):
 def test_a_history_shows_its_course(show):
     report = scored_report(60, 5, num_systems=4, is_history=True)
     page = show(report)
-    assert page.locator("#charts h2").first.inner_text() == "F1 over the training"
+    assert page.locator("#charts h2").first.inner_text() == "F1 over the training, and the best validation"
+    assert "(best)" in page.locator("#a").inner_text()
     assert page.locator("#charts figure").first.locator("circle").count() == 4
     page.select_option("#a", "2")
     difference = (report.scores["system 3"] - report.scores["system 2"])[2]
@@ -198,9 +210,121 @@ def test_a_history_shows_its_course(show):
 def test_many_pairs_and_a_notebook(show, browser):
     page = show(scored_report(50_000, 25))
     page.click("#sort-length")
-    page.fill("#search", page.locator("#pairs tr.row td.text").first.inner_text()[:20])
+    page.fill("#search", page.locator("#pairs tr.row td.text").first.inner_text()[:40])
     expect_rows(page, 1)
     notebook = browser.new_page()
     notebook.set_content(f"<p>cell</p>{scored_report(3, 2)._repr_html_()}")
     notebook.frame_locator("iframe").locator("#pair-3").click()
     assert notebook.frame_locator("iframe").locator(".pair").count() == 2
+
+
+@pytest.fixture(scope="module")
+def three(encoder):
+    """Three systems on 30 pairs, of which the last says another word for one thing."""
+    targets = real_pairs(30)[1]
+    systems = {
+        "first": [" ".join(text.split()[:12]) for text in targets],
+        "middle": [" ".join(text.split()[2:12]) for text in targets],
+        "last": [" ".join("zebra" if word == "the" else word for word in text.split()[:12]) for text in targets],
+    }
+    return Report.from_texts(systems, targets, encoder, num_alignments=90, title="Three systems")
+
+
+def test_why_does_b_lose(show, three):
+    """Without a click: the words that it misses. A click shows their pairs."""
+    page = show(three)
+    assert page.title().startswith("Three systems: ")
+    assert page.locator(".verdict").inner_text().startswith("first is better than ")
+    missed = page.locator("#words table").first.locator("tbody tr")
+    assert missed.first.locator("td").first.inner_text() == "the"
+    a, b, pairs = (float(cell) for cell in missed.first.locator("td").all_inner_texts()[1:])
+    assert a > b + 0.02
+    missed.first.locator("button").click()
+    expect_rows(page, int(pairs))
+    assert page.locator("#chips button").inner_text() == "“the” ✕"
+    page.click("#chips button")
+    expect_rows(page, 30)
+
+
+def test_where_does_b_lose(show, three):
+    """A click on a bar shows its pairs; means, intervals and charts follow."""
+    page = show(three)
+    f1 = three.scores["last"][2]
+    page.locator("#charts figure", has_text="Difference of F1").locator("rect.bar").first.click()
+    rows = [int(cell) - 1 for cell in column(page, 1)]
+    assert 0 < len(rows) < 30
+    difference = f1 - three.scores["first"][2]
+    width = (difference.max() - difference.min()) / 40
+    assert difference[rows].max() < difference.min() + width + 1e-3
+    said = page.locator("#filtered").inner_text()
+    assert said.startswith(f"Mean F1 of the {len(rows)} pairs that are shown: first ")
+    assert f"last {f1[rows].mean():.4f}" in said
+    assert (
+        page.locator("#charts h2").first.inner_text() == f"Distribution of F1 of the {len(rows)} pairs that are shown"
+    )
+
+
+def test_which_of_many(show, three):
+    """The matrix shows it; a click sets A and B, another opens a pair."""
+    page = show(three)
+    assert page.locator("#matrix tbody td button").count() == 6
+    page.click("#matrix-1-0")
+    assert page.locator("#difference").inner_text().startswith("first minus middle: mean difference of F1 +")
+    row = page.locator("#pairs tr.row").first
+    row.click()
+    assert page.locator(".pair").count() == 2
+
+
+def test_a_view_can_be_sent(show, browser, three):
+    page = show(three)
+    page.click("#matrix-1-0")
+    page.click("#sort-length")
+    page.click("#pair-20")
+    address = page.url
+    assert address.partition("#")[2] == "a=1&b=0&sort=length&pair=20"
+    other = browser.new_page()
+    other.goto(address)
+    other.wait_for_selector("body[data-ready]")
+    assert column(other, 1) == column(page, 1)
+    assert other.get_attribute("#pair-20", "aria-expanded") == "true"
+    assert other.locator("#difference").inner_text() == page.locator("#difference").inner_text()
+    # A click that ends a selection of text opens nothing.
+    cell = other.locator("#pairs tr.row td.text").first
+    cell.click(click_count=2)
+    opened = other.locator("tr.detail").count()
+    assert opened in (1, 2)
+    assert other.evaluate("String(getSelection())") != ""
+    other.close()
+
+
+@pytest.mark.parametrize("width", [390, 900, 1440])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing(show, three, width, scheme):
+    axe = pytest.importorskip("axe_core_python.sync_playwright")
+    page = show(three, viewport={"width": width, "height": 800}, color_scheme=scheme)
+    page.locator("#pairs tr.row button").first.click()
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    # Opened, as a narrow page folds it.
+    page.evaluate("document.getElementById('overview').open = true")
+    # The policy of the page lets no other script run; this one is evaluated.
+    found = axe.Axe().run(page)["violations"]
+    assert [(one["id"], [node["html"][:80] for node in one["nodes"][:3]]) for one in found] == []
+
+
+def test_a_text_is_shown_as_it_was_scored(show, encoder):
+    texts = ["def f(x):\n    return x + 1\n", "नमस्ते दुनिया", "我喜欢猫", "a 👩‍👩‍👧 family 😀", "السلام عليكم"]
+    page = show(Report.from_texts(texts, texts[::-1], encoder))
+    for row in range(1, len(texts) + 1):
+        page.click(f"#pair-{row}")
+    shown = [part.text_content() for part in page.locator(".pair .words").all()]
+    assert sorted(shown) == sorted(text for pair in zip(texts, texts[::-1], strict=True) for text in pair)
+
+
+def test_all_pairs_that_are_shown_are_printed(show):
+    page = show(scored_report(120, 5))
+    expect_rows(page, 50)
+    page.emulate_media(media="print")
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    expect_rows(page, 120)
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+    expect_rows(page, 50)

@@ -1,6 +1,7 @@
 """The report has the scores of the function and of the metric, and its page is harmless and small."""
 
 import re
+from itertools import combinations
 
 import pytest
 import torch
@@ -39,7 +40,7 @@ def test_scores_intervals_and_comparisons(report, systems, references, encoder):
         expected = torch.stack([stacked.double().mean(1), low, high], dim=1)
         assert torch.tensor(data["summary"][number]).allclose(expected.float(), atol=6e-5)
     f1 = [results["f1"].double() for results in scores.values()]
-    tests = [compare_paired(f1[0], other, bounds=(-1, 1)) for other in f1[1:]]
+    tests = [compare_paired(f1[a], f1[b], bounds=(-1, 1)) for a, b in combinations(range(3), 2)]
     for row, test, p in zip(data["comparisons"], tests, holm([test.p_value for test in tests]), strict=True):
         assert (row["difference"], row["low"], row["high"], row["p"]) == (test.difference, test.low, test.high, p)
     for first, differences in zip(f1, data["differences"], strict=True):
@@ -56,16 +57,18 @@ def test_alignments_of_the_best_reference(report, systems, references, encoder):
     data = read_data(report.to_html())
     f1 = [torch.tensor(scores[2]) for scores in data["scores"]]
     assert len(data["alignments"]) == 5
-    # The worst, the best, and the most different between the first and the last system.
-    chosen = {f1[2].argmin().item(), f1[2].argmax().item(), (f1[2] - f1[0]).abs().argmax().item()}
-    assert chosen <= {int(row) for row in data["alignments"]}
+    # Both ends of the difference between the first and the last system, and the worst of each system.
+    ends = [(f1[2] - f1[0]).argmin(), (f1[2] - f1[0]).argmax(), *(scores.argmin() for scores in f1)]
+    assert {end.item() for end in ends} <= {int(row) for row in data["alignments"]}
     idf = [text for texts in references for text in texts]
     for row, by_system in data["alignments"].items():
         for number, shown in by_system.items():
             candidate = list(systems.values())[int(number)][int(row)]
             aligned = [align(candidate, reference, encoder, idf=idf) for reference in references[int(row)]]
             best = max(range(2), key=lambda i: aligned[i].f1)
-            assert shown == {"reference": best, "sides": describe_sides(aligned[best])}
+            scores = [[round(getattr(one, name), 4) for name in SCORES] for one in aligned]
+            assert shown == {"reference": best, "scores": scores, "sides": describe_sides(aligned[best])}
+            assert data["chosen"][int(number)][int(row)] == best
 
 
 def test_one_system_of_a_metric(pairs, encoder):
@@ -85,7 +88,7 @@ def test_truncated_and_empty_texts_are_listed(minilm):
         report = Report.from_texts(candidates, ["a cat", "b", "c", ["d e f g h i j", ""]], encoder)
     data = read_data(report.to_html())
     assert data["empty"] == [[1]]
-    assert data["truncated"] == [[2, 3]]
+    assert data["truncated"] == [{"2": "candidate cut after 4 of 8 tokens", "3": "reference 1 cut after 4 of 7 tokens"}]
     assert sorted(data["alignments"]["3"]) == ["0"]
     assert data["alignments"]["1"] == {}
 

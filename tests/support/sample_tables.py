@@ -60,7 +60,7 @@ def expected_rows(preds, target, encoder, count, **options):
     chosen += [("median", i) for i in middle[start : start + count]]
     chosen += [("best", i) for i in ranked[::-1][:count]]
     return [
-        (kind, str(i), *(round(scores[name][i].item(), 4) for name in ("precision", "recall", "f1")))
+        (kind, str(i + 1), *(round(scores[name][i].item(), 4) for name in ("precision", "recall", "f1")))
         for kind, i in chosen
     ]
 

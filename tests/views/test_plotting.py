@@ -147,6 +147,7 @@ def test_labels_are_drawn_by_a_font_that_has_their_characters(monkeypatch, is_in
     rare = max(character for character in other - default if character.isprintable())
     monkeypatch.setattr(fonts, "_installed_fonts", lambda: {"STIXGeneral": paths[1]} if is_installed else {})
     alignment = align(f"a {rare}", "b c", encoder_of_words(f"a {rare} b c"))
+    fonts._warn_of_missing.cache_clear()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         figure = alignment.plot()
@@ -154,6 +155,19 @@ def test_labels_are_drawn_by_a_font_that_has_their_characters(monkeypatch, is_in
     assert [word.rstrip("†") for word in words(figure.axes[0].yaxis)] == ["a", rare if is_installed else "□"]
     # Not one for each drawing and character.
     assert [str(warning.message)[:17] for warning in caught] == ["no installed font"] * (not is_installed)
+
+
+@pytest.mark.parametrize(
+    ("text", "script", "package"), [("猫", "Cjk", "fonts-noto-cjk"), ("न", "Devanagari", "fonts-noto-core")]
+)
+def test_a_missing_script_is_named_once_with_its_package(monkeypatch, text, script, package):
+    monkeypatch.setattr(fonts, "_installed_fonts", dict)
+    fonts._warn_of_missing.cache_clear()
+    with pytest.warns(UserWarning, match=rf"characters of {script}, .*the package {package} on Debian"):
+        fonts.choose_fonts([text])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fonts.choose_fonts([text])
 
 
 def test_axes_of_the_caller(encoder, pairs):

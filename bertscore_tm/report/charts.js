@@ -1,0 +1,144 @@
+// Charts of the pairs that are shown; a click on a bar shows its pairs alone.
+const BINS = 40;
+
+const box = (attributes, left, right, bottom, top, ...children) =>
+  svg("rect", { ...attributes, x: left, width: right - left, y: top, height: bottom - top }, ...children);
+function range(values) {
+  const [low, high] = finite(values).reduce(([l, h], x) => [Math.min(l, x), Math.max(h, x)], [Infinity, -Infinity]);
+  return low < high ? [low, high] : [low - 0.5, low + 0.5];
+}
+function chart(title, label, x, y, draw) {
+  const [W, H, L, B] = [270, 180, 40, 30];
+  const right = (v) => L + ((v - x.range[0]) / (x.range[1] - x.range[0])) * (W - L - 8);
+  const up = (v) => H - B - ((v - y.range[0]) / (y.range[1] - y.range[0])) * (H - B - 8);
+  const text = (at, anchor, ...content) => svg("text", { x: at[0], y: at[1], "text-anchor": anchor }, ...content);
+  const digits = ([low, high]) => Math.max(0, 1 - Math.floor(Math.log10(high - low)));
+  const end = ({ range }, i) => range[i].toFixed(Number.isInteger(range[i]) ? 0 : digits(range));
+  return html("figure", {}, html("figcaption", {}, html("h2", {}, title)),
+    svg("svg", { viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": `${title}. ${label}` },
+      svg("path", { class: "axis", fill: "none", d: `M${L},8V${H - B}H${W - 8}` }),
+      text([L, H - 16], "start", x.ends?.[0] ?? end(x, 0)),
+      text([W - 8, H - 16], "end", x.ends?.[1] ?? end(x, 1)),
+      text([(L + W) / 2, H - 4], "middle", x.name),
+      text([L - 4, H - B], "end", end(y, 0)), text([L - 4, 14], "end", end(y, 1)),
+      text([L + 4, 14], "start", y.name), ...draw(right, up)));
+}
+// Two series share the width of a bin, so that both are seen.
+function histogram(title, key, series, shown) {
+  const [name] = VALUES[key], values = series.map((one) => shown.map(one.value));
+  const limits = range(values.flat()), width = (limits[1] - limits[0]) / BINS;
+  const counts = values.map((of) => {
+    const bins = new Array(BINS).fill(0);
+    for (const v of finite(of)) bins[Math.min(BINS - 1, Math.floor((v - limits[0]) / width))] += 1;
+    return bins;
+  });
+  const most = Math.max(1, ...counts.flat()), share = width / series.length;
+  const label = series.map((one, s) => `${one.name}: ${describe(values[s])}`).join("; ");
+  return chart(title, label, { range: limits, name }, { range: [0, most], name: "pairs" }, (right, up) =>
+    counts.flatMap((bins, s) => bins.map((n, i) => {
+      const low = limits[0] + i * width, left = low + s * share, high = i === BINS - 1 ? Infinity : low + width;
+      const choose = () => select({ bucket: { key, low, high } });
+      return n === 0 ? "" : box({ class: `bar ${series[s].style}`, onclick: choose }, right(left), right(left + share),
+        up(0), up(n), svg("title", {}, `${name} ${format(low)} to ${format(low + width)}: ${n} pairs; click to show them`));
+    })));
+}
+function density(title, xs, ys, xName, yName, square = false) {
+  const both = range([...xs, ...ys]), [xRange, yRange] = square ? [both, both] : [range(xs), range(ys)];
+  const place = (v, [low, high]) => Math.min(BINS - 1, Math.floor(((v - low) / (high - low)) * BINS));
+  const at = (index, [low, high]) => low + (index / BINS) * (high - low);
+  const cells = new Map();
+  xs.forEach((x, i) => {
+    if (!Number.isFinite(x) || !Number.isFinite(ys[i])) return;
+    const key = place(x, xRange) * BINS + place(ys[i], yRange);
+    cells.set(key, (cells.get(key) ?? 0) + 1);
+  });
+  const most = Math.log1p(Math.max(1, ...cells.values()));
+  const label = `${xName}: ${describe(xs)}; ${yName}: ${describe(ys)}`;
+  return chart(title, label, { range: xRange, name: xName }, { range: yRange, name: yName }, (right, up) => [
+    ...[...cells].map(([key, n]) => {
+      const i = Math.floor(key / BINS), j = key % BINS;
+      const style = { class: "cell a", opacity: 0.3 + (0.7 * Math.log1p(n)) / most };
+      return box(style, right(at(i, xRange)), right(at(i + 1, xRange)), up(at(j, yRange)), up(at(j + 1, yRange)));
+    }),
+    ...(square ? [svg("path", { class: "axis", d: `M${both.map((v) => `${right(v)},${up(v)}`).join("L")}` })] : []),
+  ]);
+}
+function curve(title, values, ends = null) {
+  const limits = range([...values, ...(ends ?? []).flat().filter((x) => x !== null)]);
+  const x = { range: [0, Math.max(1, last)], name: "validation", ends: [data.names[0], data.names[last]] };
+  const label = values.map((v, i) => `${data.names[i]}: ${format(v)}`).join("; ");
+  return chart(title, label, x, { range: limits, name: "F1" }, (right, up) => [
+    svg("polyline", { class: "line a",
+      points: values.map((v, i) => (Number.isFinite(v) ? `${right(i)},${up(v)}` : "")).join(" ") }),
+    ...(ends ?? []).flatMap(([low, high], i) => low === null ? []
+      : [svg("line", { class: "line a", x1: right(i), x2: right(i), y1: up(low), y2: up(high) })]),
+    ...values.map((v, i) => Number.isFinite(v)
+      ? svg("circle", { class: `cell ${i === data.best && ends ? "b" : "a"}`, cx: right(i), cy: up(v),
+        r: i === data.best && ends ? 5 : 2.5 }, svg("title", {}, `${data.names[i]}: ${format(v)}`)) : ""),
+  ]);
+}
+function describe(values) {
+  const sorted = finite(values).sort((a, b) => a - b);
+  const at = (q) => {
+    const place = q * (sorted.length - 1), low = Math.floor(place);
+    return format((sorted[low] ?? NaN) + (place - low) * ((sorted[low + 1] ?? sorted[low]) - sorted[low]));
+  };
+  return `median ${at(0.5)}, from ${at(0)} to ${at(1)}`;
+}
+function drawCharts(shown) {
+  if (count < 2) return;
+  const side = (name) => ({ name: data.names[state[name]], value: (row) => score(state[name], row), style: name });
+  const a = side("a"), b = side("b"), f1 = (one) => shown.map(one.value);
+  const key = (one) => html("span", { class: `key ${one.style}` }, `${one.style.toUpperCase()}: ${one.name}`);
+  const ofShown = isFiltered() ? ` of the ${shown.length} pairs that are shown` : "";
+  const figures = [histogram(`Distribution of F1${ofShown}`, "f1", isSingle ? [a] : [a, b], shown)];
+  const length = { name: "references", value: VALUES.length[1], style: "a" };
+  const of = isSingle ? "F1" : "F1 of B";
+  figures.push(density(`F1 against length${ofShown}`, shown.map(length.value), f1(b), VALUES.length[0], of),
+    histogram(`Length of the reference${ofShown}`, "length", [length], shown));
+  const sentences = [];
+  if (!isSingle) {
+    figures[0].append(html("p", {}, key(a), key(b)));
+    const values = shown.map(difference), better = (sign) => values.filter((d) => sign * d > 0).length;
+    const [mean, low, high] = isFiltered() ? meanOf(finite(values), [null, null]) : data.differences[state.a][state.b];
+    const p = isFiltered() ? "" : testOf(state.a, state.b);
+    sentences.push(html("p", { id: "difference" }, html("bdi", {}, b.name), " minus ", html("bdi", {}, a.name),
+      ": mean difference of F1 ", html("strong", {}, signed(mean)), low === null ? "" : ` (95% interval ${signed(low)} to ${signed(high)})`,
+      `${p}, better in ${better(1)} pairs, worse in ${better(-1)}${ofShown && `,${ofShown}`}`));
+    figures.push(histogram(`Difference of F1, B − A${ofShown}`, "difference", [{ name: "B − A", value: difference, style: "a" }], shown),
+      density(`A against B${ofShown}`, f1(a), f1(b), "F1 of A", "F1 of B", true));
+  }
+  if (ofShown)
+    sentences.push(html("p", { id: "filtered" }, `Mean F1${ofShown}: `, ...(isSingle ? [b] : [a, b]).flatMap((one, i) => {
+      const [mean, low, high] = meanOf(finite(f1(one)), data.bounds);
+      return [i ? "; " : "", html("bdi", {}, one.name), ` ${format(mean)}${interval(low, high)}`];
+    })));
+  if (data.isHistory) {
+    const means = data.summary.map((one) => one[2]);
+    const ends = means.map((one) => one.slice(1));
+    figures.unshift(curve("F1 over the training, and the best validation", means.map((one) => one[0] ?? NaN), ends));
+  }
+  document.getElementById("charts").replaceChildren(...figures);
+  document.getElementById("found").replaceChildren(...sentences);
+}
+
+// Of more than two systems: the difference of each two, of which a click sets A and B.
+function drawMatrix() {
+  if (last < 2 || data.isHistory) return;
+  const largest = Math.max(...data.differences.flat().map(([mean]) => Math.abs(mean ?? 0))) || 1;
+  const cell = (a, b) => {
+    const [mean] = data.differences[a][b];
+    if (a === b) return html("td", {}, "");
+    const wins = rows.filter((row) => score(b, row) > score(a, row)).length, p = testOf(a, b);
+    const onclick = () => { document.getElementById("a").value = a; document.getElementById("b").value = b; select({ a, b }); };
+    const share = Math.min(1, Math.abs(mean ?? 0) / largest).toFixed(3);
+    return html("td", { class: mean > 0 ? "more" : "less", style: `--share: ${share}` },
+      html("button", { type: "button", id: `matrix-${a}-${b}`, onclick, "aria-label": `${data.names[b]} minus ${data.names[a]}${p}` }, signed(mean)),
+      html("small", {}, ` ${wins} wins`, p.split(" (")[0]));
+  };
+  document.getElementById("matrix").replaceChildren(html("table", {},
+    html("caption", {}, `Difference of F1, column minus row; wins of the column; p adjusted for ${data.comparisons.length} comparisons (Holm)`),
+    html("thead", {}, html("tr", {}, html("td", {}), ...data.names.map((name) => html("th", { scope: "col" }, name)))),
+    html("tbody", {}, ...data.names.map((name, a) =>
+      html("tr", {}, html("th", { scope: "row" }, name), ...data.names.map((_, b) => cell(a, b)))))));
+}

@@ -1,0 +1,98 @@
+// What the page shows: the data, the two systems, what is selected, and its address.
+const data = await readData();
+const count = data.references.length, last = data.names.length - 1, isSingle = last === 0;
+const state = { a: 0, b: last, sort: isSingle ? "f1" : "difference", down: false, filter: "all", query: "", page: 0,
+  bucket: null, word: null };
+const opened = new Set(count === 1 ? [0] : []);
+const rows = Array.from({ length: count }, (_, row) => row);
+const lowest = lowestSimilarity(Object.values(data.alignments).flatMap((row) => Object.values(row)));
+
+const signed = (x) => (x > 0 ? "+" : "") + format(x);
+const score = (system, row, number = 2) => data.scores[system][number][row] ?? NaN;
+const difference = (row) => score(state.b, row) - score(state.a, row);
+// The reference with the best F1, of several.
+const chosen = (system, row) => data.alignments[row]?.[system]?.reference ?? data.chosen[system]?.[row] ?? 0;
+const reference = (row) => data.references[row][chosen(state.b, row)];
+const textOf = (system, row) => data.candidates[system]?.[row] ?? "";
+const isCut = (system, row) => data.truncated?.[system]?.[row];
+const emptyRows = data.empty.map((empty) => new Set(empty));
+const either = (test) => (row) => test(state.a, row) || test(state.b, row);
+const FILTERS = {
+  all: ["all pairs", () => true],
+  worst: ["worst tenth by F1", (row) => score(state.b, row) <= worstLimit],
+  ...(isSingle ? {} : {
+    a: ["A better than B", (row) => difference(row) < 0],
+    b: ["B better than A", (row) => difference(row) > 0] }),
+  truncated: ["truncated", either(isCut)],
+  empty: ["empty", either((system, row) => emptyRows[system].has(row))],
+  aligned: ["with tokens", (row) => row in data.alignments],
+};
+// Values in whose ranges a click on a chart selects pairs.
+const VALUES = {
+  f1: ["F1", (row) => score(state.b, row)],
+  difference: ["B − A", difference],
+  length: ["characters of the reference", (row) => reference(row).length],
+};
+let worstLimit = 0, searched = null;
+
+// Rows that pass the filter, the bucket of a chart, the word and the search, of several words all.
+function selectRows() {
+  if (state.filter === "worst") {
+    const sorted = finite(rows.map((row) => score(state.b, row))).sort((a, b) => a - b);
+    worstLimit = sorted[Math.ceil(sorted.length / 10) - 1];
+  }
+  let found = rows.filter(FILTERS[state.filter][1]);
+  if (state.bucket) {
+    const { key, low, high } = state.bucket, value = VALUES[key][1];
+    found = found.filter((row) => value(row) >= low && value(row) < high);
+  }
+  if (state.word) found = found.filter((row) => state.word.rows.has(row));
+  const words = state.query.toLowerCase().split(/\s+/).filter(Boolean);
+  if (words.length) {
+    const texts = (row) => [...data.candidates.map((one) => one?.[row] ?? ""), ...data.references[row]];
+    searched ??= rows.map((row) => texts(row).join("\n").toLowerCase());
+    found = found.filter((row) => words.every((word) => searched[row].includes(word)));
+  }
+  return found;
+}
+const finite = (values) => values.filter(Number.isFinite);
+const isFiltered = () => state.filter !== "all" || state.bucket || state.word || state.query;
+
+// Mean and 95% interval: quantile of Student's t by its expansion in 1/n, good to 0.4% from 4 values on.
+function meanOf(values, [least, largest]) {
+  const n = values.length, mean = values.reduce((sum, x) => sum + x, 0) / n, z = 1.959964, f = n - 1;
+  if (n < 4 || data.isGrouped) return [mean, null, null];
+  const error = Math.sqrt(values.reduce((sum, x) => sum + (x - mean) ** 2, 0) / f / n);
+  const t = z + (z ** 3 + z) / (4 * f) + (5 * z ** 5 + 16 * z ** 3 + 3 * z) / (96 * f ** 2)
+    + (3 * z ** 7 + 19 * z ** 5 + 17 * z ** 3 - 15 * z) / (384 * f ** 3);
+  return [mean, Math.max(mean - t * error, least ?? -Infinity), Math.min(mean + t * error, largest ?? Infinity)];
+}
+const interval = (low, high, show = format) => (low === null ? "" : ` (${show(low)} to ${show(high)})`);
+function testOf(a, b) {
+  const test = data.comparisons.find((one) => (one.a === a && one.b === b) || (one.a === b && one.b === a));
+  if (!test) return "";
+  const adjusted = data.comparisons.length > 1 ? ` (adjusted for ${data.comparisons.length} comparisons)` : "";
+  return `, p ${test.isAtMost ? "at most " : ""}${format(test.p)}${adjusted}`;
+}
+
+// The address holds what is shown, so that a view can be sent.
+function remember() {
+  const pair = [...opened].at(-1), parts = { a: state.a, b: state.b, sort: state.sort };
+  if (state.down) parts.down = 1;
+  if (state.filter !== "all") parts.show = state.filter;
+  if (state.query) parts.search = state.query;
+  if (state.bucket) parts.range = `${state.bucket.key},${state.bucket.low},${state.bucket.high}`;
+  if (pair !== undefined) parts.pair = pair + 1;
+  try { history.replaceState(null, "", `#${new URLSearchParams(parts)}`); } catch { /* a frame of a notebook has none */ }
+}
+function recall() {
+  const parts = new URLSearchParams(location.hash.slice(1)), system = (name) => Number(parts.get(name) ?? state[name]);
+  for (const side of ["a", "b"]) if (data.names[system(side)] !== undefined) state[side] = system(side);
+  if (parts.get("show") in FILTERS) state.filter = parts.get("show");
+  const [key, low, high] = (parts.get("range") ?? "").split(",");
+  if (key in VALUES) state.bucket = { key, low: Number(low), high: Number(high) };
+  Object.assign(state, { query: parts.get("search") ?? "", down: parts.has("down"), sort: parts.get("sort") ?? state.sort });
+  const pair = Number(parts.get("pair"));
+  if (pair >= 1 && pair <= count) opened.add(pair - 1);
+  return pair;
+}
