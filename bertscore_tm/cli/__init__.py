@@ -41,6 +41,7 @@ COMMANDS = {
     "baseline": "baseline",
     "tune-layers": "tune_layers",
     "report": "training_report",
+    "env": "env",
 }
 
 # Shells report a process that a signal ended as 128 plus the signal's number: here SIGINT and SIGPIPE.

@@ -78,11 +78,11 @@ def choose_format(
         if len(suffixes) == 1:
             raise CommandError(f"argument --{option}: the summary is printed on standard output: give a file, not -")
         arguments.output = None
-    # Before torch is imported, which takes a second; the first rank reads the files.
+    # Before torch is imported, which takes a second; of several ranks the first one reads the files.
     given = [name for name in inputs if name not in (None, STDIN)]
     missing = next((name for name in given if not names_a_file(name)), None)
     # Where one may be a text, the command has the remedy.
-    if missing is not None and not any(" " in name for name in given) and os.environ.get("RANK", "0") == "0":
+    if missing is not None and not any(" " in name for name in given) and "RANK" not in os.environ:
         raise CommandError(f"{missing}: {os.strerror(errno.ENOENT)}")
     path, default = getattr(arguments, option), ".json" if arguments.json and len(suffixes) > 1 else suffixes[0]
     if path is None:

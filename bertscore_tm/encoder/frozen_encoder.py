@@ -261,8 +261,11 @@ class FrozenEncoder:
             # Partial functions and callable objects have no name: the class stands in.
             forward = getattr(self._forward_fn, "__qualname__", type(self._forward_fn).__qualname__)
         source = self._backbone.source
-        # The same folder has another path on another machine.
-        model = [Path(source.location).name if source.kind == "folder" else self.name]
+        # The same folder has another path on another machine; its own name is often "model" or "checkpoint-500".
+        parts = Path(source.location).resolve().parts if source.kind == "folder" else [self.name]
+        model = ["/".join(parts[-2 if hashed else -1 :])]
+        if hashed and self._listed is not None:
+            model = [self._listed[0]]
         if hashed:
             tokenizer_hash = None if self._given_tokenizer is None else hash_tokenizer(self._given_tokenizer)
             model += [digest[:8] for digest in (self._backbone.content_hash(), tokenizer_hash) if digest]

@@ -6,7 +6,9 @@ The source folder is the root of the repository, so that links between pages als
 from __future__ import annotations
 
 import re
+import shutil
 import sys
+from pathlib import Path
 from typing import Any
 
 from docutils import nodes
@@ -46,7 +48,8 @@ add_module_names = False
 html_theme = "furo"
 html_math_renderer = "mathml"
 html_title = "bertscore-tm"
-html_extra_path = ["index.html"]
+html_static_path = ["site.css"]
+html_css_files = ["site.css"]
 html_copy_source = False
 html_show_sphinx = False
 # Code blocks without a language are output and usage lines.
@@ -58,36 +61,37 @@ _CONTENTS = """
 ```{toctree}
 :hidden:
 :caption: Metric
-examples/tour
-examples/metric
-examples/callbacks
-examples/distributed
-examples/encoders
+A tour in one minute <examples/tour>
+Metric: options, idf, rescaling <examples/metric>
+Callbacks: validation, early stopping, samples <examples/callbacks>
+Several ranks: DDP, FSDP <examples/distributed>
+Many machines: torchrun, datasets, Ray, Spark <examples/many_machines>
+Encoders: model, layer, precision, long texts <examples/encoders>
 ```
 ```{toctree}
 :hidden:
 :caption: Training
-examples/training_signals
-examples/ranking
-examples/loss
-examples/causal_lm
-examples/hugging_face_trainer
-examples/reinforcement_learning
+Which signal to train on <examples/training_signals>
+Ranking samples <examples/ranking>
+The loss and its settings <examples/loss>
+Causal language models <examples/causal_lm>
+Hugging Face's Trainer <examples/hugging_face_trainer>
+Rewards for reinforcement learning <examples/reinforcement_learning>
 ```
 ```{toctree}
 :hidden:
 :caption: Tools
-examples/shell
-examples/reporting
-examples/migrating
+The shell <examples/shell>
+Reporting: signature, intervals, report <examples/reporting>
+From bert-score, torchmetrics or evaluate <examples/migrating>
 ```
 ```{toctree}
 :hidden:
 :caption: Evidence
-examples/limitations
-examples/study/README
-examples/meta_evaluation/README
-examples/benchmarks/RESULTS
+What the score misses <examples/limitations>
+Study: which checkpoint, which signal <examples/study/README>
+Agreement with people <examples/meta_evaluation/README>
+Speed and memory <examples/benchmarks/RESULTS>
 ```
 ```{toctree}
 :hidden:
@@ -108,8 +112,15 @@ def setup(app: Any) -> None:
         app: Sphinx's application.
     """
     app.connect("source-read", _add_contents)
+    app.connect("build-finished", _copy_first_page)
     app.connect("autodoc-process-bases", _name_public_bases)
     app.add_html_math_renderer("mathml", (_visit_math, None), (_visit_math_block, None))
+
+
+def _copy_first_page(app: Any, error: Exception | None) -> None:
+    """Let the address of the site show the README, which links to pages next to it."""
+    if error is None and app.builder.name == "html":
+        shutil.copy(Path(app.outdir, "README.html"), Path(app.outdir, "index.html"))
 
 
 def _add_contents(app: Any, name: str, source: list[str]) -> None:

@@ -13,9 +13,11 @@ from unittest.mock import Mock
 import bert_score as oracle_package
 import pytest
 import torch
+import transformers
 
-from bertscore_tm import BERTScore, FrozenEncoder
+from bertscore_tm import BERTScore, FrozenEncoder, __version__
 from bertscore_tm.cli import COMMANDS, main
+from bertscore_tm.encoder import default_device
 from bertscore_tm.statistics import mean_interval
 from tests.support.shell import check_error, run_here, write_lines, write_records
 from tests.support.texts import real_pairs, several_references
@@ -339,3 +341,14 @@ def test_parsing_needs_no_heavy_import():
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""
+
+
+def test_env_says_what_is_installed_and_used(capsys):
+    assert main(["env"]) == 0
+    printed = dict(line.split(": ", 1) for line in capsys.readouterr().out.splitlines())
+    assert printed["bertscore-tm"] == __version__
+    assert (printed["torch"], printed["transformers"]) == (torch.__version__, transformers.__version__)
+    assert printed["device"] == str(default_device())
+    assert printed["products on the CPU"] in ("oneDNN", "torch")
+    assert main(["env", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == printed

