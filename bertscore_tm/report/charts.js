@@ -7,7 +7,7 @@ function range(values) {
   const [low, high] = finite(values).reduce(([l, h], x) => [Math.min(l, x), Math.max(h, x)], [Infinity, -Infinity]);
   return low < high ? [low, high] : [low - 0.5, low + 0.5];
 }
-function chart(title, label, x, y, draw) {
+function chart(title, label, x, y, draw, role = "img") {
   const [W, H, L, B] = [270, 180, 40, 30];
   const right = (v) => L + ((v - x.range[0]) / (x.range[1] - x.range[0])) * (W - L - 8);
   const up = (v) => H - B - ((v - y.range[0]) / (y.range[1] - y.range[0])) * (H - B - 8);
@@ -15,7 +15,7 @@ function chart(title, label, x, y, draw) {
   const digits = ([low, high]) => Math.max(0, 1 - Math.floor(Math.log10(high - low)));
   const end = ({ range }, i) => range[i].toFixed(Number.isInteger(range[i]) ? 0 : digits(range));
   return html("figure", {}, html("figcaption", {}, html("h2", {}, title)),
-    svg("svg", { viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": `${title}. ${label}` },
+    svg("svg", { viewBox: `0 0 ${W} ${H}`, role, "aria-label": `${title}. ${label}` },
       svg("path", { class: "axis", fill: "none", d: `M${L},8V${H - B}H${W - 8}` }),
       text([L, H - 16], "start", x.ends?.[0] ?? end(x, 0)),
       text([W - 8, H - 16], "end", x.ends?.[1] ?? end(x, 1)),
@@ -34,13 +34,26 @@ function histogram(title, key, series, shown) {
   });
   const most = Math.max(1, ...counts.flat()), share = width / series.length;
   const label = series.map((one, s) => `${one.name}: ${describe(values[s])}`).join("; ");
+  let first = true;
   return chart(title, label, { range: limits, name }, { range: [0, most], name: "pairs" }, (right, up) =>
     counts.flatMap((bins, s) => bins.map((n, i) => {
+      if (n === 0) return "";
       const low = limits[0] + i * width, left = low + s * share, high = i === BINS - 1 ? Infinity : low + width;
-      const choose = () => select({ bucket: { key, low, high } });
-      return n === 0 ? "" : box({ class: `bar ${series[s].style}`, onclick: choose }, right(left), right(left + share),
-        up(0), up(n), svg("title", {}, `${name} ${format(low)} to ${format(low + width)}: ${n} pairs; click to show them`));
-    })));
+      const onclick = () => select({ bucket: { key, low, high } });
+      const said = `${name} ${format(low)} to ${format(low + width)}: ${n} pairs`, tabindex = first ? "0" : "-1";
+      first = false;
+      return box({ class: `bar ${series[s].style}`, role: "button", tabindex, "aria-label": said, onclick, onkeydown: moveOrChoose },
+        right(left), right(left + share), up(0), up(n), svg("title", {}, `${said}; click to show them`));
+    })), "group");
+}
+// One bar of a chart is in the order of Tab, arrow keys move to the others.
+function moveOrChoose(event) {
+  const bar = event.target, bars = [...bar.parentNode.querySelectorAll(".bar")];
+  if (event.key === "Enter" || event.key === " ") bar.dispatchEvent(new MouseEvent("click"));
+  const next = bars[bars.indexOf(bar) + ({ ArrowRight: 1, ArrowLeft: -1 }[event.key] ?? NaN)];
+  if (next) [bar.tabIndex, next.tabIndex] = [-1, 0];
+  next?.focus();
+  if (next || event.key === " ") event.preventDefault();
 }
 function density(title, xs, ys, xName, yName, square = false) {
   const both = range([...xs, ...ys]), [xRange, yRange] = square ? [both, both] : [range(xs), range(ys)];

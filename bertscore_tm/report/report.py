@@ -39,7 +39,7 @@ Align = Callable[[str, str], AlignmentData]
 _SINGLE = "candidates"
 # By what a person does; joined in this order.
 _SCRIPTS = ("state.js", "charts.js", "words.js", "table.js")
-# Systems at most of which all pairs are tested; of more, those with the first, the best and the last two.
+# Systems at most of which all pairs are tested; of more, and of a history, the first, the best and the last two.
 _MOST_TESTED = 12
 _SIGNIFICANT = 0.05
 
@@ -293,12 +293,11 @@ class Report:
         """Compare pairs of systems, with p-values adjusted for their number."""
         f1 = [self.scores[name][2] for name in names]
         last = len(names) - 1
-        tested = set(range(len(names))) if len(names) <= _MOST_TESTED else {0, best, last - 1, last}
-        pairs = [
-            (a, b)
-            for a, b in combinations(range(len(names)), 2)
-            if {a, b} & tested and f1[a].isfinite().all() and f1[b].isfinite().all()
-        ]
+        is_small = len(names) <= _MOST_TESTED and not self.is_history
+        # The page approximates the others.
+        tested = range(len(names)) if is_small else sorted({0, best, max(last - 1, 0), last})
+        finite = [number for number in tested if f1[number].isfinite().all()]
+        pairs = list(combinations(finite, 2))
         if len(self.references) < 2:
             return []
         compared = [compare_paired(f1[a], f1[b], bounds=self._bounds(), groups=self.groups) for a, b in pairs]
@@ -319,9 +318,9 @@ class Report:
         ]
 
     def _find_empty(self, name: str) -> list[int]:
-        """Return the rows without a text or references."""
+        """Return the rows without a text or references; of a history, of the last validation."""
         texts = self.candidates[name]
-        if texts is None:
+        if texts is None or (self.is_history and name != next(reversed(self.scores))):
             return []
         distinct = list(dict.fromkeys(chain(texts, *self.references)))
         full = {text for text in distinct if text.strip()}
@@ -336,7 +335,8 @@ class Report:
         if self.encoder is None:
             return None
         tokenizer = self.encoder.tokenizer
-        kept = [texts for texts in self.candidates.values() if texts is not None]
+        named = list(self.candidates.values())[-1 if self.is_history else 0 :]
+        kept = [texts for texts in named if texts is not None]
         distinct = list(dict.fromkeys(chain(*kept, *self.references)))
         tokenized, special = tokenizer(distinct), tokenizer.num_special_tokens
         cut = [i for i, is_cut in enumerate(tokenized.truncated) if is_cut]

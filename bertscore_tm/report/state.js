@@ -70,9 +70,21 @@ function meanOf(values, [least, largest]) {
 const interval = (low, high, show = format) => (low === null ? "" : ` (${show(low)} to ${show(high)})`);
 function testOf(a, b) {
   const test = data.comparisons.find((one) => (one.a === a && one.b === b) || (one.a === b && one.b === a));
-  if (!test) return "";
+  if (!test) return approximateTest(a, b);
   const adjusted = data.comparisons.length > 1 ? ` (adjusted for ${data.comparisons.length} comparisons)` : "";
   return `, p ${test.isAtMost ? "at most " : ""}${format(test.p)}${adjusted}`;
+}
+
+// Of two validations that were not tested: the paired t test, by an approximation of Wallace and one of the normal tail.
+function approximateTest(a, b) {
+  const values = finite(rows.map((row) => score(b, row) - score(a, row))), f = values.length - 1;
+  if (f < 5 || data.isGrouped || !data.comparisons.length || a === b) return "";
+  const mean = values.reduce((sum, x) => sum + x, 0) / (f + 1);
+  const t = Math.abs(mean) / Math.sqrt(values.reduce((sum, x) => sum + (x - mean) ** 2, 0) / f / (f + 1));
+  const z = ((8 * f + 1) / (8 * f + 3)) * Math.sqrt(f * Math.log1p(t * t / f)), k = 1 / (1 + 0.2316419 * z);
+  const tail = [0.31938153, -0.356563782, 1.781477937, -1.821255978, 1.330274429]
+    .reduce((sum, c, i) => sum + c * k ** (i + 1), 0);
+  return `, p about ${format(Math.exp(-z * z / 2) / Math.sqrt(2 * Math.PI) * tail * 2)} (t test, not adjusted)`;
 }
 
 // The address holds what is shown, so that a view can be sent.
@@ -81,6 +93,8 @@ function remember() {
   if (state.down) parts.down = 1;
   if (state.filter !== "all") parts.show = state.filter;
   if (state.query) parts.search = state.query;
+  if (state.word) parts.word = state.word.text;
+  if (state.page) parts.page = state.page + 1;
   if (state.bucket) parts.range = `${state.bucket.key},${state.bucket.low},${state.bucket.high}`;
   if (pair !== undefined) parts.pair = pair + 1;
   try { history.replaceState(null, "", `#${new URLSearchParams(parts)}`); } catch { /* a frame of a notebook has none */ }
@@ -88,10 +102,12 @@ function remember() {
 function recall() {
   const parts = new URLSearchParams(location.hash.slice(1)), system = (name) => Number(parts.get(name) ?? state[name]);
   for (const side of ["a", "b"]) if (data.names[system(side)] !== undefined) state[side] = system(side);
-  if (parts.get("show") in FILTERS) state.filter = parts.get("show");
+  if (Object.hasOwn(FILTERS, parts.get("show"))) state.filter = parts.get("show");
   const [key, low, high] = (parts.get("range") ?? "").split(",");
-  if (key in VALUES) state.bucket = { key, low: Number(low), high: Number(high) };
+  if (Object.hasOwn(VALUES, key)) state.bucket = { key, low: Number(low), high: Number(high) };
   Object.assign(state, { query: parts.get("search") ?? "", down: parts.has("down"), sort: parts.get("sort") ?? state.sort });
+  if (parts.has("word")) state.word = findWord(parts.get("word"));
+  state.page = Math.max(1, Number(parts.get("page") ?? 1)) - 1;
   const pair = Number(parts.get("pair"));
   if (pair >= 1 && pair <= count) opened.add(pair - 1);
   return pair;

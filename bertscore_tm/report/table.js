@@ -143,7 +143,7 @@ function controls() {
 const asked = recall();
 controls();
 drawMatrix();
-if (asked) state.page = Math.floor(Math.max(0, sortRows(selectRows()).indexOf(asked - 1)) / ROWS_PER_PAGE);
+if (asked && !state.page) state.page = Math.floor(Math.max(0, sortRows(selectRows()).indexOf(asked - 1)) / ROWS_PER_PAGE);
 select({ page: state.page });
 if (narrow.matches) document.getElementById("overview").open = false;
 narrow.addEventListener("change", () => drawTable());

@@ -1,6 +1,12 @@
 // Which words are missed: over the aligned pairs, those of the references and of the candidates with the lowest similarity.
 const MOST_WORDS = 8;
 
+// The pairs in which a word occurs, of those with tokens.
+function findWord(text) {
+  const has = (alignment) => [0, 1].some((s) => wordsOf(alignment, s).some((word) => word.text.toLowerCase() === text.toLowerCase()));
+  const found = Object.keys(data.alignments).filter((row) => Object.values(data.alignments[row]).some(has)).map(Number);
+  return { text, rows: new Set(found) };
+}
 function drawWords(shown) {
   const aligned = shown.filter((row) => data.alignments[row]?.[state.b] || data.alignments[row]?.[state.a]);
   const place = document.getElementById("words");
@@ -19,10 +25,9 @@ function drawWords(shown) {
         }
     const mean = ([sum, weight]) => (weight ? sum / weight : NaN);
     // What B loses to A, or what one system loses.
-    const lost = (word) => (isSingle ? word.b[1] - word.b[0]
-      : Math.min(word.a[1], word.b[1]) * ((mean(word.a) || 0) - (mean(word.b) || 0)));
+    const lost = ({ a, b }) => b[1] - b[0] - (a[1] - a[0]);
     const first = [...words.values()].filter((word) => lost(word) > 0.005).sort((p, q) => lost(q) - lost(p)).slice(0, MOST_WORDS);
-    const button = (word) => html("button", { type: "button", onclick: () => select({ word }) }, html("bdi", {}, word.text));
+    const button = (word) => html("button", { type: "button", onclick: () => select({ word: findWord(word.text) }) }, html("bdi", {}, word.text));
     const cells = (word) => [html("td", {}, button(word)), ...(isSingle ? ["b"] : ["a", "b"]).map((side) =>
       html("td", {}, format(mean(word[side]), 3))), html("td", {}, String(word.rows.size))];
     const heads = ["word", ...(isSingle ? ["similarity"] : ["A", "B"]), "pairs"];
