@@ -14,9 +14,11 @@ from hashlib import sha256
 from importlib import metadata
 from itertools import pairwise
 from pathlib import Path
+from tempfile import gettempdir
 from zipfile import ZipFile
 
 import pytest
+from filelock import FileLock
 from packaging.requirements import Requirement
 from packaging.version import Version
 
@@ -82,7 +84,9 @@ def build_both():
     def build(source: Path, folder: Path) -> dict[str, Path]:
         command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(source)]
         environment = os.environ | {"SOURCE_DATE_EPOCH": "1000000000"}
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        # The workers of a parallel run would write the same files next to the sources.
+        with FileLock(Path(gettempdir(), "bertscore_tm_build.lock")):
+            done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
         return {path.suffix: path for path in folder.iterdir()}
 
