@@ -70,6 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
     """
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=positive, default=40, help="training steps")
+    parser.add_argument("--devices", type=positive, default=1, help="processes of Lightning's DDP, with gloo")
     options = parser.parse_args(arguments)
 
     quieten()
@@ -79,6 +80,8 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
     collate = Collate(tokenizer)
     trainer = pl.Trainer(
         accelerator="cpu",
+        devices=options.devices,
+        strategy="ddp" if options.devices > 1 else "auto",
         max_steps=options.steps,
         val_check_interval=max(options.steps // 2, 1),
         check_val_every_n_epoch=None,

@@ -1,11 +1,14 @@
 """The page's metrics of Hugging Face's Trainer: each text meets its own references, in every order and of every set."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from transformers import BertConfig, EncoderDecoderConfig, EncoderDecoderModel, Seq2SeqTrainer, Seq2SeqTrainingArguments
 
 from tests.support.markdown_blocks import ROOT, blocks
 
+PAGE = ROOT / "examples" / "hugging_face_trainer.md"
 VALIDATION = ["a cat sat on the mat", "it rains", "the bank of the river is green", "stocks fell"]
 TEST = ["two dogs ran across the wide field", "snow", "the train to the coast is late again today"]
 
@@ -20,7 +23,7 @@ class Copier(EncoderDecoderModel):
 @pytest.fixture(scope="module")
 def page():
     names = {"__name__": "page"}
-    for block in blocks(ROOT / "examples" / "hugging_face_trainer.md"):
+    for block in blocks(PAGE):
         if block.language == "python":
             block.run(names)
     return names
@@ -75,6 +78,30 @@ def test_a_perfect_system_scores_1(is_indexed, strategy, page, make_trainer):
     trainer = make_trainer(trainer_class, compute_metrics, strategy, rows(VALIDATION, 0))
     assert trainer.evaluate()["eval_f1"] == 1
     assert trainer.predict(rows(TEST, len(VALIDATION))).metrics["test_f1"] == 1
+
+
+@pytest.mark.usefixtures("one_thread", "padding_is_masked")
+def test_the_page_trains_with_the_loss_and_scores(page, bert_score_f1):
+    trainer, gradients = page["trainer"], []
+
+    def record(loss, inputs, value):
+        if value.requires_grad:
+            value.register_hook(lambda gradient: gradients.append(gradient.item()))
+
+    page["bertscore_loss"].register_forward_hook(record)
+    trainer.train()
+    assert gradients == [1.0] * 3  # epochs of one batch
+    prediction = trainer.predict(trainer.eval_dataset)
+    texts = page["decode"](prediction.predictions)
+    expected = bert_score_f1(texts, page["summaries"]).mean().item()
+    assert prediction.metrics["test_f1"] == pytest.approx(expected, abs=1e-4)
+
+
+def test_the_page_chooses_by_f1_without_a_pole():
+    names, (code, *_) = {}, blocks(PAGE)
+    replace(code, content=code.content.replace("num_layers=5", "num_layers=6")).run(names)
+    texts = ["Construct a Ttk Panedwindow"], ["Return all members of"]  # by the formula 1
+    assert names["metric"](*texts)["f1"] < 0
 
 
 @pytest.mark.usefixtures("one_thread")

@@ -27,9 +27,8 @@ from tests.support.texts import real_pairs
 PAGES = sorted((ROOT / "examples").glob("*.md"))
 STUDY = ROOT / "examples" / "study" / "README.md"
 BLOCKS = {path.name: blocks(path) for path in PAGES}
-# Blocks and programs that need a package which the tests do without: compiled only, unless it is there.
+# Blocks that need a package which the tests do without: compiled only, unless it is there.
 NEEDS = {"loss.md": {"entmax"}, "many_machines.md": {"ray", "pyspark"}, "reinforcement_learning.md": {"trl"}}
-PROGRAMS_THAT_NEED = {"examples.trl_grpo": "trl"}
 
 
 def test_every_kind_of_block_is_known():
@@ -168,10 +167,6 @@ def run_two_nodes(words, texts, environment):
 @pytest.mark.parametrize("command", sorted(set(commands("python -m examples."))))
 def test_programs_know_the_options_they_are_shown_with(command, capsys, monkeypatch):
     words = shlex.split(command.partition("#")[0])[2:]
-    needed = PROGRAMS_THAT_NEED.get(words[0])
-    if needed is not None and find_spec(needed) is None:
-        assert find_spec(words[0]) is not None
-        return
     shown = [word for word in words if word.startswith("--")]
     before = words[: words.index(shown[0])] if shown else words
     monkeypatch.setattr(sys, "argv", [*before, "--help"])
