@@ -7,6 +7,7 @@ from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import InitVar, dataclass, field, replace
 from functools import cache
+from pathlib import Path
 from typing import Any, Literal, cast
 
 import torch
@@ -77,7 +78,7 @@ class Backbone:
             return None
         if self.source.kind == "folder":
             self.source.check_unchanged()
-            return hash_files(self.source.folder, self.source.files)
+            return hash_files(Path(self.source.location), self.source.files)
         if self._hash is None:
             self._hash = hash_model(next(iter(self.models.values())).model)
         return self._hash
@@ -162,15 +163,6 @@ class Backbone:
 
     def _cut_copy(self, model: nn.Module) -> nn.Module:
         copied = deepcopy(model)
-        # Functions are not copied: one that replaces a module's method runs the original, with all of its layers.
-        modules = zip(model.modules(), copied.modules(), strict=True)
-        if any(
-            "forward" in vars(module) and vars(module)["forward"] is vars(copy)["forward"] for module, copy in modules
-        ):
-            raise ValueError(
-                f"a forward method of {self.name} was replaced by a function, which a frozen copy of the model could "
-                f"not call: replace it in the class, or pass the model without it"
-            )
         if not self.source.is_whole:
             if needs_probe(self.family, self.config, self.layers_kept):
                 nn.Module.to(copied, torch.float32)
@@ -205,7 +197,7 @@ class Backbone:
     def _rebuild(self, model_class: Any, config: Any, dtype: torch.dtype, weights: dict[str, Tensor]) -> nn.Module:
         """Build a ready model from its parts, on the CPU."""
         register_attention()
-        with torch.random.fork_rng(devices=[]), torch.device("cpu"), quiet_loading("weights", self.name, ""):
+        with torch.random.fork_rng(devices=[]), torch.device("cpu"), quiet_loading("weights", self.name):
             model: Any = model_class.from_pretrained(None, config=config, state_dict=weights, dtype=dtype)
         if model.get_input_embeddings() is None:  # before transformers 5, T5's encoder has none
             model.set_input_embeddings(

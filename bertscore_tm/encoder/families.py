@@ -193,14 +193,12 @@ def text_config(config: PretrainedConfig) -> PretrainedConfig:
 
 
 def _text_part(model: nn.Module) -> nn.Module:
-    """Return the encoder of texts within a base model of transformers, or raise an error if it has no configuration."""
+    """Return the encoder of texts within a base model of transformers."""
     config = cast(Any, model).config
     if getattr(config, "is_encoder_decoder", False):
         encoder: nn.Module | None = getattr(model, "encoder", None)
         if encoder is None:
             return model
-        if not hasattr(encoder, "config"):
-            raise ValueError(describe_refusal(config, "structure", "its encoder has no configuration"))
         return _text_part(encoder)
     part = text_config(config)
     if part is config:
@@ -274,8 +272,6 @@ def _listed_family(config: PretrainedConfig) -> Family | None:
 
 def _find_family(encoder: nn.Module, config: PretrainedConfig) -> Family:
     """Find an encoder's layers and the convention of its positions in its structure, for a probe to complete."""
-    if getattr(encoder, "main_input_name", "input_ids") != "input_ids":
-        raise ValueError(describe_refusal(config, "structure", f"its input is {encoder.main_input_name!r}, not texts"))
     count = getattr(config, "num_hidden_layers", 0)
     lists = {name: module for name, module in encoder.named_modules() if isinstance(module, nn.ModuleList)}
     outer = {name: module for name, module in lists.items() if not any(name.startswith(f"{path}.") for path in lists)}

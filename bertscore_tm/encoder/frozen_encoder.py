@@ -32,7 +32,7 @@ from bertscore_tm.encoder.tokenization import PackedWindows, TextTokenizer, Toke
 from bertscore_tm.encoder.vector_cache import VectorCache, shared_cache
 from bertscore_tm.encoder_options import EncoderOptions, PrecisionName, document_options, with_defaults
 from bertscore_tm.utilities.option_names import name_option
-from bertscore_tm.utilities.settings import as_integer, full_class_name, require_choice
+from bertscore_tm.utilities.settings import full_class_name, require_choice
 from bertscore_tm.utilities.user_warnings import warn_user
 
 __all__ = ["Encoder", "FrozenEncoder", "as_encoder", "default_device", "join_signature"]
@@ -41,8 +41,6 @@ __all__ = ["Encoder", "FrozenEncoder", "as_encoder", "default_device", "join_sig
 _TOKENS_PER_BATCH = {(True, False): 2048, (True, True): 512, (False, False): 32768, (False, True): 8192}
 # Texts that are padded together at most, and their share of padding in batches of more than this part of the budget.
 _MOST_PADDED, _MOST_PADDING, _SMALL_BATCH = 64, 0.1, 16
-# Factor of a budget that was halved because memory ran out, after each call that went well.
-_RECOVERY = 1.02
 
 
 @document_options
@@ -64,7 +62,7 @@ class FrozenEncoder:
         language: language code that chooses among published baselines, set by :meth:`for_language`, else ``None``.
 
     Raises:
-        TypeError: the tokenizer is not one of transformers, or a number is not an integer.
+        TypeError: the tokenizer is not one of transformers.
         ValueError: the model fails a probe, the layer does not exist, a ready model has no tokenizer, or ``listed_as``
             is not listed or has another number of layers.
         OSError: the model is neither a local folder nor available from the hub.
@@ -83,19 +81,17 @@ class FrozenEncoder:
         **options: Unpack[EncoderOptions],
     ) -> None:
         settings = with_defaults(options)
-        batch_size, forward_fn, listed_as = settings["batch_size"], settings["forward_fn"], settings["listed_as"]
+        forward_fn, listed_as = settings["forward_fn"], settings["listed_as"]
         if isinstance(model, nn.Module) and tokenizer is None:
             raise ValueError("a ready model needs its tokenizer: pass tokenizer=")
         if not isinstance(model, nn.Module) and forward_fn is not None:
             raise ValueError("forward_fn needs a ready model: pass the model itself and its tokenizer")
         if tokenizer is not None:
             require_tokenizer(tokenizer, "tokenizer")
-        if batch_size is not None and (batch_size := as_integer("batch_size", batch_size)) < 1:
-            raise ValueError(f"{name_option('batch_size')} must be at least 1, got {batch_size}")
         self.language: str | None = None
         self._device = None if settings["device"] is None else torch.device(settings["device"])
         self.all_layers = settings["all_layers"]
-        self.batch_size = batch_size
+        self.batch_size = settings["batch_size"]
         self.dtype = _as_dtype(settings["dtype"])
         self._forward_fn = forward_fn
         self._given_tokenizer = tokenizer
@@ -193,7 +189,7 @@ class FrozenEncoder:
         if self._forward_fn is not None:
             if self.all_layers:
                 raise ValueError("forward_fn returns one layer: all_layers=True is not possible with it")
-            return (listed_layer or 0) if num_layers is None else as_integer("num_layers", num_layers)
+            return (listed_layer or 0) if num_layers is None else num_layers
         available = int(self.config.num_hidden_layers)
         if num_layers is None and self.all_layers:
             num_layers = available
@@ -206,8 +202,7 @@ class FrozenEncoder:
         return layer
 
     def _count_from_zero(self, num_layers: int, highest: int, owner: str) -> int:
-        number = as_integer("num_layers", num_layers)
-        layer = number + int(self.config.num_hidden_layers) + 1 if number < 0 else number
+        layer = num_layers + int(self.config.num_hidden_layers) + 1 if num_layers < 0 else num_layers
         if not 0 <= layer <= highest:
             raise ValueError(
                 f"{name_option('num_layers', num_layers)} is not one of the layers 0 to {highest} of {owner}"
@@ -306,11 +301,9 @@ class FrozenEncoder:
             return TokenVectors(vectors, **tokenized.pack())
         loaded = self._backbone.loaded(device)
         is_padded = loaded.batching == "padded"
-        usual = _TOKENS_PER_BATCH[device.type == "cpu", is_padded]
-        budget = self._budgets.pop(device, usual)
-        next_budget = int(budget * _RECOVERY) + 1
+        budget = self._budgets.get(device, _TOKENS_PER_BATCH[device.type == "cpu", is_padded])
         encoded: Tensor | None = None
-        done, failed_count = 0, 0
+        done = 0
         # Otherwise transformers tells, for example, that Longformer and BigBird pad texts.
         with torch.no_grad(), nullcontext() if loaded.batching == "packed" else quiet_transformers():
             while done < len(lengths):
@@ -333,33 +326,22 @@ class FrozenEncoder:
                     if encoded is None:
                         encoded = batch.new_empty(self.num_outputs, windows.num_tokens, batch.shape[-1])
                 except RuntimeError as error:
-                    if not is_out_of_memory(error):
+                    if count == 1 or not is_out_of_memory(error):
                         raise
                     batch = None
-                    if count == 1:
-                        raise torch.OutOfMemoryError(
-                            f"out of memory on {device} with a single text of {longest} tokens, next to "
-                            f"{windows.num_tokens} vectors: pass fewer texts, a smaller {name_option('max_length')}, "
-                            f"{name_option('long_text', 'window')}, {name_option('dtype', 'bfloat16')}, or another "
-                            f"device. The cause: {error}"
-                        ) from error
                 if encoded is None or batch is None:
                     # After the handler, since the error keeps alive what the failed batch had computed.
-                    failed_count, count = failed_count or count, count // 2
-                    budget = count * longest if is_padded else ends[done + count] - ends[done]
+                    half = count // 2
+                    budget = self._budgets[device] = half * longest if is_padded else ends[done + half] - ends[done]
+                    warn_user(
+                        f"out of memory on {device} with {count} texts of up to {longest} tokens; continuing with "
+                        f"batches of {half} (scores are unaffected); {name_option('batch_size', half)} avoids the "
+                        f"failed attempts"
+                    )
                     empty_cache(device)
                     continue
                 encoded.index_copy_(1, places, batch)  # (layers, tokens, width)
                 done += count
-                if failed_count:
-                    warn_user(
-                        f"out of memory on {device} with {failed_count} texts of up to {longest} tokens; continuing "
-                        f"with batches of {count} (scores are unaffected); {name_option('batch_size', count)} avoids "
-                        f"the failed attempts"
-                    )
-                    next_budget, failed_count = budget, 0
-        if next_budget < usual:
-            self._budgets[device] = next_budget
         assert encoded is not None
         # The sum, since it needs no memory of the vectors' size.
         if not torch.isfinite(encoded.sum()):

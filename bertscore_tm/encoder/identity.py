@@ -38,9 +38,8 @@ class ModelSource:
     """Where a model comes from; encoders with equal sources may share a model.
 
     ``location`` is the hub name, or the absolute path of the folder, whose ``files`` had these names, sizes and times
-    when the encoder was made; ``subfolder`` that of the transformer within a folder of Sentence-Transformers. A ready
-    model cannot be loaded again: ``ready_number`` is never used twice in a process, and one that a function of the user
-    runs ``is_whole``, with all its parts.
+    when the encoder was made. A ready model cannot be loaded again: ``ready_number`` is never used twice in a process,
+    and one that a function of the user runs ``is_whole``, with all its parts.
     """
 
     kind: Literal["hub", "folder", "ready"]
@@ -50,16 +49,13 @@ class ModelSource:
     ready_number: int | None = None
     is_whole: bool = False
     files: tuple[_FileIdentity, ...] = ()
-    subfolder: str = ""
 
     @classmethod
     def from_name(cls, name: str, revision: str | None = None, trust_remote_code: bool = False) -> ModelSource:
         """Return the source of a hub name or a folder; equal for all paths of the same unchanged folder."""
         if Path(name).is_dir():
             folder = Path(name).resolve()
-            subfolder = _transformer_subfolder(folder)
-            files = _identify_files(folder / subfolder)
-            return cls("folder", str(folder), revision, trust_remote_code, files=files, subfolder=subfolder)
+            return cls("folder", str(folder), revision, trust_remote_code, files=_identify_files(folder))
         return cls("hub", name, revision, trust_remote_code)
 
     @classmethod
@@ -67,26 +63,12 @@ class ModelSource:
         """Return the source of a new copy of a ready model."""
         return cls("ready", ready_number=next(_next_ready_number), is_whole=is_whole)
 
-    @property
-    def folder(self) -> Path:
-        """The folder that holds the files."""
-        return Path(self.location, self.subfolder)
-
     def check_unchanged(self) -> None:
         """Raise an error if a folder was saved again since the encoder was made."""
-        if self.kind == "folder" and self.files != _identify_files(self.folder):
+        if self.kind == "folder" and self.files != _identify_files(Path(self.location)):
             raise OSError(
                 f"the contents of {self.location!r} have changed since the encoder was made: create the encoder again"
             )
-
-
-def _transformer_subfolder(folder: Path) -> str:
-    """Return where a folder of Sentence-Transformers keeps its transformer; empty for other folders."""
-    modules = folder / "modules.json"
-    if (folder / "config.json").is_file() or not modules.is_file():
-        return ""
-    first = min(json.loads(modules.read_text(encoding="utf-8")), key=lambda module: int(module["idx"]))
-    return str(first["path"])
 
 
 def _identify_files(folder: Path) -> tuple[_FileIdentity, ...]:

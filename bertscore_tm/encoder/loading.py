@@ -6,7 +6,6 @@ import logging
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,7 +20,6 @@ from transformers import (
 )
 from transformers.utils import logging as transformers_logging
 
-from bertscore_tm import catalog
 from bertscore_tm.core.memory import is_out_of_memory
 from bertscore_tm.encoder.families import Family
 from bertscore_tm.encoder.identity import ModelSource
@@ -43,7 +41,7 @@ _MOST_WITHOUT_WORDS = 16
 
 def load_config(source: ModelSource, name: str) -> PretrainedConfig:
     """Load a model's configuration."""
-    with quiet_loading("configuration", name, source.location):
+    with quiet_loading("configuration", name):
         config: PretrainedConfig = _load(AutoConfig, source)
     return config
 
@@ -51,18 +49,14 @@ def load_config(source: ModelSource, name: str) -> PretrainedConfig:
 def _load(auto_class: Any, source: ModelSource, **options: Any) -> Any:
     # trust_remote_code must be given: by default, transformers asks on standard input whether to run such code.
     return auto_class.from_pretrained(
-        source.location,
-        revision=source.revision,
-        trust_remote_code=source.trust_remote_code,
-        subfolder=source.subfolder,
-        **options,
+        source.location, revision=source.revision, trust_remote_code=source.trust_remote_code, **options
     )
 
 
 def load_tokenizer(source: ModelSource, name: str) -> PreTrainedTokenizerBase:
     """Load a tokenizer, whose folder must be unchanged since the encoder was made."""
     source.check_unchanged()
-    with quiet_loading("tokenizer", name, source.location):
+    with quiet_loading("tokenizer", name):
         tokenizer: PreTrainedTokenizerBase = _load(AutoTokenizer, source)
     if not _has_vocabulary(tokenizer):
         raise OSError(
@@ -78,7 +72,7 @@ def load_encoder(
     """Load an encoder on the CPU from files that are complete and unchanged, and drop layers that are not needed."""
     source.check_unchanged()
     auto_class = AutoModelForTextEncoding if family.encoder_class else AutoModel
-    with quiet_loading("weights", name, source.location):
+    with quiet_loading("weights", name):
         model, info = _load(auto_class, source, dtype=dtype, output_loading_info=True)
     # Compared by object, since the names change when the encoder is taken out of the model.
     parameters = dict(model.named_parameters(remove_duplicate=False))
@@ -140,7 +134,7 @@ def quiet_transformers() -> Iterator[None]:
 
 
 @contextmanager
-def quiet_loading(what: str, name: str, location: str) -> Iterator[None]:
+def quiet_loading(what: str, name: str) -> Iterator[None]:
     """Suppress output while a part of a model is loaded, and turn failures into one error that names the remedy."""
     has_progress_bar = transformers_logging.is_progress_bar_enabled()
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
@@ -151,33 +145,17 @@ def quiet_loading(what: str, name: str, location: str) -> Iterator[None]:
         # These name their remedy already.
         if isinstance(error, ImportError) or is_out_of_memory(error):
             raise
-        tried, remedy = _describe_attempt(name, location)
-        if "trust_remote_code" in str(error):
-            remedy = f"To run the code that is stored with the model, pass {name_option('trust_remote_code', True)}"
         cause = f"{type(error).__name__}: {error}"
         if type(error).__name__ == "UnpicklingError":
             # The message of torch advises to run any code that the file holds.
             cause = "a .bin file holds more than tensors, or is damaged; .safetensors files are safe"
-        raise OSError(f"could not load the {what} of {name!r}; tried {tried}. {remedy}. The cause: {cause}") from error
+        remedy = (
+            "Pass a name on the hub, or a folder that holds what save_pretrained(folder) of the model and of its "
+            "tokenizer wrote, made where the hub can be reached; merge a PEFT adapter first with merge_and_unload()"
+        )
+        if "trust_remote_code" in str(error):
+            remedy = f"To run the code that is stored with the model, pass {name_option('trust_remote_code', True)}"
+        raise OSError(f"could not load the {what} of {name!r}. {remedy}. The cause: {cause}") from error
     finally:
         if has_progress_bar:
             transformers_logging.enable_progress_bar()  # type: ignore[no-untyped-call]
-
-
-def _describe_attempt(name: str, location: str) -> tuple[str, str]:
-    """Return what was tried to load a model, and what to do now."""
-    path = Path(location)
-    if path.exists() or path.is_absolute() or location.startswith((".", "~")):
-        remedy = (
-            "Pass a folder that holds what save_pretrained(folder) of the model and of its tokenizer wrote; merge a "
-            "PEFT adapter into its model with merge_and_unload() first"
-        )
-        return "the local folder" if path.is_dir() else "a local folder, which does not exist", remedy
-    remedy = (
-        "To work offline, save model and tokenizer with save_pretrained(folder) on a machine with network access, and "
-        "pass that folder"
-    )
-    similar = [] if catalog.listed_as(name) else catalog.similar_names(name, catalog.models())
-    if similar:
-        remedy = f"Similar listed names: {', '.join(similar)}. {remedy}"
-    return "a local folder of that name, then the hub", remedy

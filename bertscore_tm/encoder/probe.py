@@ -45,7 +45,6 @@ def cut_probed(encoder: nn.Module, config: PretrainedConfig, layers_kept: int, f
     probe = _Probe(encoder, config, family, layers_kept)
     probes = {
         "forward pass": probe.find_final_modules,
-        "repetition": probe.check_repetition,
         "neighbours": probe.find_batching,
         "embeddings": probe.find_embeddings,
         "cut": probe.cut,
@@ -120,12 +119,6 @@ class _Probe:
         states = self.run_whole(ids)
         if states.shape[:3] != (self.layers + 1, *ids.shape):
             raise _ProbeError(f"hidden states of shape {tuple(states.shape)} for {self.layers} layers")
-
-    def check_repetition(self) -> None:
-        """Check that the same text gets the same vectors twice."""
-        first, second = (self.run_whole(self.ids)[-1] for _ in range(2))
-        if not are_same_vectors(first, second, torch.float32):
-            raise _ProbeError("the same text got other vectors the second time")
 
     def find_batching(self) -> None:
         """Find out how texts share a forward pass; those of equal length must not affect each other."""

@@ -16,7 +16,7 @@ from transformers import PretrainedConfig, PreTrainedTokenizerBase
 from bertscore_tm.encoder.families import Family, family_of
 from bertscore_tm.encoder_options import LongText
 from bertscore_tm.utilities.option_names import name_long_text, name_option
-from bertscore_tm.utilities.settings import as_integer, require_choice
+from bertscore_tm.utilities.settings import require_choice
 
 __all__ = ["PackedWindows", "TextTokenizer", "TokenizedTexts", "TokenizerSettings", "cut_into_windows"]
 
@@ -39,8 +39,6 @@ class TokenizerSettings:
         return cls(**{field.name: options[field.name] for field in fields(cls)})
 
     def __post_init__(self) -> None:
-        if self.max_length is not None:
-            object.__setattr__(self, "max_length", as_integer("max_length", self.max_length))
         require_choice("long_text", self.long_text, LongText)
 
 
@@ -122,11 +120,6 @@ class TextTokenizer:
         limits = [limit for limit in (declared, positions) if limit is not None]
         self.max_length: int | None = min(limits) if limits else None
         if settings.max_length is not None:
-            if settings.max_length <= self.num_special_tokens:
-                raise ValueError(
-                    f"{name_option('max_length', settings.max_length)} leaves no room for text next to the "
-                    f"{self.num_special_tokens} special tokens"
-                )
             if positions is not None and settings.max_length > positions:
                 limit = name_option("max_length", settings.max_length)
                 raise ValueError(f"{limit} exceeds the {positions} positions of the encoder")

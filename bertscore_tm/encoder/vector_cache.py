@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import Generic, SupportsIndex, TypeVar
+from typing import Generic, TypeVar
 from weakref import WeakValueDictionary
 
 import torch
 
 from bertscore_tm.core.token_vectors import TokenVectors
-from bertscore_tm.utilities.settings import as_integer, require_at_least
 
-__all__ = ["SharedObjects", "VectorCache", "as_cache_bytes", "shared_cache"]
+__all__ = ["SharedObjects", "VectorCache", "shared_cache"]
 
 Text = TypeVar("Text", bound=Hashable)
 V = TypeVar("V")
@@ -71,13 +70,6 @@ class VectorCache:
     def clear(self) -> None:
         """Forget all texts."""
         self._texts, self.num_bytes = {}, 0
-
-
-def as_cache_bytes(cache_bytes: SupportsIndex) -> int:
-    """Return the size of a cache in bytes as passed by a user, an integer of at least 0, which turns it off."""
-    size = as_integer("cache_bytes", cache_bytes)
-    require_at_least("cache_bytes", size, 0)
-    return size
 
 
 _caches: SharedObjects[VectorCache] = SharedObjects()

@@ -17,7 +17,6 @@ from torchmetrics.utilities.prints import rank_zero_only
 
 from bertscore_tm.core.scores import harmonic_mean, selection_f1
 from bertscore_tm.encoder.frozen_encoder import Encoder, as_encoder, join_signature
-from bertscore_tm.encoder.vector_cache import as_cache_bytes
 from bertscore_tm.metric.states import (
     SCORE_STATES,
     Collectives,
@@ -124,7 +123,7 @@ class BERTScore(Metric):
         self.layer = None if layer is None else self.encoder.layer_number(layer)
         self.component = component
         self.reduction = reduction
-        self.cache_bytes = as_cache_bytes(cache_bytes)
+        self.cache_bytes = cache_bytes
         self._baseline = find_baseline(self.encoder, rescale, self.layer)
         # None with idf over the references, which are not known yet.
         self._weights = None if idf is True else token_weights(self.encoder, idf)

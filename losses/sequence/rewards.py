@@ -10,7 +10,6 @@ from torch import Tensor
 
 from bertscore_tm.core.scores import precision_recall_f1, selection_f1
 from bertscore_tm.encoder import Encoder, as_encoder
-from bertscore_tm.encoder.vector_cache import as_cache_bytes
 from bertscore_tm.functional.ranking import Component, ReferencesReduce
 from bertscore_tm.losses.sequence.texts import Text, list_completions, list_references
 from bertscore_tm.scoring.corpus import SCORES, MatchedTexts, encode_steps, match_encoded
@@ -68,7 +67,7 @@ class BERTScoreReward:
             ``"bertscore_f1_layer5"``.
 
     Raises:
-        TypeError: ``idf`` is neither texts nor weights, or ``cache_bytes`` is not a whole number.
+        TypeError: ``idf`` is neither texts nor weights.
         ValueError: a setting is invalid.
         OSError: the model cannot be loaded.
 
@@ -110,7 +109,7 @@ class BERTScoreReward:
         self.references_reduce = references_reduce
         self.length_band = length_band
         self.repeat_ngram_size = repeat_ngram_size
-        self.cache_bytes = as_cache_bytes(cache_bytes)
+        self.cache_bytes = cache_bytes
         self._baseline = find_baseline(self.encoder, rescale)
         self._weights = token_weights(self.encoder, idf)
         self.__name__ = f"bertscore_{component}_layer{self.encoder.num_layers}" if name is None else name

@@ -14,7 +14,6 @@ from bertscore_tm.core.reductions import Reduction, reduce_batch
 from bertscore_tm.core.token_vectors import cosine_similarities
 from bertscore_tm.encoder import Encoder, FrozenEncoder, as_encoder
 from bertscore_tm.encoder.soft_tokens import require_soft_tokens
-from bertscore_tm.encoder.vector_cache import as_cache_bytes
 from bertscore_tm.functional.ranking import Component, ReferencesReduce
 from bertscore_tm.losses.soft.bridge.fidelity import require_fidelity
 from bertscore_tm.losses.soft.bridge.vocabulary import VocabularyBridge
@@ -155,7 +154,7 @@ class SoftBERTScoreLoss(nn.Module):
         self.component, self.references_reduce = component, references_reduce
         self.reduction: Reduction = reduction
         self.ignore_index = ignore_index
-        self.cache_bytes = as_cache_bytes(cache_bytes)
+        self.cache_bytes = cache_bytes
         self.encoder = as_encoder(encoder, single_layer=True)
         require_soft_tokens(self.encoder)
         self.weights = _complete_weights(self.encoder, idf)

@@ -1,7 +1,6 @@
 """Texts that share a forward pass, packed, padded or of equal length: equal to texts alone, with their gradients."""
 
 import copy
-import functools
 import inspect
 import logging
 import random
@@ -459,21 +458,6 @@ def test_a_forward_pass_without_argument_names_gets_the_mask_or_no_padding(model
     mask = pad_sequence([torch.ones_like(row, dtype=torch.bool) for row in ids], batch_first=True)
     embeds = embedding_table(encoder, "cpu")[pad_sequence(ids, batch_first=True)]
     torch.testing.assert_close(encode_soft(encoder, embeds, mask)[:, mask], expected, atol=ROUNDING, rtol=0)
-
-
-def test_a_forward_method_replaced_by_a_function_is_an_error(models):
-    """A copy would run the original model, whose layers are not cut and whose training goes on."""
-    model = copy.deepcopy(models["bert"])
-    model.forward = functools.partial(type(model).forward, model)  # copied with the model
-    expected = FrozenEncoder(models["bert"], tiny_tokenizer("wordpiece"), num_layers=2).encode(TEXTS).vectors
-    vectors = FrozenEncoder(model, tiny_tokenizer("wordpiece"), num_layers=2).encode(TEXTS).vectors
-    torch.testing.assert_close(vectors, expected, atol=ROUNDING, rtol=0)
-    for module in (model, model.encoder.layer[0].attention):
-        replaced = module.forward
-        module.forward = lambda *args, forward=replaced, **kwargs: forward(*args, **kwargs)
-        with pytest.raises(ValueError, match=r"forward method of .* was replaced by a function"):
-            FrozenEncoder(model, tiny_tokenizer("wordpiece"), num_layers=2)
-        module.forward = replaced
 
 
 @pytest.mark.parametrize("num_pairs", [256, 1000, 10_000])

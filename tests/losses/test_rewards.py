@@ -233,7 +233,6 @@ def test_wrong_texts(encoder, completions, references, error, message):
     ("options", "error", "message"),
     [
         ({"component": "F"}, ValueError, "component='F' is not one of 'precision', 'recall', 'f1'"),
-        ({"cache_bytes": -1}, ValueError, "cache_bytes must be at least 0, got -1"),
         *(({"length_band": band}, ValueError, "length_band must be") for band in ((1.5, 0.5), (0, 0), (math.nan, 1))),
         ({"repeat_ngram_size": 0}, ValueError, "repeat_ngram_size must be at least 1, got 0"),
         ({"idf": "a cat"}, TypeError, "idf is a single string"),

@@ -8,14 +8,12 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.functional import SCORES, bert_score
-from bertscore_tm.losses import SoftBERTScoreLoss
 from bertscore_tm.scoring.alignment import compute_alignment
 from bertscore_tm.scoring.token_weights import token_weights
 from tests.support.metric_kinds import LAYERS, MAPPING, VOCABULARY, assert_close
@@ -128,23 +126,12 @@ def test_signatures_and_states_differ_by_picked_layer(minilm, every):
         ({"no_such_option": 1}, ValueError, "Unexpected keyword"),
         ({"component": "F1"}, ValueError, "component='F1' is not one of 'precision', 'recall', 'f1'"),
         ({"component": True}, ValueError, "component=True is not one of"),
-        ({"cache_bytes": -1}, ValueError, "cache_bytes must be at least 0, got -1"),
-        # Refused at once, as otherwise it fails only when a cache fills up.
-        ({"cache_bytes": 1e6}, TypeError, "cache_bytes must be an integer, got 1000000.0"),
         ({"layer": 1}, ValueError, "layer=1 needs an encoder with all_layers=True"),
     ],
 )
 def test_impossible_settings(encoder, options, error, message):
     with pytest.raises(error, match=message):
         BERTScore(encoder, **options)
-
-
-@pytest.mark.parametrize("make", [BERTScore, SoftBERTScoreLoss])
-def test_the_size_of_the_cache_is_an_integer_of_at_least_0(encoder, make):
-    size = make(encoder, cache_bytes=np.int64(5)).cache_bytes
-    assert (type(size), size) == (int, 5)
-    with pytest.raises(ValueError, match="cache_bytes must be at least 0, got -1"):
-        make(encoder, cache_bytes=-1)
 
 
 # --- weights, pairs and alignments with a metric's own settings

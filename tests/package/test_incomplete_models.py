@@ -44,18 +44,12 @@ def test_a_token_without_an_embedding_is_named(tmp_path):
         bert_score([f"a {last}"], ["a cat"], encoder)
 
 
-@pytest.mark.parametrize(
-    ("place", "said"),
-    [
-        (".", r"tried the local folder\. Pass a folder .* merge a PEFT adapter into its model with merge_and_unload"),
-        ("adapter_config.json", r"tried a local folder, which does not exist\. Pass a folder that holds what"),
-    ],
-)
-def test_a_place_without_a_model_is_an_error_with_the_remedy(tmp_path, place, said):
+@pytest.mark.parametrize("place", [".", "adapter_config.json"])
+def test_a_place_without_a_model_is_an_error_with_the_remedy(tmp_path, place):
     save_tiny_model("bert", tmp_path)
     (tmp_path / "config.json").unlink()
     (tmp_path / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA"}))
-    with pytest.raises(OSError, match=f"^could not load the configuration of .*{said}"):
+    with pytest.raises(OSError, match=r"^could not load the configuration of .* PEFT adapter .*merge_and_unload"):
         FrozenEncoder(tmp_path / place, num_layers=1)
 
 
