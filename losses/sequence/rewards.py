@@ -16,7 +16,7 @@ from bertscore_tm.scoring.corpus import SCORES, MatchedTexts, encode_steps, matc
 from bertscore_tm.scoring.rescaling import Rescale, find_baseline, rescale_scores
 from bertscore_tm.scoring.texts import TextPairs
 from bertscore_tm.scoring.token_weights import Idf, token_weights
-from bertscore_tm.utilities.settings import require_choice
+from bertscore_tm.utilities.settings import require_at_least, require_choice
 from bertscore_tm.utilities.user_warnings import warn_user
 
 __all__ = ["BERTScoreReward"]
@@ -102,8 +102,8 @@ class BERTScoreReward:
             raise ValueError(
                 f"length_band must be a smallest and a largest ratio, such as (0.5, 1.5), got {length_band}"
             )
-        if repeat_ngram_size is not None and repeat_ngram_size < 1:
-            raise ValueError(f"repeat_ngram_size must be at least 1, got {repeat_ngram_size}")
+        if repeat_ngram_size is not None:
+            require_at_least("repeat_ngram_size", repeat_ngram_size, 1)
         self.encoder = as_encoder(encoder, single_layer=True)
         self.component = component
         self.references_reduce = references_reduce
@@ -117,7 +117,7 @@ class BERTScoreReward:
     def __call__(
         self,
         completions: Sequence[Text],
-        references: Sequence[Text | Sequence[Text] | None] | None = None,
+        references: Sequence[Text | Sequence[Text] | None],
         **columns: Any,
     ) -> list[float | None]:
         """Return the rewards of completions.
@@ -135,11 +135,8 @@ class BERTScoreReward:
 
         Raises:
             TypeError: a completion or reference is neither a text nor a chat.
-            ValueError: the references are missing, lengths differ, or a text is too long with ``long_text="error"``.
+            ValueError: lengths differ, or a text is too long with ``long_text="error"``.
         """
-        if references is None:
-            names = ", ".join(columns) or "none"
-            raise ValueError(f"the reward needs the references in a column 'references'; other columns: {names}")
         candidates, reference_lists = list_completions(completions), list_references(references)
         if len(candidates) != len(reference_lists):
             raise ValueError(

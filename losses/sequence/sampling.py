@@ -67,9 +67,9 @@ def sample_with_log_probs(
         since tokens after the end token are padding.
 
     Raises:
-        TypeError: the inputs are not a mapping, or the model is wrapped in DDP.
-        ValueError: the inputs have no ``input_ids`` or others such as pixels, a row has no token, a number is below 1,
-            the temperature is not positive, or PEFT adds virtual tokens.
+        TypeError: the model is wrapped in DDP.
+        ValueError: the inputs have others such as pixels, a row has no token, a number is below 1, the temperature is
+            not positive, or PEFT adds virtual tokens.
 
     Example:
         >>> from transformers import T5Config, T5ForConditionalGeneration
@@ -133,10 +133,9 @@ def sequence_log_probs(
         Shape (batch, sequences, tokens), float32 or wider; 0 where the mask is ``False``.
 
     Raises:
-        TypeError: the inputs are not a mapping, the model is wrapped in DDP, or its ``forward`` does not name its
-            inputs.
-        ValueError: shapes do not fit, the inputs have no ``input_ids`` or others such as pixels, a row has no token,
-            the temperature is not positive, or PEFT adds virtual tokens.
+        TypeError: the model is wrapped in DDP.
+        ValueError: shapes do not fit, the inputs have others such as pixels, a row has no token, the temperature is
+            not positive, or PEFT adds virtual tokens.
 
     Example:
         >>> from transformers import T5Config, T5ForConditionalGeneration
@@ -189,12 +188,8 @@ def _continue(model: Any, inputs: Mapping[str, Tensor], rows: Tensor, real: Tens
     options: dict[str, Any] = {"use_cache": False}
     wrapped = model.get_base_model() if hasattr(model, "get_base_model") else model
     names = signature(wrapped.forward).parameters
-    if "input_ids" not in names:
-        raise TypeError(
-            f"forward of {type(wrapped).__name__} does not name its inputs, such as position_ids: give it "
-            f"the parameters of the model that it extends"
-        )
-    if "position_ids" in names:
+    # A subclass may pass on inputs that it does not name.
+    if "position_ids" in names or "input_ids" not in names:
         options["position_ids"] = (mask.cumsum(1) - 1).clamp(min=0)
     logits: Tensor = model(input_ids=torch.cat([prompts, rows], 1), attention_mask=mask, **options).logits
     return logits[:, prompts.shape[1] - 1 : -1]  # (rows, tokens, vocabulary)
@@ -206,17 +201,13 @@ def require_count(name: str, value: float, least: int = 1) -> None:
         raise ValueError(f"{name} must be a whole number of at least {least}, got {value}")
 
 
-def _check_inputs(model: PreTrainedModel, inputs: Mapping[str, Tensor] | Tensor) -> dict[str, Tensor]:
+def _check_inputs(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the inputs with an attention mask, for a decoder with prompts that are padded on the left."""
     if isinstance(model, DistributedDataParallel):
         raise TypeError(
             "model is wrapped in DDP, which averages gradients only of what runs in its forward: wrap a module whose "
             "forward samples and returns the loss"
         )
-    if isinstance(inputs, Tensor):
-        raise TypeError("inputs must be a mapping with input_ids and attention_mask, got a tensor of ids alone")
-    if "input_ids" not in inputs:
-        raise ValueError(f"inputs must have the key 'input_ids', got {sorted(inputs)}")
     others = [name for name, value in inputs.items() if torch.is_tensor(value) and value.is_floating_point()]
     if others := sorted({*others} - {"attention_mask"}):
         raise ValueError(f"a generator of texts gets token ids, not {', '.join(others)}: leave them out")
@@ -229,9 +220,8 @@ def _check_inputs(model: PreTrainedModel, inputs: Mapping[str, Tensor] | Tensor)
     ids = inputs["input_ids"]
     mask = inputs.get("attention_mask")
     mask = torch.ones_like(ids) if mask is None else mask.to(ids)
-    for row, is_kept in enumerate(mask.any(1).tolist()):
-        if not is_kept:
-            raise ValueError(f"row {row} of input_ids has no token that the attention_mask keeps")
+    if not mask.any(1).all():
+        raise ValueError("a row of input_ids has no token that the attention_mask keeps")
     if model.config.is_encoder_decoder:
         # Decoder inputs, which collators make of the labels, would be continued rather than the start token.
         used = {name: value for name, value in inputs.items() if name != "labels" and not name.startswith("decoder_")}
@@ -263,14 +253,13 @@ def _padding_id(config: GenerationConfig) -> int | None:
 def _own_config(model: PreTrainedModel, config: GenerationConfig) -> Iterator[None]:
     """Replace the generation config, whose settings ``generate`` would take where the given one has defaults."""
     # Wrappers such as PEFT's copy theirs to the wrapped model.
-    name = "generation_config"
-    before = {part: vars(part)[name] for part in model.modules() if name in vars(part)}
-    model.generation_config = deepcopy(config)
+    before: dict[Any, Any] = {
+        part: part.generation_config for part in model.modules() if "generation_config" in vars(part)
+    }
     try:
+        for part in before:
+            part.generation_config = deepcopy(config)
         yield
     finally:
-        for part in model.modules():
-            if part in before:
-                part.generation_config = before[part]
-            else:
-                vars(part).pop(name, None)
+        for part, own_config in before.items():
+            part.generation_config = own_config

@@ -92,7 +92,6 @@ class MinimumRiskLoss(nn.Module):
             The loss.
 
         Raises:
-            TypeError: the rewards are not a tensor, or the log-probabilities not floating-point.
             ValueError: shapes do not fit, or (checked on the CPU only, as it would synchronize a device) a value is not
                 finite or not a log-probability.
         """
@@ -117,25 +116,12 @@ class MinimumRiskLoss(nn.Module):
 
 def _sum_sequences(log_probs: Tensor, rewards: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     """Return the log-probability and reward of each candidate, and which candidates have a token."""
-    if not isinstance(rewards, Tensor):
-        raise TypeError(f"rewards must be a tensor, got a {type(rewards).__name__}: pass torch.tensor(...) of it")
-    if not log_probs.is_floating_point():
-        raise TypeError(f"log_probs must be floating point, got {log_probs.dtype}: token ids are not log-probabilities")
-    if log_probs.ndim != 3:
+    mask = torch.ones_like(log_probs, dtype=torch.bool) if mask is None else mask.bool()
+    if log_probs.ndim != 3 or mask.shape != log_probs.shape or rewards.shape != log_probs.shape[:-1]:
         raise ValueError(
-            f"log_probs must have shape (batch, candidates, tokens), got {tuple(log_probs.shape)}: of logits, gather "
-            f"the log-probabilities of the tokens first"
+            f"log_probs and mask must have shape (batch, candidates, tokens) and rewards (batch, candidates), got "
+            f"{tuple(log_probs.shape)}, {tuple(mask.shape)} and {tuple(rewards.shape)}"
         )
-    if rewards.shape != log_probs.shape[:-1]:
-        raise ValueError(
-            f"rewards must have one number per candidate, shape {tuple(log_probs.shape[:-1])}, got "
-            f"{tuple(rewards.shape)}"
-        )
-    if mask is None:
-        mask = torch.ones_like(log_probs, dtype=torch.bool)
-    if mask.shape != log_probs.shape:
-        raise ValueError(f"mask must have the shape {tuple(log_probs.shape)} of log_probs, got {tuple(mask.shape)}")
-    mask = mask.bool()
     real = mask.any(-1)  # (batch, candidates)
     dtype = torch.promote_types(torch.float32, log_probs.dtype)
     rewards = rewards.detach().to(real.device, dtype)

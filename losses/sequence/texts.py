@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bertscore_tm.scoring.texts import as_list, describe_given, omit_blank
@@ -36,10 +36,7 @@ def _read_references(entry: Any, name: str) -> list[str]:
         return []
     if isinstance(entry, str) or _is_chat(entry):
         return [_read_text(entry, name)]
-    if not isinstance(entry, Iterable) or isinstance(entry, Mapping | bytes):
-        raise TypeError(f"{name} must be a text, a chat, several of them or None, got {describe_given(entry)}")
-    texts = [_read_text(text, f"{name}[{j}]") for j, text in enumerate(entry)]
-    return omit_blank(texts)
+    return omit_blank([_read_text(text, f"{name}[{j}]") for j, text in enumerate(as_list(entry, name))])
 
 
 def _read_text(entry: Any, name: str) -> str:
@@ -53,14 +50,10 @@ def _read_text(entry: Any, name: str) -> str:
     answers = [message for message in entry if message.get("role", "assistant") == "assistant"]
     if not answers:
         raise TypeError(f"{name} is a chat without a message of the assistant: {entry!r}")
-    content = answers[-1].get("content")
-    if content is None:
-        return ""
+    content = answers[-1].get("content") or ""
     if isinstance(content, str):
         return content
-    if isinstance(content, Sequence) and all(isinstance(part, Mapping) for part in content):
-        return "".join(str(part.get("text", "")) for part in content if part.get("type", "text") == "text")
-    raise TypeError(f"{name} has a message whose content is not a text: {content!r}")
+    return "".join(str(part.get("text", "")) for part in content if part.get("type", "text") == "text")
 
 
 def _is_chat(entry: Any) -> bool:

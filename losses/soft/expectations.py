@@ -124,9 +124,8 @@ def linear_expected_embedding(
         are ignored the mean is NaN, without gradient, as in PyTorch.
 
     Raises:
-        TypeError: the target is not int64.
-        ValueError: shapes do not fit, an id is outside the vocabulary, the temperature or chunk size is not positive,
-            the reduction is unknown, or the table requires a gradient.
+        ValueError: the table has another vocabulary, a target is outside it, the temperature or chunk size is not
+            positive, or the reduction is unknown.
 
     Example:
         >>> head = torch.tensor([[1.0, 0.0], [0.0, 1.0], [9.0, 9.0]], requires_grad=True)
@@ -139,17 +138,18 @@ def linear_expected_embedding(
         >>> round(cross_entropy.item(), 4)  # log(3)
         1.0986
     """
-    _require_shapes(input, linear_weight, table, linear_bias)
+    positions, vocab_size = input.shape[:-1], len(linear_weight)
+    if len(table) != vocab_size:
+        raise ValueError(
+            f"table must have a row for each of the {vocab_size} tokens of linear_weight, got shape "
+            f"{tuple(table.shape)}: generator and encoder must share their vocabulary"
+        )
     if chunk_size is None:
-        chunk_size = _chunk_size(math.prod(input.shape[:-1]), input.device)
+        chunk_size = _chunk_size(math.prod(positions), input.device)
     require_at_least("chunk_size", chunk_size, 1)
     require_choice("reduction", reduction, Reduction)
-    positions, vocab_size = input.shape[:-1], len(linear_weight)
     if target is not None:
-        _require_targets(target, positions, vocab_size, ignore_index)
-    excluded = sorted({*excluded_ids})
-    if excluded and not 0 <= excluded[0] <= excluded[-1] < vocab_size:
-        raise ValueError(f"excluded_ids holds ids outside the vocabulary of {vocab_size}: {excluded}")
+        require_token_ids(target, target != ignore_index, vocab_size, ignore_index)
     dtype = torch.float32
     for tensor in (input, linear_weight, table, linear_bias):
         if tensor is not None:
@@ -160,7 +160,7 @@ def linear_expected_embedding(
         None if linear_bias is None else linear_bias.to(dtype),
         table,
         None if target is None else target.reshape(-1, 1),
-        _Settings(temperature, excluded, chunk_size, product_dtype(input, dtype)),
+        _Settings(temperature, sorted({*excluded_ids}), chunk_size, product_dtype(input, dtype)),
     )
     y = result[0].view(*positions, table.shape[1])
     if target is None:
@@ -171,31 +171,6 @@ def linear_expected_embedding(
         return y, surprisal
     total = surprisal.sum()
     return y, total if reduction == "sum" else total / (~ignored).sum()
-
-
-def _require_shapes(input: Tensor, weight: Tensor, table: Tensor, bias: Tensor | None) -> None:
-    if weight.ndim != 2 or input.ndim == 0 or input.shape[-1] != weight.shape[1]:
-        raise ValueError(
-            f"input and linear_weight must have shapes (..., features) and (vocabulary, features), got "
-            f"{tuple(input.shape)} and {tuple(weight.shape)}"
-        )
-    if table.ndim != 2 or len(table) != len(weight):
-        raise ValueError(
-            f"table must have a row for each of the {len(weight)} tokens of linear_weight, got shape "
-            f"{tuple(table.shape)}: generator and encoder must share their vocabulary"
-        )
-    if bias is not None and bias.shape != weight.shape[:1]:
-        raise ValueError(f"linear_bias must have shape {(len(weight),)}, got {tuple(bias.shape)}")
-    if table.requires_grad and torch.is_grad_enabled():
-        raise ValueError("table cannot get a gradient: pass table.detach()")
-
-
-def _require_targets(target: Tensor, positions: torch.Size, vocab_size: int, ignore_index: int) -> None:
-    if target.dtype != torch.int64:
-        raise TypeError(f"target must hold token ids as int64, got {target.dtype}")
-    if target.shape != positions:
-        raise ValueError(f"target must have the shape {tuple(positions)} of input, got {tuple(target.shape)}")
-    require_token_ids(target, target != ignore_index, vocab_size, ignore_index)
 
 
 def require_token_ids(target: Tensor, needed: Tensor, vocab_size: int, ignore_index: int) -> None:

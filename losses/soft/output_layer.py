@@ -14,6 +14,8 @@ __all__ = ["OutputLayer", "read_output_layer", "require_equal_logits"]
 
 # Models that scale their decoder's output by default: those with tied embeddings.
 _SCALED_FAMILIES = {"t5", "mt5", "longt5"}
+# Positions whose logits are compared with the generator's.
+_CHECKED_POSITIONS = 4
 
 
 @dataclass(frozen=True)
@@ -62,39 +64,34 @@ def read_output_layer(lm_head: nn.Module | Tensor) -> OutputLayer:
 
 
 @torch.no_grad()
-def require_equal_logits(lm_head: nn.Module | Tensor, layer: OutputLayer, hidden: Tensor) -> None:
-    """Raise an error if a generator or its layer has other logits of hidden states, shape (positions, features)."""
-    if isinstance(lm_head, Tensor) or len(hidden) == 0:
+def require_equal_logits(lm_head: nn.Module | Tensor, layer: OutputLayer) -> None:
+    """Raise an error if a generator or its layer computes other logits than its weight and bias do."""
+    if isinstance(lm_head, Tensor):
         return
-    hidden = hidden.detach().to(layer.weight.dtype)
-    is_generator = hasattr(lm_head, "get_output_embeddings")
-    expected = (_generate_logits(lm_head, hidden) if is_generator else lm_head(hidden)).float()
-    largest, difference = expected.abs().max(), (layer.logits(hidden) - expected).abs().max()
+    weight, is_generator = layer.weight, hasattr(lm_head, "get_output_embeddings")
+    if is_generator:
+        hidden, expected = _generate(lm_head, weight.device)
+    else:
+        hidden = torch.linspace(-1, 1, weight.shape[1], dtype=weight.dtype, device=weight.device)[None]  # (1, features)
+        expected = lm_head(hidden)
+    largest, difference = expected.abs().max(), (layer.logits(hidden) - expected.float()).abs().max()
     # Sums over the features are rounded in float32, the layer's inputs and outputs in its own precision.
-    rounding = 8 * torch.finfo(layer.weight.dtype).eps + hidden.shape[1] ** 0.5 * torch.finfo(torch.float32).eps
+    rounding = 8 * torch.finfo(weight.dtype).eps + weight.shape[1] ** 0.5 * torch.finfo(torch.float32).eps
     if not difference <= rounding * largest:
         remedy = "pass its logits to forward" if is_generator else "pass the generator as lm_head, or logits to forward"
         raise ValueError(
-            f"lm_head computes other logits of these hidden states than its weight and bias (they differ by up to "
+            f"lm_head computes other logits of its hidden states than its weight and bias (they differ by up to "
             f"{difference:.2g}), as generators do that cap or otherwise change them: {remedy}"
         )
 
 
-def _generate_logits(generator: Any, hidden: Tensor) -> Tensor:
-    """Return a generator's logits of hidden states that take the place of its decoder's, shape (positions, outputs)."""
-    ids = torch.zeros(1, len(hidden), dtype=torch.long, device=hidden.device)
+def _generate(generator: Any, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return a generator's last hidden states and logits of a few tokens, shape (1, positions, ...) each."""
+    ids = torch.arange(_CHECKED_POSITIONS, device=device)[None]
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "use_cache": False, "return_dict": True}
-    if generator.config.is_encoder_decoder:
+    is_encoder_decoder = generator.config.is_encoder_decoder
+    if is_encoder_decoder:
         inputs["decoder_input_ids"] = ids
-
-    def replace(module: nn.Module, arguments: Any, output: Any) -> Any:
-        output.last_hidden_state = hidden[None]  # (1, positions, features)
-        return output
-
-    handle = generator.get_decoder().register_forward_hook(replace)
-    try:
-        with evaluation_mode(generator):
-            logits: Tensor = generator(**inputs).logits[0]
-    finally:
-        handle.remove()
-    return logits
+    with evaluation_mode(generator):
+        output = generator(**inputs, output_hidden_states=True)
+    return (output.decoder_hidden_states if is_encoder_decoder else output.hidden_states)[-1], output.logits

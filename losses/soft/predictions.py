@@ -208,19 +208,19 @@ def predict_from_hidden(
 
 
 @torch.no_grad()
-def find_likeliest(logits: Callable[[slice | Tensor], Tensor], content: Tensor, excluded_ids: Sequence[int]) -> Tensor:
-    """Return the likeliest token at each position, shape (batch, positions), arbitrary outside the content.
+def find_likeliest(
+    to_logits: Callable[[Tensor], Tensor], predictions: Tensor, content: Tensor, excluded_ids: Sequence[int]
+) -> Tensor:
+    """Return the likeliest token at each position with content, elsewhere 0, shape (batch, positions).
 
-    ``logits`` returns those of some of the flattened positions, shape (positions, vocabulary), so that not all exist.
+    Logits of the predictions, shape (batch, positions, ...), are made of some positions at a time.
     """
-    indices = _needed_positions(content)
-    num_rows = content.numel() if indices is None else len(indices)
-    likeliest = []
-    for start in range(0, max(num_rows, 1), _POSITIONS_PER_STEP):
-        part = slice(start, start + _POSITIONS_PER_STEP)
-        rows = logits(part if indices is None else indices[part])
-        likeliest.append(mask_excluded(rows, excluded_ids).argmax(-1))
-    return _spread(torch.cat(likeliest), indices, content)
+    flat = predictions.flatten(0, 1), content.flatten()
+    steps = (torch.split(values, _POSITIONS_PER_STEP) for values in flat)
+    likeliest = [
+        mask_excluded(to_logits(rows[needed]), excluded_ids).argmax(-1) for rows, needed in zip(*steps, strict=True)
+    ]
+    return torch.zeros_like(content, dtype=torch.long).masked_scatter(content, torch.cat(likeliest))
 
 
 def expand_to_pieces(
@@ -306,25 +306,19 @@ def encode_soft_tokens(tokens: SoftTokens, encoder: FrozenEncoder, encoder_weigh
         longest = int(lengths.max())
         require_fitting(longest, encoder)
         order = order[:, : max(longest, 1)]
-    batch, positions = order.shape
-    is_padding = torch.arange(positions, device=device) >= lengths  # (batch, positions)
     weights = torch.ones_like(embeddings[..., 0]) if tokens.weights is None else tokens.weights.to(dtype)
-    weights = weights.gather(1, order).masked_fill(is_padding, 0.0)
-    inputs = embeddings.gather(1, order[..., None].expand(-1, -1, embeddings.shape[-1]))  # (batch, positions, width)
-    inputs = inputs.masked_fill(is_padding[..., None], 0.0)
 
-    # Special tokens after the text are written to its end.
-    ends = num_before + lengths + torch.arange(len(after), device=device)  # (batch, after)
-    place = torch.arange(num_before + positions + len(after), device=device)  # (tokens,)
-    row_weights = torch.cat(
-        [special_weights[:num_before].expand(batch, -1), weights, torch.zeros_like(ends, dtype=dtype)], 1
-    )
-    row_weights = row_weights.scatter(1, ends, special_weights[num_before:].expand(batch, -1))  # (batch, tokens)
-    tail = inputs.new_zeros(batch, len(after), inputs.shape[-1])
-    rows = torch.cat([special[:num_before].expand(batch, -1, -1), inputs, tail], dim=1)  # (batch, tokens, width)
-    rows = rows.scatter(1, ends[..., None].expand_as(tail), special[num_before:].expand_as(tail))
-    keys = place < num_before + lengths + len(after)  # (batch, tokens)
-    is_text = (place >= num_before) & (place < num_before + lengths)
+    # Each token is taken from its position or, a special one, from after the last position.
+    place = torch.arange(order.shape[1] + len(special_ids), device=device)  # (tokens,)
+    after_text = place - num_before - lengths  # (batch, tokens)
+    is_text = (place >= num_before) & (after_text < 0)
+    keys = after_text < len(after)
+    index = content.shape[1] + torch.where(place < num_before, place, num_before + after_text)  # (batch, tokens)
+    index = torch.where(is_text, nn.functional.pad(order, (num_before, len(after))), index)
+    index = index.clamp(max=content.shape[1] + len(special_ids) - 1)
+    row_weights = torch.cat([weights, special_weights.expand(len(order), -1)], 1).gather(1, index) * keys
+    rows = torch.cat([embeddings, special.expand(len(order), -1, -1)], 1)  # (batch, positions + special, width)
+    rows = rows.gather(1, index[..., None].expand(-1, -1, rows.shape[-1])).masked_fill(~keys[..., None], 0.0)
     mass = TokenMass(is_text if tokenizer.exclude_special_tokens else keys, row_weights)
     return EncodedTokens(encode_soft(encoder, rows, keys)[0], mass, lengths.squeeze(1) > 0)
 

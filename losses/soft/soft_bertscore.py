@@ -40,7 +40,6 @@ from bertscore_tm.losses.soft.targets import (
     encode_reference_texts,
     list_references,
     locate_label_content,
-    require_batch,
     warn_if_misaligned,
 )
 from bertscore_tm.scoring.messages import describe_truncation
@@ -49,9 +48,6 @@ from bertscore_tm.utilities.settings import require_choice, require_positive, re
 from bertscore_tm.utilities.user_warnings import warn_user
 
 __all__ = ["SoftBERTScoreLoss"]
-
-# Positions whose logits from hidden states are compared with the generator's.
-_CHECKED_POSITIONS = 4
 
 Target = Tensor | Sequence[str] | Sequence[Sequence[str]] | EncodedReferences
 
@@ -198,11 +194,10 @@ class SoftBERTScoreLoss(nn.Module):
             The loss, or the loss and a dictionary of components.
 
         Raises:
-            TypeError: the logits are not floating-point, the labels not integers, or a target text not a string.
-            ValueError: shapes do not fit, the vocabulary has another size, a label is outside it, the batch is empty,
-                or a row is too long for the encoder.
+            TypeError: a target text is not a string.
+            ValueError: shapes do not fit, the vocabulary has another size, a label is outside it, or a row is too long
+                for the encoder.
         """
-        require_batch("logits", logits, "vocabulary")
         vocabulary = self._vocabulary.load(logits.device)
         size = self._vocabulary.require_size(logits.shape[-1], len(vocabulary.table), "logits have")
         if size < logits.shape[-1]:
@@ -215,8 +210,7 @@ class SoftBERTScoreLoss(nn.Module):
         with torch.autocast(device_type=logits.device.type, enabled=False):
             tokens = predict_from_logits(logits, content, vocabulary, self._relax, self.temperature)
             if vocabulary.pieces is not None:
-                flat = logits.flatten(0, 1)  # (batch * positions, vocabulary)
-                likeliest = find_likeliest(lambda rows: flat[rows], content, vocabulary.excluded_ids)
+                likeliest = find_likeliest(lambda rows: rows, logits, content, vocabulary.excluded_ids)
                 tokens = expand_to_pieces(tokens, likeliest, vocabulary.pieces, vocabulary)
             candidates = encode_soft_tokens(tokens, self.encoder, vocabulary.encoder_weights)
             return self._score(candidates, references, included, return_components)
@@ -267,7 +261,6 @@ class SoftBERTScoreLoss(nn.Module):
                 f"forward_hidden supports relaxation='softmax' only, got relaxation={self.relaxation!r}: pass the "
                 f"logits to forward"
             )
-        require_batch("hidden", hidden, "features")
         if return_cross_entropy and not isinstance(target, Tensor):
             raise TypeError(
                 f"return_cross_entropy=True needs labels as the target, got a {type(target).__name__}: pass the "
@@ -279,15 +272,14 @@ class SoftBERTScoreLoss(nn.Module):
         labels = target if return_cross_entropy and isinstance(target, Tensor) else None
         with torch.autocast(device_type=hidden.device.type, enabled=False):
             if not self._has_checked_output and not torch.compiler.is_compiling():
-                require_equal_logits(lm_head, layer, hidden[content][:_CHECKED_POSITIONS])
+                require_equal_logits(lm_head, layer)
                 self._has_checked_output = True
             tokens, cross_entropy = predict_from_hidden(
                 hidden, content, layer, vocabulary, self.temperature, labels=labels, ignore_index=self.ignore_index
             )
             if vocabulary.pieces is not None:
-                flat = hidden.flatten(0, 1)  # (batch * positions, features)
                 likeliest = find_likeliest(
-                    lambda rows: layer.logits(flat[rows], size), content, vocabulary.excluded_ids
+                    lambda rows: layer.logits(rows, size), hidden, content, vocabulary.excluded_ids
                 )
                 tokens = expand_to_pieces(tokens, likeliest, vocabulary.pieces, vocabulary)
             candidates = encode_soft_tokens(tokens, self.encoder, vocabulary.encoder_weights)
@@ -329,8 +321,14 @@ class SoftBERTScoreLoss(nn.Module):
     ) -> tuple[Tensor, Tensor | None, EncodedReferences]:
         """Return which predicted positions are content, the rows to include (``None``: all) and their references."""
         shape, device = predictions.shape[:2], predictions.device
-        if mask is not None and mask.shape != shape:
-            raise ValueError(f"mask must have the shape {tuple(shape)} of the predictions, got {tuple(mask.shape)}")
+        if predictions.ndim != 3:
+            form = "(batch, positions, vocabulary or features)"
+            raise ValueError(f"predictions must have shape {form}, got {tuple(predictions.shape)}")
+        for name, value in (("mask", mask), ("target", target)):
+            if isinstance(value, Tensor) and value.shape != shape:
+                raise ValueError(
+                    f"{name} must have the shape {tuple(shape)} of the predictions, got {tuple(value.shape)}"
+                )
         allowed = torch.ones(shape, dtype=torch.bool, device=device) if mask is None else mask.bool()
         if isinstance(target, EncodedReferences):
             if target.num_items != shape[0]:

@@ -36,7 +36,6 @@ __all__ = [
     "encode_reference_texts",
     "list_references",
     "locate_label_content",
-    "require_batch",
     "warn_if_misaligned",
 ]
 
@@ -65,10 +64,6 @@ class EncodedReferences:
 
 def list_references(target: Any, num_items: int | None = None) -> list[list[str]]:
     """Validate target texts, one or several per item, and return a list per item, without blank ones next to others."""
-    if isinstance(target, Tensor):
-        raise TypeError("target must be texts, got a tensor: pass labels to forward")
-    if getattr(getattr(target, "dtype", None), "kind", None) in {"i", "u"}:
-        raise TypeError("target is an array of labels: pass them as a tensor, such as torch.as_tensor(labels)")
     if isinstance(target, str):
         raise TypeError("target is a single string: pass a list of texts, one or several per row of the predictions")
     references = as_references(target, "target")
@@ -141,18 +136,6 @@ def _pad(vectors: TokenVectors, indices: list[int], weights: Tensor, device: tor
     return EncodedTokens(padded[0], TokenMass(keys, token_weights), send(vectors.has_content[texts], device))
 
 
-def require_batch(name: str, value: object, last: str) -> None:
-    """Raise an error unless an input is a floating-point tensor, shape (batch, positions, ``last``)."""
-    if not isinstance(value, Tensor) or not value.is_floating_point():
-        described = value.dtype if isinstance(value, Tensor) else f"a {type(value).__name__}"
-        hint = f": pass its {name}" if hasattr(value, name) else ""
-        raise TypeError(f"{name} must be a floating-point tensor, got {described}{hint}")
-    if value.ndim != 3 or len(value) == 0:
-        raise ValueError(
-            f"{name} must have shape (batch, positions, {last}) and at least one row, got {tuple(value.shape)}"
-        )
-
-
 def locate_label_content(
     labels: Tensor, allowed: Tensor, vocabulary: GeneratorVocabulary, vocab_size: int, ignore_index: int
 ) -> Tensor:
@@ -160,12 +143,6 @@ def locate_label_content(
 
     All shapes are (batch, positions). Ids outside the vocabulary are an error, on the CPU only.
     """
-    if labels.is_floating_point() or labels.dtype == torch.bool:
-        raise TypeError(f"target must hold token ids as integers, got {labels.dtype}: pass labels.long()")
-    if labels.shape != allowed.shape:
-        raise ValueError(
-            f"target must have the shape {tuple(allowed.shape)} of the predictions, got {tuple(labels.shape)}"
-        )
     is_control = torch.isin(labels, constant(vocabulary.control_ids, labels.device))
     is_end = torch.isin(labels, constant(vocabulary.end_ids, labels.device)) & allowed
     content = allowed & (labels != ignore_index) & ~is_control & (is_end.cumsum(1) == 0)

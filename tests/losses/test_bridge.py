@@ -16,7 +16,7 @@ from bertscore_tm.encoder.soft_tokens import embedding_table
 from bertscore_tm.functional import bert_score
 from bertscore_tm.losses import SoftBERTScoreLoss
 from bertscore_tm.losses.soft.bridge.fidelity import embed_texts
-from bertscore_tm.losses.soft.bridge.text_pieces import decode_tokens
+from bertscore_tm.losses.soft.bridge.token_pieces import decode_tokens
 from bertscore_tm.losses.soft.bridge.vocabulary import VocabularyBridge
 from bertscore_tm.losses.soft.predictions import GeneratorVocabulary, SoftTokens, expand_to_pieces
 from bertscore_tm.scoring.token_weights import token_weights
@@ -310,9 +310,7 @@ def test_order_of_the_modes_fidelity(encoder):
 
 def test_fidelity_of_identity_with_long_texts():
     bridge = VocabularyBridge(like("wordpiece"), tiny("bert"))
-    with pytest.warns(UserWarning, match="1 text is longer than"):
-        fidelity = bridge.fidelity([*TEXTS, "a long text " * 40])
-    assert fidelity == pytest.approx(1, abs=1e-5)
+    assert bridge.fidelity([*TEXTS, "a long text " * 40]) == pytest.approx(1, abs=1e-5)
 
 
 def test_wrong_arguments(encoder):
@@ -577,7 +575,6 @@ def test_a_bridge_may_be_shared(encoder, minilm):
     assert first.bridge is second.bridge is copy.deepcopy(first).bridge is bridge
     assert "bridge='expand'" in repr(pickle.loads(pickle.dumps(first)))
     table, again = bridge.embedding_table("cpu"), pickle.loads(pickle.dumps(bridge))
-    assert bridge.embedding_table(CPU) is table
     assert torch.equal(again.embedding_table("cpu"), table)
     assert again.control_ids == bridge.control_ids
     assert len(pickle.dumps(bridge)) < table.nbytes

@@ -233,31 +233,21 @@ def test_float64_is_never_cast_down(double):
 
 
 @pytest.mark.parametrize(
-    ("changes", "error", "message"),
+    ("changes", "message"),
     [
-        ({"temperature": 0.0}, ValueError, "temperature must be above 0, got 0"),
-        ({"chunk_size": 0}, ValueError, "chunk_size must be at least 1, got 0"),
-        ({"reduction": "max"}, ValueError, "reduction='max' is not one of 'mean', 'sum', 'none'"),
-        ({"excluded_ids": [3, 23]}, ValueError, "excluded_ids holds ids outside the vocabulary of 23"),
-        ({"excluded_ids": [-1]}, ValueError, "excluded_ids holds ids outside the vocabulary of 23"),
-        ({"linear_weight": torch.zeros(8)}, ValueError, "input and linear_weight must have shapes"),
-        ({"input": torch.zeros(2, 3, 7)}, ValueError, r"input and linear_weight must have shapes .*\(2, 3, 7\)"),
-        ({"input": torch.tensor(0.0)}, ValueError, "input and linear_weight must have shapes"),
-        ({"linear_weight": torch.zeros(22, 8)}, ValueError, "table must have a row for each of the 22 tokens"),
-        ({"table": torch.zeros(23)}, ValueError, "table must have a row for each of the 23 tokens"),
-        ({"table": torch.zeros(23, 5, requires_grad=True)}, ValueError, "table.detach()"),
-        ({"linear_bias": torch.zeros(22)}, ValueError, r"linear_bias must have shape \(23,\), got \(22,\)"),
-        ({"target": torch.zeros(2, 2, dtype=torch.long)}, ValueError, r"target must have the shape \(2, 3\)"),
-        ({"target": torch.zeros(2, 3)}, TypeError, "target must hold token ids as int64, got torch.float32"),
-        ({"target": torch.full((2, 3), 23)}, ValueError, "target holds ids outside the vocabulary of 23"),
-        ({"target": torch.full((2, 3), -1)}, ValueError, "mark positions to ignore with ignore_index=-100"),
+        ({"temperature": 0.0}, "temperature must be above 0, got 0"),
+        ({"chunk_size": 0}, "chunk_size must be at least 1, got 0"),
+        ({"reduction": "max"}, "reduction='max' is not one of 'mean', 'sum', 'none'"),
+        ({"linear_weight": torch.zeros(22, 8)}, "table must have a row for each of the 22 tokens"),
+        ({"target": torch.full((2, 3), 23)}, "target holds ids outside the vocabulary of 23"),
+        ({"target": torch.full((2, 3), -1)}, "mark positions to ignore with ignore_index=-100"),
     ],
     ids=str,
 )
-def test_bad_arguments(changes, error, message):
+def test_bad_arguments(changes, message):
     hidden, weight, bias, table = make()
     arguments = {"input": hidden, "linear_weight": weight, "table": table, "linear_bias": bias}
-    with pytest.raises(error, match=message):
+    with pytest.raises(ValueError, match=message):
         linear_expected_embedding(**(arguments | changes))
 
 

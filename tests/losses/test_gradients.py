@@ -151,7 +151,7 @@ def test_hidden_states_that_cannot_be(encoder):
     with pytest.raises(ValueError, match="relaxation='softmax' only, got relaxation=<function relax_by_gumbel"):
         SoftBERTScoreLoss(encoder, relaxation=relax_by_gumbel).forward_hidden(hidden, weight, labels)
     loss = SoftBERTScoreLoss(encoder)
-    with pytest.raises(ValueError, match=r"hidden must have shape .* got \(2, 4\)"):
+    with pytest.raises(ValueError, match=r"predictions must have shape .* got \(2, 4\)"):
         loss.forward_hidden(hidden[:, 0], weight, labels)
     with pytest.raises(TypeError, match=r"a generator, an output layer with a weight.*got a ReLU"):
         loss.forward_hidden(hidden, torch.nn.ReLU(), labels)

@@ -208,7 +208,6 @@ def test_copies_give_the_same_rewards(encoder, corpus, table, way):
 @pytest.mark.parametrize(
     ("completions", "references", "error", "message"),
     [
-        (["a"], None, ValueError, "needs the references in a column 'references'; other columns: summary"),
         ("a", ["b"], TypeError, "completions is a single string"),
         (["a"], "b", TypeError, "references is a single string"),
         (["a", "b"], ["c"], ValueError, "equal lengths, got 2 and 1"),
@@ -216,11 +215,8 @@ def test_copies_give_the_same_rewards(encoder, corpus, table, way):
         ([["a"]], ["c"], TypeError, r"completions\[0\] must be a text or a chat.* got \['a'\]"),
         ([say("a")], ["c"], TypeError, r"completions\[0\] must be a text or a chat, a list of messages"),
         ([[say("a", role="user")]], ["c"], TypeError, r"completions\[0\] is a chat without a message of the assistant"),
-        ([[say(7)]], ["c"], TypeError, r"completions\[0\] has a message whose content is not a text: 7"),
         ([b"a"], ["c"], TypeError, r"completions\[0\] must be a text or a chat.* got b'a' \(bytes\): decode bytes"),
-        (["a"], [b"c"], TypeError, r"references\[0\] must be a text, a chat.* got b'c' \(bytes\): decode bytes"),
-        (["a"], [7], TypeError, r"references\[0\] must be a text, a chat, several of them or None, got 7"),
-        (["a"], [say("c")], TypeError, r"references\[0\] must be a text, a chat, several"),
+        (["a"], [say("c")], TypeError, r"references\[0\] must be a string or a sequence"),
         (["a", "b"], ["c", ["d", None]], TypeError, r"references\[1\]\[1\] must be a text or a chat"),
     ],
 )

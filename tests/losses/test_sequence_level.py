@@ -190,18 +190,16 @@ P, R = torch.full((2, 3, 4), -1.0), torch.zeros(2, 3)
 
 
 @pytest.mark.parametrize(
-    ("log_probs", "rewards", "mask", "error", "message"),
+    ("log_probs", "rewards", "mask", "message"),
     [
-        (P, [0.1, 0.2], None, TypeError, r"rewards must be a tensor, got a list: pass torch.tensor"),
-        (P.long(), R, None, TypeError, "log_probs must be floating point, got torch.int64"),
-        (P[..., None], R, None, ValueError, r"log_probs must have shape .* got \(2, 3, 4, 1\)"),
-        (P, R.T, None, ValueError, r"rewards must have one number per candidate, shape \(2, 3\), got \(3, 2\)"),
-        (P, R, torch.ones(2, 3), ValueError, r"mask must have the shape \(2, 3, 4\) of log_probs, got \(2, 3\)"),
-        (P + 3, R, None, ValueError, "log_probs must be finite and at most 0 where the mask holds, got 2.0"),
-        (P * INF, R, None, ValueError, "log_probs must be finite .* got -inf"),
-        (P, R * NAN, None, ValueError, "rewards must be finite for every candidate with tokens"),
+        (P[..., None], R, None, r"log_probs and mask must have shape .* got \(2, 3, 4, 1\)"),
+        (P, R.T, None, r"rewards \(batch, candidates\), got .* and \(3, 2\)"),
+        (P, R, torch.ones(2, 3), r"log_probs and mask must have shape .* got \(2, 3, 4\), \(2, 3\)"),
+        (P + 3, R, None, "log_probs must be finite and at most 0 where the mask holds, got 2.0"),
+        (P * INF, R, None, "log_probs must be finite .* got -inf"),
+        (P, R * NAN, None, "rewards must be finite for every candidate with tokens"),
     ],
 )
-def test_wrong_arguments(log_probs, rewards, mask, error, message):
-    with pytest.raises(error, match=message):
+def test_wrong_arguments(log_probs, rewards, mask, message):
+    with pytest.raises(ValueError, match=message):
         make_loss()(log_probs, rewards, mask)

@@ -12,7 +12,6 @@ import pytest
 import torch
 from torch.nn.functional import one_hot
 from torchmetrics import SumMetric
-from transformers.modeling_outputs import CausalLMOutput
 
 from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.core.matching import TOKENWISE_MATCHINGS
@@ -276,7 +275,7 @@ def test_references_encoded_ahead(encoder, pairs):
         ([["a"], []], ValueError, r"target\[1\] is empty: every candidate needs"),
         (["a", 3], TypeError, r"target\[1\] must be a string or a sequence of strings, got 3"),
         (["a", ["b", None]], TypeError, r"target\[1\]\[1\] must be a string, got None"),
-        (np.ones((2, 3), int), TypeError, "target is an array of labels: pass them as a tensor, such as torch.as"),
+        (np.ones((2, 3), int), TypeError, r"target must be texts, got ndarray of shape \(2, 3\): decode token ids"),
         ([[5, 6, 7], [5, 6, 7]], TypeError, r"target\[0\]\[0\] must be a string, got 5 \(int\): decode token ids"),
         (b"ab", TypeError, r"got b'ab' \(bytes\): decode bytes to a string first"),
     ],
@@ -295,11 +294,6 @@ def test_references_that_cannot_be(encoder, target, error, said):
 def test_references_in_every_form(encoder, read):
     loss, logits = SoftBERTScoreLoss(encoder), torch.zeros(2, 3, 30522)
     assert torch.equal(loss(logits, read(["a", "b"])), loss(logits, ["a", "b"]))
-
-
-def test_labels_are_not_encoded_ahead(encoder):
-    with pytest.raises(TypeError, match="got a tensor: pass labels to forward"):
-        SoftBERTScoreLoss(encoder).encode_references(torch.ones(2, 3).long())
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -421,21 +415,16 @@ IDS, SIZE = torch.ones(2, 3, dtype=torch.long), (2, 3, 30522)
 
 
 @pytest.mark.parametrize(
-    ("logits", "target", "mask", "error", "said"),
+    ("logits", "target", "mask", "said"),
     [
-        (torch.zeros(3, 30522), IDS[0], None, ValueError, r"\(3, 30522\)"),
-        (torch.zeros(2, 3, 50265), IDS, None, ValueError, "50265.*30522"),
-        (torch.zeros(0, 3, 30522), IDS[:0], None, ValueError, "at least one row"),
-        (torch.ones(SIZE).long(), IDS, None, TypeError, "logits must be a floating-point tensor, got torch.int64"),
-        (CausalLMOutput(logits=torch.zeros(SIZE)), IDS, None, TypeError, "got a CausalLMOutput: pass its"),
-        (torch.zeros(SIZE), torch.ones(2, 4).long(), None, ValueError, r"\(2, 3\).*\(2, 4\)"),
-        (torch.zeros(SIZE), IDS.float(), None, TypeError, r"integers, got torch.float32: pass labels.long\(\)"),
-        (torch.zeros(SIZE), IDS.bool(), None, TypeError, r"integers, got torch.bool: pass labels.long\(\)"),
-        (torch.zeros(SIZE), IDS * 30522, None, ValueError, "outside the vocabulary of 30522"),
-        (torch.zeros(SIZE), -IDS, None, ValueError, "ignore_index=-100"),
-        (torch.zeros(SIZE), IDS, torch.ones(2, 4), ValueError, r"mask.*\(2, 3\).*\(2, 4\)"),
+        (torch.zeros(3, 30522), IDS[0], None, r"\(3, 30522\)"),
+        (torch.zeros(2, 3, 50265), IDS, None, "50265.*30522"),
+        (torch.zeros(SIZE), torch.ones(2, 4).long(), None, r"target.*\(2, 3\).*\(2, 4\)"),
+        (torch.zeros(SIZE), IDS * 30522, None, "outside the vocabulary of 30522"),
+        (torch.zeros(SIZE), -IDS, None, "ignore_index=-100"),
+        (torch.zeros(SIZE), IDS, torch.ones(2, 4), r"mask.*\(2, 3\).*\(2, 4\)"),
     ],
 )
-def test_inputs_that_cannot_be(encoder, logits, target, mask, error, said):
-    with pytest.raises(error, match=said):
+def test_inputs_that_cannot_be(encoder, logits, target, mask, said):
+    with pytest.raises(ValueError, match=said):
         SoftBERTScoreLoss(encoder)(logits, target, mask)

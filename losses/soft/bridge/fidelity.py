@@ -20,7 +20,6 @@ from bertscore_tm.losses.soft.predictions import (
     expand_to_pieces,
 )
 from bertscore_tm.losses.soft.targets import encode_reference_texts
-from bertscore_tm.scoring.messages import describe_truncation
 from bertscore_tm.scoring.token_weights import token_weights
 from bertscore_tm.utilities.user_warnings import warn_user
 
@@ -41,7 +40,7 @@ def measure_fidelity(bridge: VocabularyBridge, texts: Sequence[str]) -> float:
     encoder, limit = bridge.encoder, bridge.encoder.tokenizer.max_length
     vocabulary = GeneratorVocabulary(encoder, bridge, token_weights(encoder)).load(encoder.device)
     weights = vocabulary.encoder_weights
-    scores, num_truncated = [], 0
+    scores = []
     with torch.no_grad():
         for start in range(0, len(texts), _TEXTS_PER_BATCH):
             part = texts[start : start + _TEXTS_PER_BATCH]
@@ -51,13 +50,10 @@ def measure_fidelity(bridge: VocabularyBridge, texts: Sequence[str]) -> float:
                 fits = tokens.content.cumsum(1) <= limit - encoder.tokenizer.num_special_tokens
                 tokens = replace(tokens, content=tokens.content & fits)
             candidate = encode_soft_tokens(tokens, encoder, weights)
-            encoded = encode_reference_texts([[text] for text in part], encoder, weights, encoder.device)
-            reference, num_truncated = encoded.tokens, num_truncated + encoded.num_truncated
+            reference = encode_reference_texts([[text] for text in part], encoder, weights, encoder.device).tokens
             similarities = cosine_similarities(candidate.vectors, reference.vectors)
             f1 = soft_precision_recall_f1(similarities, candidate.mass, reference.mass, "max")["f1"]
             scores.append(torch.where(candidate.has_content & reference.has_content, f1, 0.0).double().cpu())
-    if num_truncated:
-        warn_user(describe_truncation(num_truncated, limit))
     return float(torch.cat(scores).mean())
 
 
@@ -88,13 +84,13 @@ def require_fidelity(bridge: VocabularyBridge, texts: Sequence[str] | None) -> N
         f"texts score {score:.3f} against themselves through the bridge from the generator's vocabulary "
         f"(mode={bridge.mode!r})"
     )
-    advice = ["an encoder with the generator's tokenizer or a sequence-level loss needs no bridge"]
+    advice = "an encoder with the generator's tokenizer or a sequence-level loss needs no bridge"
     if bridge.mode == "mean" and bridge.pieces.single_pieces is None:
-        advice.insert(0, "mode='auto' selects 'expand', which loses less")
+        advice = f"mode='auto' selects 'expand', which loses less; {advice}"
     if score < bridge.min_fidelity:
         raise ValueError(
             f"{measured}: below {bridge.min_fidelity} the loss hardly follows the metric. To use it anyway, pass "
-            f"VocabularyBridge(tokenizer, encoder, min_fidelity=0) as the tokenizer. Otherwise: {'; '.join(advice)}"
+            f"VocabularyBridge(tokenizer, encoder, min_fidelity=0) as the tokenizer. Otherwise: {advice}"
         )
     if score < _WARNED_BELOW:
-        warn_user("; ".join([f"{measured}, so the loss follows the metric only roughly", *advice]))
+        warn_user(f"{measured}, so the loss follows the metric only roughly; {advice}")

@@ -14,9 +14,8 @@ from transformers import PreTrainedTokenizerBase
 from bertscore_tm.encoder.tokenization import TextTokenizer
 from bertscore_tm.losses.soft.bridge.piece_table import Context, PieceTable
 from bertscore_tm.losses.soft.bridge.shared_tokens import find_named_pieces
-from bertscore_tm.losses.soft.bridge.text_pieces import decode_tokens, tokenize_texts
 
-__all__ = ["build_piece_table"]
+__all__ = ["build_piece_table", "decode_tokens"]
 
 # What incomplete characters decode to.
 _INCOMPLETE = "\ufffd"
@@ -47,8 +46,7 @@ def build_piece_table(generator: PreTrainedTokenizerBase, encoder: TextTokenizer
     control[torch.tensor(ids, dtype=torch.long, device="cpu")] = False
     control[[i for i in special if i < vocab_size]] = True
 
-    named = find_named_pieces(generator, encoder, texts)
-    named_ids = [-1] * vocab_size if named is None else named[0].tolist()
+    named_ids, identity = find_named_pieces(generator, encoder, texts)
     rows = [[[] if piece < 0 else [piece]] * len(Context) for piece in named_ids]
     others = [i for i, piece in enumerate(named_ids) if piece < 0 and i not in special and texts[i].strip()]
     for i, split in zip(others, _split_in_contexts([texts[i] for i in others], encoder), strict=True):
@@ -61,13 +59,13 @@ def build_piece_table(generator: PreTrainedTokenizerBase, encoder: TextTokenizer
         shares=(_usual_context(texts).flatten().float() / counts).repeat_interleave(counts),
         follows=_following_contexts(texts),
         control=control,
-        identity=named is not None and named[1],
+        identity=identity,
     )
 
 
 def _split_in_contexts(texts: Sequence[str], encoder: TextTokenizer) -> list[list[list[int]]]:
     """Split each text in each context; one that brings a space with it as after a space, except at the start."""
-    start = tokenize_texts(encoder.tokenizer, [encoder.prepare(text) for text in texts])
+    start = _tokenize(encoder.tokenizer, [encoder.prepare(text) for text in texts])
     words = [text.strip() for text in texts]
     attached = [i for i, text in enumerate(texts) if not text[0].isspace()]
     spaced = _split_after(Context.SPACE, words, encoder)
@@ -90,12 +88,36 @@ def _split_after(context: Context, words: Sequence[str], encoder: TextTokenizer)
     left = list(range(len(words)))
     for stem in _STEMS[context]:
         prepared = [encoder.prepare(stem + words[i]) for i in left]
-        before, *rows = tokenize_texts(encoder.tokenizer, [encoder.prepare(stem), *prepared])
+        before, *rows = _tokenize(encoder.tokenizer, [encoder.prepare(stem), *prepared])
         for i, row in zip(left, rows, strict=True):
             if row[: len(before)] == before:
                 pieces[i] = row[len(before) :]
         left = [i for i in left if not pieces[i]]
     return pieces
+
+
+def _tokenize(tokenizer: PreTrainedTokenizerBase, texts: list[str]) -> list[list[int]]:
+    """Return the token ids of each text by itself, without special tokens and without truncation."""
+    if not tokenizer.is_fast:
+        rows: list[list[int]] = tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
+        return rows
+    # The backend itself, as the wrapper of transformers, which sets truncation and padding anew at each call, takes
+    # longer than tokenization.
+    backend = tokenizer.backend_tokenizer
+    backend.no_truncation()
+    backend.no_padding()
+    return [encoding.ids for encoding in backend.encode_batch_fast(texts, add_special_tokens=False)]
+
+
+def decode_tokens(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> list[str]:
+    """Return the text that each token adds to a text, with a space in front where it starts a word."""
+    anchor = (_tokenize(tokenizer, ["a"])[0] or [0])[-1]
+    before, *joined = tokenizer.batch_decode([[anchor], *([anchor, i] for i in ids)], skip_special_tokens=False)
+    # Decoders that clean up spaces may change the anchor.
+    return [
+        text[len(before) :] if text.startswith(before) else str(tokenizer.decode([i]))
+        for i, text in zip(ids, joined, strict=True)
+    ]
 
 
 def _usual_context(texts: Sequence[str]) -> Tensor:

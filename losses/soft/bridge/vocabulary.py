@@ -110,13 +110,12 @@ class VocabularyBridge:
         self.end_ids = text_tokenizer.end_ids
         excluded = self.pieces.empty if self.mode == "identity" else self.pieces.control | self.pieces.empty
         self.control_ids = sorted({*text_tokenizer.control_ids, *excluded.nonzero().squeeze(1).tolist()})
-        self._tables: dict[torch.device, Tensor] = {}
 
     def embedding_table(self, device: torch.device | str) -> Tensor:
         """Return M, the input embedding in the encoder of each of the generator's tokens.
 
         Args:
-            device: where to put it. It is kept for the next call.
+            device: where to put it.
 
         Returns:
             Shape (vocab_size, embedding width), without gradient; the encoder's table where the vocabularies are equal.
@@ -124,10 +123,8 @@ class VocabularyBridge:
         embeddings = embedding_table(self.encoder, device)
         if self.pieces.has_encoder_ids(len(embeddings)):
             return embeddings
-        if embeddings.device not in self._tables:
-            with torch.inference_mode(False), torch.no_grad():
-                self._tables[embeddings.device] = self.pieces.to(embeddings.device).average(embeddings)
-        return self._tables[embeddings.device]
+        with torch.inference_mode(False), torch.no_grad():
+            return self.pieces.to(embeddings.device).average(embeddings)
 
     def fidelity(self, texts: Sequence[str]) -> float:
         """Measure how closely scores through this bridge follow the metric, for certain predictions.
@@ -145,9 +142,6 @@ class VocabularyBridge:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> VocabularyBridge:
         return self
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_tables": {}}
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.vocab_size} tokens, {self.encoder!r}, mode={self.mode!r})"
