@@ -15,10 +15,12 @@ from scipy.stats import spearmanr, ttest_1samp
 
 from bertscore_tm.statistics import holm, mean_interval
 from examples.study.rules import BASELINE, BEST, LARGEST_F1, LAST, PATIENCES, SUBSETS, Choice
-from examples.study.training import CROSS_ENTROPY, RISK, SHUFFLED, WALL_TIME
+from examples.study.training import CROSS_ENTROPY, EVERY, RISK, SHUFFLED, THIRD, WALL_TIME
 
 MEASURES = {"layer5": "F1 layer 5", "layer3": "layer 3", "layer6": "layer 6", "rougeL": "ROUGE-L", "bleu": "BLEU"}
 STOPPING = [f"early stopping on F1, patience {patience}" for patience in PATIENCES]
+# Layers that do not reward samples.
+HELD_OUT = ("layer5", "layer6")
 RULES = [LARGEST_F1, "largest val ROUGE-L", "largest val BLEU", "largest mean rank", LAST, BEST]
 
 Key = tuple[str, str, int]  # task, regime and seed of a run
@@ -42,10 +44,16 @@ def summarize_rules(runs: Mapping[Key, Any], choices: Mapping[Key, Mapping[str, 
     return {"curves": curves, "correlations": correlations, "cost": cost, "seeds_and_texts": redrawn}
 
 
-def summarize_arms(arms: Mapping[tuple[str, int, int], Any]) -> list[dict[str, Any]]:
-    """Return what every arm reaches; keys are arm, steps and seed."""
-    keys = ("arm", "steps", "seed")
+def summarize_arms(arms: Mapping[tuple[str, str, int, int], Any]) -> list[dict[str, Any]]:
+    """Return what every arm reaches; keys are task, arm, steps and seed."""
+    keys = ("task", "arm", "steps", "seed")
     return [dict(zip(keys, key, strict=True)) | _means(reached["test"]) for key, reached in arms.items()]
+
+
+def best_interval(equal_time: Sequence[Mapping[str, Any]]) -> str:
+    """Return the arm with the risk that has the largest mean F1 at the layers that do not reward."""
+    means = pd.DataFrame([row for row in equal_time if row["arm"] in EVERY]).groupby("arm")[[*HELD_OUT]].mean()
+    return str(means.sum(axis=1).idxmax())
 
 
 def _means(test: Mapping[str, Any]) -> dict[str, float]:
@@ -89,10 +97,13 @@ def compare_rules(results: Mapping[str, Any]) -> pd.DataFrame:
 
 
 def tables(results: Mapping[str, Any]) -> list[str]:
-    """Return the page's tables: differences with 95% intervals of Student's t over seeds, and adjusted p-values.
+    """Return the page's tables: differences with 95% intervals of Student's t over seeds, and adjusted p-values."""
+    parts = {"rules": _tables_of_rules, "arms": _table_of_arms, "equal_time": _table_of_equal_time}
+    return [table for part, make in parts.items() if part in results for table in make(results)]
 
-    A seed's gain is its mean over the conditions, so that intervals over seeds allow for what conditions share.
-    """
+
+def _tables_of_rules(results: Mapping[str, Any]) -> list[str]:
+    """A seed's gain is its mean over the conditions, so that intervals over seeds allow for what conditions share."""
     gains = compare_rules(results)
     by_seed = gains.groupby(["rule", "seed"], sort=False).mean()
     names = [rule for rule in by_seed.index.unique("rule") if "early stopping" in rule and "at the stop" not in rule]
@@ -101,19 +112,43 @@ def tables(results: Mapping[str, Any]) -> list[str]:
     conditions = {(name,): rows for name, rows in gains.loc[LARGEST_F1, [*MEASURES]].groupby("condition", sort=False)}
     held_out = [measure for measure in MEASURES if measure != "layer5"]
     tests = {(rule,): (by_seed.loc[LARGEST_F1] - by_seed.loc[rule])[held_out] for rule in (BASELINE, LAST)}
-    arms = pd.DataFrame(results["arms"]).set_index(["steps", "arm", "seed"])[[*MEASURES, "length"]].sort_index()
-    differences = {}
-    for steps in arms.index.unique("steps"):
-        reached = arms.loc[steps]
-        for arm, minus in ((RISK, CROSS_ENTROPY), (RISK, WALL_TIME), (RISK, SHUFFLED), (SHUFFLED, CROSS_ENTROPY)):
-            differences[f"{steps} ({len(reached.loc[arm])})", arm, minus] = reached.loc[arm] - reached.loc[minus]
-    tested = [(key, measure) for key in differences if key[1] == RISK for measure in ("layer5", "layer6")]
     return [
         format_table(["rule", "trained"], rules),
         format_table([LARGEST_F1], conditions),
         format_table([f"{LARGEST_F1} minus"], tests, list(product(tests, held_out))),
-        format_table(["steps (seeds)", "arm", "minus"], differences, tested),
     ]
+
+
+def _table_of_arms(results: Mapping[str, Any]) -> list[str]:
+    arms = pd.DataFrame(results["arms"]).set_index(["steps", "arm", "seed"])[[*MEASURES, "length"]].sort_index()
+    differences: dict[tuple[str, ...], pd.DataFrame] = {}
+    for steps in arms.index.unique("steps"):
+        reached = arms.loc[steps]
+        for arm, minus in ((RISK, CROSS_ENTROPY), (RISK, WALL_TIME), (RISK, SHUFFLED), (SHUFFLED, CROSS_ENTROPY)):
+            differences[f"{steps} ({len(reached.loc[arm])})", arm, minus] = reached.loc[arm] - reached.loc[minus]
+    tested = [(key, measure) for key in differences if key[1] == RISK for measure in HELD_OUT]
+    return [format_table(["steps (seeds)", "arm", "minus"], differences, tested)]
+
+
+def _table_of_equal_time(results: Mapping[str, Any]) -> list[str]:
+    """A seed's difference in both tasks is its mean over them."""
+    measures = [*MEASURES, "length", "repetition"]
+    keys = ["arm", "task", "seed"]
+    arms, control = (
+        pd.DataFrame(results[part]).set_index(keys)[measures].sort_index() for part in ("equal_time", "control")
+    )
+    differences: dict[tuple[str, ...], pd.DataFrame] = {}
+    tested: list[Any] = []
+    for arm, minus in ((RISK, CROSS_ENTROPY), (THIRD, CROSS_ENTROPY), (THIRD, RISK)):
+        gains = arms.loc[arm] - arms.loc[minus]
+        differences["both", arm, minus] = gains.groupby("seed").mean()
+        differences |= {(task, arm, minus): gains.loc[task] for task in gains.index.unique("task")}
+        tested += [(("both", arm, minus), measure) for measure in HELD_OUT if minus == CROSS_ENTROPY]
+    best, shuffled = control.index.unique("arm")
+    (task,) = control.index.unique("task")
+    differences[task, best, shuffled] = control.loc[best, task] - control.loc[shuffled, task]
+    tested += [((task, best, shuffled), measure) for measure in HELD_OUT]
+    return [format_table(["task", "arm", "minus"], differences, tested)]
 
 
 def format_table(head: list[str], gains: Mapping[tuple[str, ...], pd.DataFrame], tested: Sequence[Any] = ()) -> str:

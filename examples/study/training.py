@@ -34,6 +34,9 @@ VALIDATION_PAIRS, TEST_PAIRS, CHECKPOINTS, SAMPLES, TIMED_STEPS = 160, 200, 16, 
 # Cross-entropy; the same with BERTScoreRisk added; with the rewards of an input's samples shuffled; and cross-entropy
 # for as many steps as fit into the time of the second.
 CROSS_ENTROPY, RISK, SHUFFLED, WALL_TIME = ARMS = ("cross-entropy", "risk", "shuffled", "cross-entropy, wall time")
+# The risk on every third step only, the same with shuffled rewards, and the interval of each arm's risk.
+THIRD, THIRD_SHUFFLED = "risk, every third step", "shuffled, every third step"
+EVERY = {RISK: 1, SHUFFLED: 1, THIRD: 3, THIRD_SHUFFLED: 3}
 
 _MIXED = torch.autocast("cpu", torch.bfloat16)
 
@@ -182,7 +185,7 @@ def run_arm(start: Path, task: str, arm: str, steps: int, seed: int) -> dict[str
     corpus, generator = load_task(task), torch.load(start, weights_only=False)
     drawn = random.Random(seed).sample(corpus.train, min(REGIMES["all pairs"][0], len(corpus.train)))
     examples, test = generator.encode(drawn), generator.encode(corpus.test[:TEST_PAIRS])
-    risk = make_risk(generator, seed, shuffled=arm == SHUFFLED) if arm in (RISK, SHUFFLED) else None
+    risk = make_risk(generator, seed, EVERY[arm], shuffled=arm.startswith(SHUFFLED)) if arm in EVERY else None
     generator.train(examples, steps, seed, falls=True, risk=risk)
     return _test(generator, test)
 
@@ -192,8 +195,8 @@ def _test(generator: Generator, examples: Sequence[Example]) -> dict[str, Any]:
     return {"test_texts": texts, "test": measure(texts, [summary for _, _, summary in examples])}
 
 
-def make_risk(generator: Generator, seed: int, *, shuffled: bool) -> BERTScoreRisk:
-    """Return the risk with its defaults; shuffled, each of an input's samples gets the reward of a random one."""
+def make_risk(generator: Generator, seed: int, every: int, *, shuffled: bool) -> BERTScoreRisk:
+    """Return the risk with its other defaults; shuffled, each of an input's samples gets the reward of a random one."""
     encoder, draw = FrozenEncoder(get_model_path(), num_layers=REWARD_LAYER, device="cpu"), random.Random(seed)
     true = BERTScoreReward(encoder)
 
@@ -203,14 +206,14 @@ def make_risk(generator: Generator, seed: int, *, shuffled: bool) -> BERTScoreRi
         return [reward for group in groups for reward in draw.sample(group, SAMPLES)]
 
     options = {"num_samples": SAMPLES, "max_new_tokens": TARGET_TOKENS, "reward": exchange if shuffled else true}
-    return BERTScoreRisk(encoder, generator.tokenizer, **options)
+    return BERTScoreRisk(encoder, generator.tokenizer, every=every, **options)
 
 
 def time_steps(start: Path, task: str) -> dict[str, float]:
     """Return the median seconds of a step of cross-entropy and of the risk, taken in turn."""
     generator: Generator = torch.load(start, weights_only=False)
     examples = generator.encode(load_task(task).train[:320])
-    risks = {CROSS_ENTROPY: None, RISK: make_risk(generator, 0, shuffled=False)}
+    risks = {CROSS_ENTROPY: None, RISK: make_risk(generator, 0, 1, shuffled=False)}
     run = partial(generator.train, examples, TIMED_STEPS, 0, falls=True)
     seconds = in_turn({name: partial(run, risk=risk) for name, risk in risks.items()}, rounds=12)
     return {name: median(times) / TIMED_STEPS for name, times in seconds.items()}
@@ -232,15 +235,16 @@ def score(texts: list[str], references: list[str], layer: int | None) -> Tensor:
 
 
 def measure(texts: list[str], references: list[str]) -> dict[str, Any]:
-    """Return each text's F1 at layers 3, 5 and 6 and ROUGE-L, the corpus BLEU, and the ratio of lengths in words."""
+    """Return each text's F1, ROUGE-L and share of words that it repeats; the corpus BLEU and the ratio of lengths."""
     f1 = score(texts, references, None)
     rouge = [rouge_score(a, b, rouge_keys="rougeL") for a, b in zip(texts, references, strict=True)]
-    words, expected = (sum(len(text.split()) for text in side) for side in (texts, references))
+    words = [text.split() for text in texts]
     return {
         **{f"layer{layer}": f1[layer].tolist() for layer in (LAYER, *HELD_OUT_LAYERS)},
         "rougeL": [float(scores["rougeL_fmeasure"]) for scores in rouge],
         "bleu": float(sacre_bleu_score(texts, [[text] for text in references], smooth=True)),
-        "length": words / expected,
+        "length": sum(map(len, words)) / sum(len(text.split()) for text in references),
+        "repetition": [(len(text) - len({*text})) / max(len(text), 1) for text in words],
     }
 
 

@@ -50,7 +50,10 @@ class BERTScoreRisk(nn.Module):
             repetitive.
         reward: function of ``completions`` and ``references`` that returns a number for each, or ``None``, which leaves
             the text out. Default: ``BERTScoreReward(encoder)``.
-        balance_every: calls between two measurements of the factor.
+        balance_every: samplings between two measurements of the factor.
+        every: calls per sampling. The others return a constant 0 and cost nothing, so that training with ``every=3``
+            samples on every third step. Calls are counted where gradients are on, on each rank alike, and a checkpoint
+            holds the count; with accumulated gradients each of a step's batches is a call.
 
     Raises:
         TypeError: the tokenizer is not one of transformers.
@@ -80,17 +83,19 @@ class BERTScoreRisk(nn.Module):
         weight: float = 1.0,
         reward: Callable[..., Sequence[float | None]] | None = None,
         balance_every: int = 20,
+        every: int = 1,
     ) -> None:
         super().__init__()
         require_count("num_samples", num_samples, 2)
         require_count("max_new_tokens", max_new_tokens)
         require_count("balance_every", balance_every)
+        require_count("every", every)
         require_positive("temperature", temperature)
         require_positive("weight", weight)
         self.tokenizer = require_tokenizer(tokenizer, "tokenizer")
         self.reward = BERTScoreReward(encoder) if reward is None else reward
         self.num_samples, self.temperature, self.max_new_tokens = num_samples, temperature, max_new_tokens
-        self.weight, self.balance_every = weight, balance_every
+        self.weight, self.balance_every, self.every = weight, balance_every, every
         self.risk = MinimumRiskLoss(alpha, normalize="length")
         # Running means of the norms of both gradients, cross-entropy's first. Not buffers, which DDP would overwrite
         # with those of rank 0.
@@ -111,7 +116,8 @@ class BERTScoreRisk(nn.Module):
             references: for each input a text, or several, or ``None``; without any, an input is left out.
 
         Returns:
-            The loss, a scalar; without effect where all texts of each input have the same reward.
+            The loss, a scalar; without effect where all texts of each input have the same reward, and a constant 0 in
+            the calls between two samplings.
 
         Raises:
             TypeError: a reference is not a text.
@@ -121,6 +127,11 @@ class BERTScoreRisk(nn.Module):
         texts = list_references(references)
         if len(texts) != len(inputs["input_ids"]):
             raise ValueError(f"got references of {len(texts)} inputs for {len(inputs['input_ids'])} inputs")
+        count = self.calls
+        if torch.is_grad_enabled():
+            self.calls += 1
+            if count % self.every:
+                return torch.zeros((), dtype=torch.float32, device=inputs["input_ids"].device)
         sampled = sample_with_log_probs(
             model, inputs, self.num_samples, max_new_tokens=self.max_new_tokens, temperature=self.temperature
         )
@@ -129,10 +140,8 @@ class BERTScoreRisk(nn.Module):
         is_equal = (tokens[:, :, None] == tokens[:, None]).all(-1)  # (batch, samples, samples)
         is_repeated = is_equal.tril(-1).any(-1)  # (batch, samples)
         risk: Tensor = self.risk(sampled.log_probs, rewards, sampled.mask & (is_scored & ~is_repeated)[..., None])
-        if risk.requires_grad:
-            if self.calls % self.balance_every == 0 and any(texts):
-                self._measure(model, inputs, texts, risk)
-            self.calls += 1
+        if risk.requires_grad and count // self.every % self.balance_every == 0 and any(texts):
+            self._measure(model, inputs, texts, risk)
         cross_entropy_norm, risk_norm = self.norms.to(risk)
         factor = torch.where(risk_norm > 0, cross_entropy_norm / torch.where(risk_norm > 0, risk_norm, 1.0), 1.0)
         return self.weight * factor * risk

@@ -225,7 +225,7 @@ def test_arms_start_alike_and_train_the_decoding_half(pairs, generator):
 
     def trained(seed=1, shuffled=None):
         copied = copy.deepcopy(generator)
-        risk = None if shuffled is None else make_risk(copied, seed, shuffled=shuffled)
+        risk = None if shuffled is None else make_risk(copied, seed, 1, shuffled=shuffled)
         copied.train(examples, 3, seed, falls=True, risk=risk)
         return dict(copied.model.named_parameters())
 
@@ -243,7 +243,7 @@ def test_shuffled_rewards_are_those_of_the_same_input(generator):
     texts = [f"{word} rain fell" for word in ["a", "b", "c", "d", "e", "f", "g", "h"]]
     references = [["rain fell"]] * 4 + [["the sun"]] * 4
     true, shuffled = (
-        make_risk(generator, 0, shuffled=shuffled).reward(texts, references) for shuffled in (False, True)
+        make_risk(generator, 0, 1, shuffled=shuffled).reward(texts, references) for shuffled in (False, True)
     )
     assert shuffled != true
     assert [sorted(shuffled[:4]), sorted(shuffled[4:])] == [sorted(true[:4]), sorted(true[4:])]
@@ -256,6 +256,7 @@ def test_measures_are_those_of_the_texts(bert_score_f1):
         expected = bert_score_f1(preds, target, num_layers=layer).tolist()
         assert scores[f"layer{layer}"][:4] == pytest.approx(expected, abs=1e-6)
     assert scores["rougeL"][-1] == 1
+    assert measure(["a b a a", "c"], ["a b", "c"])["repetition"] == [0.5, 0]
     assert scores["length"] == sum(map(len, map(str.split, [*preds, target[0]]))) / sum(
         map(len, map(str.split, [*target, target[0]]))
     )
@@ -276,7 +277,7 @@ def test_a_stopped_study_resumes(pairs, tmp_path, monkeypatch, capsys):
     first = command.main(arguments)
     stored = [path for path in tmp_path.rglob("*.json") if path.name != "results.json"]
     times = {path: path.stat().st_mtime_ns for path in stored}
-    stopped = [tmp_path / "arm_risk_1_seed1.json", tmp_path / "docstrings_few_pairs_seed1.rules.json"]
+    stopped = [tmp_path / "arm_manual_pages_risk_1_seed1.json", tmp_path / "docstrings_few_pairs_seed1.rules.json"]
     before = [json.loads(path.read_text()) for path in stopped]
     for path in stopped:
         path.unlink()
@@ -287,4 +288,10 @@ def test_a_stopped_study_resumes(pairs, tmp_path, monkeypatch, capsys):
     assert (tmp_path / "figure.png").exists()
     assert [len(curve["step"]) for curve in first["rules"]["curves"]] == 8 * [8]
     assert {row["arm"] for row in first["arms"]} == set(ARMS)
+    # As long as one step of the risk: at least as many with fewer samples.
+    steps = {row["arm"]: row["steps"] for row in first["equal_time"] if row["task"] == "docstrings"}
+    assert steps["risk"] == 1 <= steps["risk, every third step"] <= steps["cross-entropy"]
+    assert {row["seed"] for row in first["control"]} == {2, 3}
+    (tmp_path / "results.json").write_text(json.dumps({"rules": first["rules"]}))
+    assert command.main([*arguments, "--parts", "equal_time"]).keys() == first.keys() - {"arms"}
     assert "ROUGE-L" in capsys.readouterr().out

@@ -152,6 +152,34 @@ def test_a_validation_measures_and_counts_nothing(minilm, tokenizer, without_gra
     torch.testing.assert_close(values[2], values[1])
 
 
+def test_calls_between_two_samplings_are_a_constant_zero(minilm, tokenizer):
+    """Validations in between do not count, and a checkpoint keeps the rhythm."""
+    model, inputs = make_model("t5"), batch_of("right")
+    options = {"max_new_tokens": 5, "every": 3, "balance_every": 2}
+
+    def make_risk():
+        risk = BERTScoreRisk(FrozenEncoder(minilm, num_layers=1), tokenizer, **options)
+        risk.tokenizer = Words()
+        return risk
+
+    risk, sampled, norms = make_risk(), [], []
+    for call in range(8):
+        with torch.no_grad():
+            assert risk(model, inputs, REFERENCES) > 0
+        if call == 5:
+            state, risk = risk.state_dict(), make_risk()
+            risk.load_state_dict(state)
+        before = torch.get_rng_state()
+        value = risk(model, inputs, REFERENCES)
+        is_sampled = not torch.equal(torch.get_rng_state(), before)
+        assert value.requires_grad == is_sampled == (value != 0)
+        sampled += [call] * is_sampled
+        norms.append(tuple(risk.norms.tolist()))
+    assert sampled == [0, 3, 6]
+    assert len({*norms[:6]}) == 1  # measured by calls 0 and 6
+    assert norms[6] != norms[5]
+
+
 @pytest.mark.parametrize(
     ("references", "equal"),
     [
@@ -178,6 +206,7 @@ def test_references_that_are_not_there(minilm, tokenizer, references, equal):
         ({"num_samples": 2.5}, "num_samples must be a whole number of at least 2, got 2.5"),
         ({"max_new_tokens": 0}, "max_new_tokens must be a whole number of at least 1, got 0"),
         ({"balance_every": 0.5}, "balance_every must be a whole number of at least 1, got 0.5"),
+        ({"every": 0}, "every must be a whole number of at least 1, got 0"),
         ({"temperature": 0.0}, "temperature must be above 0, got 0.0"),
         ({"weight": -1.0}, "weight must be above 0, got -1.0"),
         ({"alpha": 0.0}, "alpha must be above 0 and finite, got 0.0"),
@@ -211,14 +240,16 @@ def test_a_reward_has_a_number_for_each_text(minilm, tokenizer):
 
 
 class RiskStep(torch.nn.Module):
-    """A training step that DDP wraps."""
+    """Cross-entropy and risk, in a training step that DDP wraps."""
 
     def __init__(self, risk):
         super().__init__()
         self.model, self.risk = make_model("t5"), risk
 
     def forward(self, inputs, references):
-        return self.risk(self.model, inputs, references)
+        ids = inputs["input_ids"]
+        cross_entropy = self.model(**inputs, decoder_input_ids=ids, labels=ids).loss
+        return cross_entropy + self.risk(self.model, inputs, references)
 
 
 def measure_on_a_rank(rank, wraps=True):
@@ -243,3 +274,28 @@ def test_each_rank_keeps_its_own_factor():
     assert not torch.allclose(both[0][0][1], both[1][0][1])
     for rank, value in enumerate(both):
         torch.testing.assert_close(value, measure_on_a_rank(rank, wraps=False))
+
+
+def gradients_of_steps(rank):
+    """The gradients of four steps with the risk on every second one; the other rank has no reference in the first."""
+    torch.set_num_threads(1)
+    step = RiskStep(BERTScoreRisk(tiny("bert", "float32"), tiny_tokenizer("wordpiece"), max_new_tokens=5, every=2))
+    step.risk.tokenizer = Words()
+    wrapped, gradients = DistributedDataParallel(step), []
+    inputs = {name: value[rank : rank + 1] for name, value in batch_of("right").items()}
+    for number in range(4):
+        torch.manual_seed(number)
+        wrapped.zero_grad()
+        wrapped(inputs, [None if (rank, number) == (1, 0) else REFERENCES[rank]]).backward()
+        gradients.append(torch.cat([parameter.grad.flatten() for parameter in step.model.parameters()]))
+    return torch.stack(gradients), step.risk.calls
+
+
+@pytest.mark.distributed
+def test_ranks_sample_in_the_same_steps():
+    (first, calls), (second, other_calls) = run_ranks(gradients_of_steps, 2)
+    torch.testing.assert_close(first, second)
+    assert calls == other_calls == 4
+    # Only cross-entropy between the samplings: the same inputs give the same gradient.
+    torch.testing.assert_close(first[1], first[3])
+    assert not torch.allclose(first[2], first[1])
