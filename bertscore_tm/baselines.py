@@ -120,7 +120,13 @@ def draw_pairs(encoder: FrozenEncoder, texts: Iterable[str], num_pairs: int = 10
     if not getattr(encoder, "all_layers", False):
         raise ValueError("a baseline table has one row per layer: pass FrozenEncoder(model, all_layers=True)")
     require_at_least("num_pairs", num_pairs, 2)
-    distinct, num_truncated = _distinct_texts(texts, encoder)
+    stripped = list(dict.fromkeys(text.strip() for text in texts))
+    distinct, num_truncated = [], 0
+    for start in range(0, len(stripped), TEXTS_PER_BLOCK):
+        block = stripped[start : start + TEXTS_PER_BLOCK]
+        tokenized = encoder.tokenizer(block)
+        distinct += [text for text, has_content in zip(block, tokenized.has_content, strict=True) if has_content]
+        num_truncated += tokenized.num_truncated
     if len(distinct) < 2:
         raise ValueError(f"texts must have at least 2 distinct texts that are not blank, got {len(distinct)}")
     generator = torch.Generator().manual_seed(seed)
@@ -172,15 +178,3 @@ def make_baseline(
     drawn = draw_pairs(encoder, texts, num_pairs, seed)
     scored = score_corpus(drawn.pairs, encoder, token_weights(encoder), encoder.device)
     return drawn.measure(scored.scores, encoder)
-
-
-def _distinct_texts(texts: Iterable[str], encoder: FrozenEncoder) -> tuple[list[str], int]:
-    """Return the distinct texts with content, and how many are truncated."""
-    stripped = list(dict.fromkeys(text.strip() for text in texts))
-    distinct, num_truncated = [], 0
-    for start in range(0, len(stripped), TEXTS_PER_BLOCK):
-        block = stripped[start : start + TEXTS_PER_BLOCK]
-        tokenized = encoder.tokenizer(block)
-        distinct += [text for text, has_content in zip(block, tokenized.has_content, strict=True) if has_content]
-        num_truncated += tokenized.num_truncated
-    return distinct, num_truncated

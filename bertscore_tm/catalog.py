@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Iterable
 from difflib import get_close_matches
-from functools import cache, lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,6 @@ import torch
 from torch import Tensor
 
 from bertscore_tm.utilities.option_names import name_option
-from bertscore_tm.utilities.user_warnings import warn_user
 
 __all__ = [
     "baseline",
@@ -133,53 +132,30 @@ def tuned_layer(model: str) -> int:
         17
     """
     command = f"`bertscore-tm tune-layers judged.jsonl --model {model}`"
-    remedy = f"pass {name_option('num_layers')} (-1 is the last layer, {command} finds a good one)"
+    remedy = (
+        f"pass {name_option('num_layers')} (-1 is the last layer, {command} finds a good one), or, for a copy of a "
+        f"listed model, its name as {name_option('listed_as')}"
+    )
     return _find_layer(model, remedy)
 
 
-def name_of_copy(name: str, model_type: str, num_layers: int) -> str:
-    """Return the listed name of a model's local copy: its folder's origin, or namesake if type and depth fit.
+def name_of_copy(name: str) -> str:
+    """Return the listed model that the configuration of a local copy names as its origin, else the given name.
 
     Args:
-        name: hub name, or path of a folder or of the hub's cache.
-        model_type: type of the model's configuration, such as ``"roberta"``.
-        num_layers: number of the model's layers.
+        name: hub name, or path of a folder.
 
     Returns:
-        The listed name, or the given one. A namesake is noted in a warning, once per folder.
+        The listed name, or the given one.
 
     Example:
-        >>> name_of_copy("roberta-large", "roberta", 24)
+        >>> name_of_copy("roberta-large")
         'roberta-large'
     """
-    config_path = Path(name) / "config.json"
-    if listed_as(name) is None and config_path.is_file():
-        # Read here, since from_pretrained replaces the origin by the folder.
-        origin = str(json.loads(config_path.read_text(encoding="utf-8")).get("_name_or_path", ""))
-        if listed_as(origin) is not None:
-            return origin
-        return _listed_by_folder(Path(name).absolute(), model_type, num_layers) or name
-    return name
-
-
-@lru_cache(maxsize=64)
-def _listed_by_folder(folder: Path, model_type: str, num_layers: int) -> str | None:
-    """Return the listed model that a folder, or the hub's cache around it, is named after, if the sizes fit."""
-    cached = [part.removeprefix("models--").replace("--", "/") for part in folder.parts if part.startswith("models--")]
-    named = map(listed_as, ("/".join(folder.parts[-2:]), *cached))
-    listed = {name for name in named if name is not None}
-    listed = listed or {name for name in models() if name.rpartition("/")[2] == folder.name}
-    if len(listed) != 1:
-        return None
-    (name,) = listed
-    if not _has_depth(name, num_layers) or _letters(model_type) not in _letters(name):
-        return None
-    warn_user(
-        f"the folder {str(folder)!r} has the name, architecture and number of layers of {name}: using the tuned layer "
-        f"and the baseline of {name}. {name_option('listed_as', name)} confirms this, {name_option('num_layers')} "
-        f"chooses another layer"
-    )
-    return name
+    path = Path(name) / "config.json"
+    # Read here, since from_pretrained replaces the origin by the folder.
+    origin = json.loads(path.read_text(encoding="utf-8")).get("_name_or_path") if path.is_file() else None
+    return name if origin is None or listed_as(origin) is None else str(origin)
 
 
 def _has_depth(name: str, num_layers: int) -> bool:
@@ -188,10 +164,6 @@ def _has_depth(name: str, num_layers: int) -> bool:
     if languages:
         return num_layers == len(baseline(languages[0], name)) - 1
     return num_layers >= tuned_layer(name)
-
-
-def _letters(name: str) -> str:
-    return "".join(filter(str.isalnum, name.lower()))
 
 
 def layer_row(source: str | os.PathLike[str], depth: int | None = None) -> tuple[str, int]:
@@ -280,10 +252,8 @@ def baseline(language: str, model: str) -> Tensor:
     tables = _find_tables(language.lower())
     name = listed_as(model) or model
     if name not in tables:
-        similar = similar_names(name, tables)
-        shown = ", ".join(sorted(tables)[:5]) + (f" and {len(tables) - 5} more" if len(tables) > 5 else "")
-        hint = f"; similar names with a table: {', '.join(similar)}" if similar else ""
-        raise ValueError(f"{missing}: {remedy}{hint}; models with a table for {language!r}: {shown}")
+        shown = similar_names(name, tables) or sorted(tables)[:5]
+        raise ValueError(f"{missing}: {remedy}; models with a table for {language!r} include {', '.join(shown)}")
     return parse_baseline(tables[name].read_text(encoding="utf-8"), f"{language}/{name}")
 
 

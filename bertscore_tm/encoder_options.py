@@ -84,7 +84,7 @@ class EncoderOptions(TypedDict, total=False):
         Option(
             None,
             "listed model, or .json file of tune-layers, whose layer and baseline a copy or fine-tuned model uses",
-            details="Such as ``'roberta-large'``. Default: by the name of the model or folder.",
+            details="Such as ``'roberta-large'``. Default: the model's name, or a copy's origin.",
             metavar="NAME",
         ),
     ]

@@ -72,8 +72,7 @@ def rank_layers(
         The layers by falling mean correlation; layers with equal means by rising number.
 
     Raises:
-        ValueError: ``human`` is empty, the numbers of texts differ, there are fewer than five texts, or values are
-            constant or not finite.
+        ValueError: the numbers of texts differ, there are fewer than five, or values are constant or not finite.
         ImportError: scipy is not installed.
 
     Example:
@@ -85,21 +84,10 @@ def rank_layers(
         >>> len(ranked), ranked[0].mean > ranked[-1].mean
         (7, True)
     """
-    if scores.ndim != 2:
-        raise ValueError(
-            f"scores must have shape (layers, texts), got shape {tuple(scores.shape)}: score with all_layers=True"
-        )
-    if not human:
-        raise ValueError("human must contain at least one kind of judgement, got an empty mapping")
-    ranked = []
-    for layer, row in enumerate(scores):
-        agreement = {}
-        for name, judgements in human.items():
-            try:
-                agreement[name] = correlation(row, judgements, how, confidence=confidence)
-            except ValueError as error:
-                raise ValueError(f"layer {layer} (x) and {name!r} (y): {error}") from error
-        ranked.append(LayerAgreement(layer, agreement))
+    ranked = [
+        LayerAgreement(layer, {name: correlation(row, x, how, confidence=confidence) for name, x in human.items()})
+        for layer, row in enumerate(scores)
+    ]
     return sorted(ranked, key=lambda layer: -layer.mean)
 
 
@@ -129,11 +117,6 @@ def rank_layers_by_preference(better: Tensor, worse: Tensor, *, confidence: floa
         >>> [(layer.layer, round(layer.mean, 3)) for layer in rank_layers_by_preference(better, worse)]
         [(1, 0.333), (0, -0.333)]
     """
-    if better.ndim != 2 or better.shape != worse.shape:
-        raise ValueError(
-            f"better and worse must both have shape (layers, pairs), got shapes {tuple(better.shape)} and "
-            f"{tuple(worse.shape)}: score both with all_layers=True"
-        )
     require_between("confidence", confidence, 0, 1)
     ranked = []
     for layer, (better_row, worse_row) in enumerate(zip(better, worse, strict=True)):
@@ -154,15 +137,10 @@ def system_means(values: Tensor, systems: Sequence[str]) -> Tensor:
     Returns:
         One mean per system in order of first appearance, shape (..., systems), float64.
 
-    Raises:
-        ValueError: the numbers of texts differ.
-
     Example:
         >>> system_means(torch.tensor([[1.0, 2.0, 6.0]]), ["A", "B", "A"])
         tensor([[3.5000, 2.0000]], dtype=torch.float64)
     """
-    if len(systems) != values.shape[-1]:
-        raise ValueError(f"systems must name the system of each of {values.shape[-1]} texts, got {len(systems)} names")
     indices = {system: index for index, system in enumerate(dict.fromkeys(systems))}
     system_of_text = torch.tensor([indices[system] for system in systems], device=values.device)
     sums = values.new_zeros((*values.shape[:-1], len(indices)), dtype=torch.float64)

@@ -19,7 +19,7 @@ Of ``bert-score`` and ``evaluate``:
 
 * Several references with all layers return shape (layers, candidates).
 * ``BERTScorer.score`` refuses unequal numbers of candidates and references.
-* A local folder with a listed model has its layer and baseline.
+* A local folder whose configuration names a listed model has its layer and baseline.
 * ``evaluate``: idf weights are computed at each call, and a dictionary passed as ``idf`` is used.
 
 Of torchmetrics:

@@ -216,11 +216,8 @@ class FrozenEncoder:
 
     @property
     def listed_name(self) -> str:
-        """The name to look up in the published tables; ``listed_as``, or of a folder the name of its origin."""
-        if self._listed is not None:
-            return self._listed[0]
-        depth = int(getattr(self.config, "num_hidden_layers", 0))
-        return catalog.name_of_copy(self.name, self.config.model_type, depth)
+        """The name to look up in the published tables; ``listed_as``, or of a copy the name of its origin."""
+        return catalog.name_of_copy(self.name) if self._listed is None else self._listed[0]
 
     def signature(self, layer: int | None = None) -> str:
         """Return everything in this encoder that changes a score, in one line.

@@ -10,7 +10,7 @@ from functools import partial
 
 import pytest
 import torch
-from transformers import AutoModel, AutoTokenizer, DistilBertConfig, PreTrainedModel, RobertaConfig
+from transformers import AutoModel, AutoTokenizer, PreTrainedModel
 
 import bertscore_tm
 from bertscore_tm import BERTScore, FrozenEncoder, bert_score, catalog
@@ -157,29 +157,6 @@ def test_a_local_folder_whose_configuration_names_a_listed_model(minilm, tmp_pat
         FrozenEncoder(tmp_path / "model")
 
 
-@pytest.mark.parametrize(
-    "folder",
-    [
-        "models/distilbert-base-uncased",
-        "distilbert/distilbert-base-uncased",
-        "models--distilbert--distilbert-base-uncased/snapshots/0a1b",
-    ],
-)
-def test_a_folder_named_after_a_listed_model(tmp_path, folder):
-    DistilBertConfig().save_pretrained(tmp_path / folder)
-    with pytest.warns(
-        UserWarning, match="number of layers of distilbert-base-uncased: using the tuned layer"
-    ) as caught:
-        encoder = FrozenEncoder(tmp_path / folder)
-    assert len(caught) == 1
-    assert (encoder.num_layers, encoder.listed_name) == (5, "distilbert-base-uncased")
-    FrozenEncoder(tmp_path / folder)  # says it once
-    for other in (DistilBertConfig(n_layers=5), RobertaConfig(num_hidden_layers=6)):
-        other.save_pretrained(tmp_path / folder)
-        with pytest.raises(ValueError, match="no tuned layer is published for"):
-            FrozenEncoder(tmp_path / folder)
-
-
 def test_a_model_that_is_listed_as_another(tmp_path):
     folder = tmp_path / "models" / "bert-base-uncased"
     model, tokenizer = AutoModel.from_config(tiny_config("roberta", num_hidden_layers=12)), tiny_model("roberta")[1]
@@ -283,6 +260,6 @@ def test_layer_out_of_range(minilm, layer):
 
 
 def test_a_name_is_loaded_as_an_encoder(minilm):
-    for name, error, said in (((), OSError, "of 'roberta-large'; tried"), ((minilm,), ValueError, "pass num_layers")):
+    for name, error, said in (((), OSError, "of 'roberta-large'"), ((minilm,), ValueError, "pass num_layers")):
         with pytest.raises(error, match=said):
             bert_score(["a"], ["b"], *name)

@@ -100,17 +100,11 @@ def test_of_equal_layers_the_lower_is_first():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: rank_layers(torch.rand(8), {"human": list(range(8))}), "shape .layers, texts."),
-        (lambda: rank_layers(torch.rand(2, 8), {}), "at least one kind"),
-        (
-            lambda: rank_layers(torch.rand(2, 8), {"human": [1, 2]}),
-            r"layer 0 .* 'human' .* got shapes \(8,\) and \(2,\)",
-        ),
-        (lambda: rank_layers(torch.rand(2, 8), {"human": [1] * 8}), "'human' .* all values of y are 1.0"),
-        (lambda: rank_layers_by_preference(torch.rand(2, 8), torch.rand(2, 7)), "shape .layers, pairs."),
+        (lambda: rank_layers(torch.rand(2, 8), {"human": [1, 2]}), r"got shapes \(8,\) and \(2,\)"),
+        (lambda: rank_layers(torch.rand(2, 8), {"human": [1] * 8}), "all values of y are 1.0"),
+        (lambda: rank_layers_by_preference(torch.rand(2, 8), torch.rand(2, 7)), "better and worse must both"),
         (lambda: rank_layers_by_preference(torch.rand(2, 1), torch.rand(2, 1)), "better and worse must both"),
         (lambda: rank_layers_by_preference(torch.rand(2, 8), torch.rand(2, 8), confidence=1), "confidence must be"),
-        (lambda: system_means(torch.rand(2, 8), ["A"]), "each of 8 texts, got 1"),
     ],
 )
 def test_bad_arguments(call, message):
