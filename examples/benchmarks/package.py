@@ -23,9 +23,9 @@ def load_encoders(**options: Any) -> dict[str, FrozenEncoder]:
     return {dtype: FrozenEncoder(MODEL, num_layers=LAYER, dtype=dtype, device="cpu", **options) for dtype in dtypes}
 
 
-def score_f1(candidates: Sequence[str], references: Sequence[Any], encoder: FrozenEncoder, idf: bool = False) -> Tensor:
+def score_f1(candidates: Sequence[str], references: Sequence[Any], encoder: FrozenEncoder) -> Tensor:
     """Return the F1 of each candidate with its reference or references."""
-    f1: Tensor = bert_score(candidates, references, encoder, idf=idf)["f1"]
+    f1: Tensor = bert_score(candidates, references, encoder)["f1"]
     return f1
 
 

@@ -7,14 +7,12 @@ from collections.abc import Sequence
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import (
-    AutoModel,
     AutoModelForSeq2SeqLM,
     AutoTokenizer,
     BartConfig,
     PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerFast,
-    RobertaConfig,
     T5Config,
 )
 
@@ -32,31 +30,18 @@ BART_BASE = BartConfig(
     **dict.fromkeys(("encoder_ffn_dim", "decoder_ffn_dim"), 3072),
     **_IDS,
 )
-# Of 24 layers, those up to the compared one: the others are not computed.
-ROBERTA_LARGE = RobertaConfig(
-    hidden_size=1024,
-    num_hidden_layers=17,
-    num_attention_heads=16,
-    intermediate_size=4096,
-    max_position_embeddings=514,
-    type_vocab_size=1,
-    layer_norm_eps=1e-5,
-    **_IDS,
-)
 
 
 def build_model(config: PreTrainedConfig) -> PreTrainedModel:
     """Return a model with random weights, the same in every call, and the special tokens of ``train_tokenizer``."""
-    factory = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModel
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)
-        return factory.from_config(config)
+        return AutoModelForSeq2SeqLM.from_config(config)
 
 
 def train_tokenizer(config: PreTrainedConfig, texts: Sequence[str]) -> PreTrainedTokenizerFast:
     """Return a byte-level BPE tokenizer of a model's size; smaller if texts and MiniLM's words are too few."""
     tokenizer = Tokenizer(models.BPE())
-    # A space before each text, as bert-score requests; RoBERTa's newer tokenizers ignore the request.
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(

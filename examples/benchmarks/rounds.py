@@ -11,16 +11,15 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure with one value per round, in a unit such as ``"times"``, ``"share"`` or ``"MB"``, or without one."""
+    """A figure with one value per round, in a unit such as ``"times"`` or ``"MB"``, or without one."""
 
     what: str
     values: Sequence[float]
     unit: str = ""
 
-    def record(self) -> dict[str, str | float]:
-        """Return the figure as a row of a table."""
-        spread = {"median": median(self.values), "minimum": min(self.values), "maximum": max(self.values)}
-        return {"what": self.what, **spread, "unit": self.unit}
+    def __str__(self) -> str:
+        spread = f" ({min(self.values):.3g} to {max(self.values):.3g})" if len(self.values) > 1 else ""
+        return f"{self.what}: {median(self.values):.3g}{spread} {self.unit}".rstrip()
 
 
 def in_turn(functions: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, list[float]]:

