@@ -95,11 +95,10 @@ class Backbone:
 
     def unload(self, device: torch.device) -> None:
         """Free the model on a device; of a ready model, one stays in memory, on the CPU."""
-        cpu = torch.device("cpu")
-        if self.source.kind == "ready" and device == cpu and len(self.models) < 2:
-            return
-        if self.source.kind == "ready" and len(self.models) < 2:
-            self.loaded(cpu)
+        if self.source.kind == "ready" and len(self.models) == 1:
+            if device.type == "cpu":
+                return
+            self.loaded(torch.device("cpu"))
         self.models.pop(str(device), None)
 
     def _place(self, device: torch.device, load: Callable[[torch.dtype], nn.Module]) -> None:

@@ -61,17 +61,8 @@ _TOLERANCE_IN_EPS = 8
 class ForwardPass:
     """The forward pass of a model in memory: hidden states of a layer, or of all layers up to it, of several texts.
 
-    Args:
-        model: the encoder, with ``layers_in_memory`` of its layers.
-        family: properties of its family.
-        config: its configuration for texts.
-        num_layers: the layer, or the last one with ``all_layers``.
-        all_layers: return the states of all layers, else of one.
-        layers_in_memory: number of layers that the encoder has.
-        forward_fn: a function of the user that runs the model.
-        batching: how texts of different lengths share a forward pass.
-        has_kernel: torch's kernel attends within the texts of a row.
-        shared: the same for the encoder that loaded the model, which stays in memory as long as this one.
+    The model has ``layers_in_memory`` of its layers. ``has_kernel``: torch's kernel attends within the texts of a row.
+    ``shared`` is the same for the encoder that loaded the model, which stays in memory as long as this one.
     """
 
     model: nn.Module

@@ -28,9 +28,9 @@ from bertscore_tm.encoder.backbone import Backbone
 from bertscore_tm.encoder.families import Family, family_of, ready_config, ready_encoder, text_config
 from bertscore_tm.encoder.identity import ModelSource, hash_tokenizer
 from bertscore_tm.encoder.loading import load_config, load_tokenizer, quiet_transformers, require_tokenizer
-from bertscore_tm.encoder.tokenization import PackedWindows, TextTokenizer, TokenizedTexts, TokenizerSettings
+from bertscore_tm.encoder.tokenization import PackedWindows, TextTokenizer, TokenizedTexts
 from bertscore_tm.encoder.vector_cache import VectorCache, shared_cache
-from bertscore_tm.encoder_options import EncoderOptions, PrecisionName, document_options, with_defaults
+from bertscore_tm.encoder_options import EncoderOptions, LongText, PrecisionName, document_options, with_defaults
 from bertscore_tm.utilities.option_names import name_option
 from bertscore_tm.utilities.settings import full_class_name, require_choice
 from bertscore_tm.utilities.user_warnings import warn_user
@@ -39,6 +39,8 @@ __all__ = ["Encoder", "FrozenEncoder", "as_encoder", "default_device", "join_sig
 
 # Tokens per forward pass, by whether it is on a CPU, whose caches hold this many, and whether texts are padded.
 _TOKENS_PER_BATCH = {(True, False): 2048, (True, True): 512, (False, False): 32768, (False, True): 8192}
+# Options that change token ids.
+_TOKENIZER_SETTINGS = ("max_length", "long_text", "prefix_space", "exclude_special_tokens")
 # Texts that are padded together at most, and their share of padding in batches of more than this part of the budget.
 _MOST_PADDED, _MOST_PADDING, _SMALL_BATCH = 64, 0.1, 16
 
@@ -95,7 +97,8 @@ class FrozenEncoder:
         self.dtype = _as_dtype(settings["dtype"])
         self._forward_fn = forward_fn
         self._given_tokenizer = tokenizer
-        self._tokenizer_settings = TokenizerSettings.of(settings)
+        require_choice("long_text", settings["long_text"], LongText)
+        self._tokenizer_settings = {name: cast(Any, settings)[name] for name in _TOKENIZER_SETTINGS}
         ready: nn.Module | None = None
         if isinstance(model, nn.Module):
             assert tokenizer is not None
@@ -172,7 +175,7 @@ class FrozenEncoder:
     def tokenizer(self) -> TextTokenizer:
         """The tokenizer, with the special tokens, prefix space and length limit of this encoder."""
         tokenizer = self._given_tokenizer or load_tokenizer(self._backbone.source, self.name)
-        return TextTokenizer(tokenizer, self.config, self._tokenizer_settings, self.family)
+        return TextTokenizer(tokenizer, self.config, self.family, **self._tokenizer_settings)
 
     @property
     def family(self) -> Family:
@@ -242,7 +245,8 @@ class FrozenEncoder:
     def _key(self) -> Hashable:
         """Everything that token vectors depend on, besides the text and the device."""
         layers = self.num_layers, self.all_layers
-        return self._backbone.source, self._given_tokenizer, self._tokenizer_settings, self.dtype, *layers
+        settings = tuple(self._tokenizer_settings.values())
+        return self._backbone.source, self._given_tokenizer, settings, self.dtype, *layers
 
     def signature_fields(self, layer: int | None = None, *, hashed: bool = True) -> dict[str, object]:
         """Return the parts of the signature by name, with or without hashes of contents; scoring adds its settings."""

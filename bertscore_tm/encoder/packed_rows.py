@@ -84,6 +84,23 @@ def pad(packed: Tensor, places: Tensor, shape: Sequence[int], value: int = 0) ->
     return padded.view(*shape, *packed.shape[1:])
 
 
+def dot_product(
+    batch: Sequence[Tensor], mask: Tensor | None, *, is_causal: bool = False, scale: float | None = None
+) -> Tensor:
+    """Attend, shape (texts, heads, length, size), with a mask or a bias of the scores."""
+    query, key, value = batch
+    is_plain = query.shape[1] == key.shape[1] and not is_causal and (mask is None or mask.is_floating_point())
+    is_short = query.device.type == "cpu" and query.shape[2] <= _SHORT
+    # Plain products are 1.3 to 2 times faster for these, except for the gradient in float32.
+    if is_plain and is_short and (query.dtype == torch.bfloat16 or not query.requires_grad):
+        query, key, wide = (state.to(torch.promote_types(state.dtype, torch.float32)) for state in batch)
+        scores = (query * (query.shape[-1] ** -0.5 if scale is None else scale)) @ key.transpose(-1, -2)
+        return ((scores if mask is None else scores + mask).softmax(-1) @ wide).to(value.dtype)
+    return nn.functional.scaled_dot_product_attention(
+        query, key, value, attn_mask=mask, is_causal=is_causal, scale=scale, enable_gqa=query.shape[1] != key.shape[1]
+    )
+
+
 def attend_by_length(
     states: Sequence[Tensor],
     row: Row,
@@ -91,18 +108,12 @@ def attend_by_length(
     *,
     is_causal: bool = False,
     scale: float | None = None,
-    attend: Attend | None = None,
+    attend: Attend = dot_product,
 ) -> Tensor:
     """Attend within each text of a packed row, in one step per length, which needs no padding.
 
-    Args:
-        states: queries, keys and values, shape (tokens, heads, size) each.
-        row: the lengths of the texts.
-        mask: what tokens of the longest text, or of a longer one, attend to, or a bias, shape (..., longest, longest);
-            its corner is that of a shorter text.
-        is_causal: tokens attend to what precedes them.
-        scale: factor of the products. Default: that of torch.
-        attend: the attention. Default: :func:`dot_product`.
+    Takes queries, keys and values, shape (tokens, heads, size) each, and a mask or bias of the longest text or of a
+    longer one, shape (..., longest, longest); its corner is that of a shorter text.
     """
     parts = []
     sizes = [length * count for length, count in row.groups]
@@ -110,7 +121,7 @@ def attend_by_length(
         # (texts, heads, length, size) each
         batch = [part.reshape(count, length, *part.shape[1:]).transpose(1, 2) for part in parts_of_states]
         corner = None if mask is None else mask[..., :length, :length]
-        attended = (attend or dot_product)(batch, corner, is_causal=is_causal, scale=scale)
+        attended = attend(batch, corner, is_causal=is_causal, scale=scale)
         parts.append(attended.transpose(1, 2).flatten(0, 1))
     return torch.cat(parts)
 
@@ -122,7 +133,7 @@ def attend_padded(
     *,
     is_causal: bool = False,
     scale: float | None = None,
-    attend: Attend | None = None,
+    attend: Attend = dot_product,
 ) -> Tensor:
     """Attend as :func:`attend_by_length`, in one step with padding inside of attention, for accelerators."""
     device, longest = states[0].device, row.longest
@@ -144,22 +155,5 @@ def attend_padded(
     # Alternating layers have several masks, which the caller keeps.
     allowed, places, shape = row.once(("padded", is_causal, id(mask)), make)
     batch = [pad(state, places, shape).transpose(1, 2) for state in states]  # (texts, heads, longest, size) each
-    attended = (attend or dot_product)(batch, allowed, is_causal=False, scale=scale)
+    attended = attend(batch, allowed, is_causal=False, scale=scale)
     return attended.transpose(1, 2).flatten(0, 1).index_select(0, places)
-
-
-def dot_product(
-    batch: Sequence[Tensor], mask: Tensor | None, *, is_causal: bool = False, scale: float | None = None
-) -> Tensor:
-    """Attend, shape (texts, heads, length, size), with a mask or a bias of the scores."""
-    query, key, value = batch
-    is_plain = query.shape[1] == key.shape[1] and not is_causal and (mask is None or mask.is_floating_point())
-    is_short = query.device.type == "cpu" and query.shape[2] <= _SHORT
-    # Plain products are 1.3 to 2 times faster for these, except for the gradient in float32.
-    if is_plain and is_short and (query.dtype == torch.bfloat16 or not query.requires_grad):
-        query, key, wide = (state.to(torch.promote_types(state.dtype, torch.float32)) for state in batch)
-        scores = (query * (query.shape[-1] ** -0.5 if scale is None else scale)) @ key.transpose(-1, -2)
-        return ((scores if mask is None else scores + mask).softmax(-1) @ wide).to(value.dtype)
-    return nn.functional.scaled_dot_product_attention(
-        query, key, value, attn_mask=mask, is_causal=is_causal, scale=scale, enable_gqa=query.shape[1] != key.shape[1]
-    )

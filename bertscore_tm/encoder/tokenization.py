@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,33 +16,11 @@ from transformers import PretrainedConfig, PreTrainedTokenizerBase
 from bertscore_tm.encoder.families import Family, family_of
 from bertscore_tm.encoder_options import LongText
 from bertscore_tm.utilities.option_names import name_long_text, name_option
-from bertscore_tm.utilities.settings import require_choice
 
-__all__ = ["PackedWindows", "TextTokenizer", "TokenizedTexts", "TokenizerSettings", "cut_into_windows"]
+__all__ = ["PackedWindows", "TextTokenizer", "TokenizedTexts", "cut_into_windows"]
 
 # transformers gives tokenizers without a limit a far larger one than this.
 _NO_LIMIT = 10**9
-
-
-@dataclass(frozen=True)
-class TokenizerSettings:
-    """How texts become token ids, as described in :class:`bertscore_tm.FrozenEncoder`; checked."""
-
-    max_length: int | None = None
-    long_text: LongText = "truncate"
-    prefix_space: bool | None = None
-    exclude_special_tokens: bool = False
-
-    @classmethod
-    def of(cls, options: Mapping[str, Any]) -> TokenizerSettings:
-        """Return the settings among the options of an encoder."""
-        return cls(**{field.name: options[field.name] for field in fields(cls)})
-
-    def __post_init__(self) -> None:
-        require_choice("long_text", self.long_text, LongText)
-
-
-_DEFAULT_SETTINGS = TokenizerSettings()
 
 
 @dataclass(frozen=True)
@@ -107,23 +85,27 @@ class TextTokenizer:
         self,
         tokenizer: PreTrainedTokenizerBase,
         config: PretrainedConfig,
-        settings: TokenizerSettings = _DEFAULT_SETTINGS,
         family: Family | None = None,
+        *,
+        max_length: int | None = None,
+        long_text: LongText = "truncate",
+        prefix_space: bool | None = None,
+        exclude_special_tokens: bool = False,
     ) -> None:
         family = family_of(config) if family is None else family
         self.tokenizer = tokenizer
-        self.long_text = settings.long_text
-        self.exclude_special_tokens = settings.exclude_special_tokens
-        self.prefix_space = family.prefix_space if settings.prefix_space is None else settings.prefix_space
+        self.long_text = long_text
+        self.exclude_special_tokens = exclude_special_tokens
+        self.prefix_space = family.prefix_space if prefix_space is None else prefix_space
         positions = family.max_positions(config)
         declared = tokenizer.model_max_length if tokenizer.model_max_length < _NO_LIMIT else None
         limits = [limit for limit in (declared, positions) if limit is not None]
         self.max_length: int | None = min(limits) if limits else None
-        if settings.max_length is not None:
-            if positions is not None and settings.max_length > positions:
-                limit = name_option("max_length", settings.max_length)
+        if max_length is not None:
+            if positions is not None and max_length > positions:
+                limit = name_option("max_length", max_length)
                 raise ValueError(f"{limit} exceeds the {positions} positions of the encoder")
-            self.max_length = settings.max_length
+            self.max_length = max_length
         # Tokens from the start of one window to the next: half a window.
         self.stride: int | None = None
         if self.long_text == "window" and self.max_length is not None:

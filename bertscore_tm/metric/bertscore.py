@@ -19,6 +19,7 @@ from bertscore_tm.core.scores import harmonic_mean, selection_f1
 from bertscore_tm.encoder.frozen_encoder import Encoder, as_encoder, join_signature
 from bertscore_tm.metric.states import (
     SCORE_STATES,
+    TOKEN_STATES,
     Collectives,
     Component,
     SyncedState,
@@ -30,16 +31,15 @@ from bertscore_tm.metric.states import (
     pack_tokens,
     restore_dimensions,
     summarize,
-    token_dtypes,
 )
 from bertscore_tm.scoring.alignment import compute_alignment
-from bertscore_tm.scoring.corpus import SCORES, compute_scores, forget_batch, match_batch
+from bertscore_tm.scoring.corpus import compute_scores, forget_batch, match_batch
 from bertscore_tm.scoring.messages import warn_about_scores, warn_of_leftovers
 from bertscore_tm.scoring.rescaling import Rescale, find_baseline
 from bertscore_tm.scoring.signature import score_signature
 from bertscore_tm.scoring.texts import as_text_pairs
 from bertscore_tm.scoring.token_weights import Idf, TokenWeights, WeightSource, token_weights, weights_by_idf
-from bertscore_tm.utilities.settings import full_class_name
+from bertscore_tm.utilities.settings import full_class_name, require_choice
 from bertscore_tm.views import Alignment
 
 __all__ = ["BERTScore"]
@@ -113,10 +113,9 @@ class BERTScore(Metric):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        if reduction not in ("mean", "none"):
-            raise ValueError(f"reduction={reduction!r} is not one of 'mean', 'none'")
-        if component is not None and component not in SCORES:
-            raise ValueError(f"component={component!r} is not one of {', '.join(map(repr, SCORES))}")
+        require_choice("reduction", reduction, Literal["mean", "none"])
+        if component is not None:
+            require_choice("component", component, Component)
         self.encoder = as_encoder(encoder)
         if layer is not None and not self.encoder.all_layers:
             raise ValueError(f"layer={layer} needs an encoder with all_layers=True, got {self.encoder!r}")
@@ -134,7 +133,7 @@ class BERTScore(Metric):
         self._has_leftovers = False
         self._dtypes: dict[str, torch.dtype] = dict(SCORE_STATES)
         if self._weights is None:
-            self._dtypes |= token_dtypes(self.encoder.tokenizer.vocab_size)
+            self._dtypes |= TOKEN_STATES
         for name in self._dtypes:
             self.add_state(name, default=[], dist_reduce_fx="cat")
         self.add_state("num_truncated", default=torch.tensor(0, device="cpu"), dist_reduce_fx="sum")
@@ -181,7 +180,7 @@ class BERTScore(Metric):
             scores, _ = compute_scores(matched, self._weights, self.encoder.tokenizer, self._f1)
             states = {"scores": scores.movedim(-1, 0)}  # (pairs, 3, layers)
         else:
-            states = pack_tokens(matched, self.encoder.tokenizer.vocab_size)
+            states = pack_tokens(matched)
         if numbers is not None:
             states["indices"] = numbers
         states = {name: values.detach().to(self.device, self._dtypes[name]) for name, values in states.items()}

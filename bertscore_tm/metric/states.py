@@ -27,6 +27,7 @@ from bertscore_tm.utilities.score_names import Component
 
 __all__ = [
     "SCORE_STATES",
+    "TOKEN_STATES",
     "Collectives",
     "Component",
     "SyncedState",
@@ -38,7 +39,6 @@ __all__ = [
     "pack_tokens",
     "restore_dimensions",
     "summarize",
-    "token_dtypes",
     "unpack_tokens",
 ]
 
@@ -54,22 +54,13 @@ TOKEN_STATES = {
     "reference_best": torch.float32,
     "reference_lengths": torch.int32,
 }
-# Offset of ids of two bytes, which are stored as int16, since few operations support uint16.
-_ID_OFFSET = 2**15
 
 
-def token_dtypes(vocab_size: int) -> dict[str, torch.dtype]:
-    """Return the dtypes of token states, with two bytes per id for vocabularies of up to 65,536."""
-    id_dtype = torch.int16 if vocab_size <= 2 * _ID_OFFSET else torch.int32
-    return TOKEN_STATES | dict.fromkeys(("candidate_ids", "reference_ids"), id_dtype)
-
-
-def pack_tokens(matched: MatchedTexts, vocab_size: int) -> dict[str, Tensor]:
+def pack_tokens(matched: MatchedTexts) -> dict[str, Tensor]:
     """Return a tensor for each of ``TOKEN_STATES``."""
     states = {"reference_counts": matched.counts}
     for side, tokens in (("candidate", matched.pairs.candidate), ("reference", matched.pairs.reference)):
-        ids = tokens.ids - (_ID_OFFSET if vocab_size <= 2 * _ID_OFFSET else 0)
-        states |= {f"{side}_ids": ids, f"{side}_best": tokens.best, f"{side}_lengths": tokens.lengths}
+        states |= {f"{side}_ids": tokens.ids, f"{side}_best": tokens.best, f"{side}_lengths": tokens.lengths}
     return states
 
 
@@ -79,8 +70,7 @@ def unpack_tokens(state: dict[str, Tensor], num_layers: int, keep: Tensor | None
     pairs = None if keep is None else keep[segment_ids(counts)]
     sides = []
     for side in ("candidate", "reference"):
-        ids, lengths = state[f"{side}_ids"], state[f"{side}_lengths"].long()
-        ids = ids.long() + (_ID_OFFSET if ids.dtype == torch.int16 else 0)
+        ids, lengths = state[f"{side}_ids"].long(), state[f"{side}_lengths"].long()
         best = state[f"{side}_best"].reshape(-1, num_layers)
         if pairs is not None:
             tokens = pairs[segment_ids(lengths)]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from transformers import AutoConfig, AutoTokenizer
 
 from bertscore_tm import BERTScore, FrozenEncoder, bert_score
-from bertscore_tm.encoder.tokenization import TextTokenizer, TokenizerSettings, cut_into_windows
+from bertscore_tm.encoder.tokenization import TextTokenizer, cut_into_windows
 from examples.benchmarks.processes import run_fresh
 from tests.support.models import tiny_model
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 def make_tokenizer(minilm):
     """Return a tokenizer of the real model with some settings."""
     tokenizer, config = AutoTokenizer.from_pretrained(minilm), AutoConfig.from_pretrained(minilm)
-    return lambda **settings: TextTokenizer(tokenizer, config, TokenizerSettings(**settings))
+    return lambda **settings: TextTokenizer(tokenizer, config, **settings)
 
 
 def test_ids_equal_those_of_the_tokenizer(make_tokenizer, pairs):
@@ -48,7 +48,7 @@ def test_texts_without_content(make_tokenizer, text):
 )
 def test_a_space_goes_before_texts_for_the_tokenizers_of_roberta_and_gpt2_only(family, has_space, prefix_space):
     model, tokenizer = tiny_model(family)
-    tokenized = TextTokenizer(tokenizer, model.config, TokenizerSettings(prefix_space=prefix_space))(["hello", ""])
+    tokenized = TextTokenizer(tokenizer, model.config, prefix_space=prefix_space)(["hello", ""])
     spaced, plain = tokenizer.encode(" hello"), tokenizer.encode("hello")
     assert spaced != plain
     expected = has_space if prefix_space is None else prefix_space
