@@ -2,7 +2,8 @@
 
 The top room: it may import every other room except ``losses`` and ``callbacks``, and no room imports it. Each
 subcommand is a module, see ``COMMANDS``. Its docstring is the text of its ``--help``, of which
-the list of commands has the first line, ``add_arguments(parser)`` declares the arguments, ``run(arguments)`` works.
+the list of commands has the first line, ``add_arguments(parser)`` declares the arguments, and
+``run(arguments, ranks)`` works on each of the ranks, of which the first prints.
 
 Only the requested subcommand is imported. torch is imported when it runs, so that ``--help`` is fast.
 """
@@ -10,27 +11,21 @@ Only the requested subcommand is imported. torch is imported when it runs, so th
 from __future__ import annotations
 
 import argparse
-import difflib
 import os
 import sys
 import textwrap
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
 from typing import Any, NoReturn
 
-from bertscore_tm.cli.errors import (
-    BAD_INPUT,
-    CommandError,
-    as_command_error,
-    expected_errors,
-    print_message,
-)
+from bertscore_tm.cli.distributed import join_ranks
+from bertscore_tm.cli.errors import CommandError, as_command_error, expected_errors, print_message
 from bertscore_tm.utilities.option_names import name_flags
 from bertscore_tm.utilities.version import __version__
 
-__all__ = ["COMMANDS", "main", "print_error"]
+__all__ = ["COMMANDS", "main"]
 
 # Modules of the commands.
 COMMANDS = {
@@ -82,43 +77,36 @@ def main(argv: Sequence[str] | None = None) -> int:
         1 candidate, 1 reference
         signature: model:...
     """
-    argv = sys.argv[1:] if argv is None else list(argv)
-    arguments: argparse.Namespace | None = None
+    arguments = argparse.Namespace()
     with warnings.catch_warnings(), name_flags():
         # Once per text: catch_warnings makes Python forget what was shown before.
         warnings.simplefilter("default", UserWarning)
         warnings.showwarning = _print_warning
         try:
-            arguments = _parse(argv)
-            arguments.run(arguments)
+            arguments = _parse(sys.argv[1:] if argv is None else list(argv))
+            with join_ranks() as ranks:
+                arguments.run(arguments, ranks)
             # A closed pipe cannot be caught at exit.
             sys.stdout.flush()
+            if "unfinished" in arguments:
+                arguments.unfinished.unlink()
         except KeyboardInterrupt:
-            if os.environ.get("RANK", "0") == "0":
-                print_message("interrupted" + ("; the same command resumes" if "resumes" in (arguments or ()) else ""))
+            print_message("interrupted" + ("; the same command resumes" if "unfinished" in arguments else ""))
             return _INTERRUPTED
         except BrokenPipeError:
             # Otherwise Python fails again at exit when it flushes the buffered output.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return _BROKEN_PIPE
         except expected_errors() as error:
-            return print_error(as_command_error(error))
+            failure = as_command_error(error)
+            if not failure.is_printed:
+                print_message(f"error: {failure}")
+            return failure.exit_code
     return 0
 
 
-def print_error(error: CommandError) -> int:
-    """Print an error, unless its message is empty, in one line on standard error, and return its exit code."""
-    if error.args[0]:
-        print_message(f"error: {error}")
-    return error.exit_code
-
-
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
-    """Parse the arguments; errors name the help of the command, unknown arguments too."""
-    if argv and argv[0] not in (*COMMANDS, "-h", "--help", "--version"):
-        is_flag = argv[0].startswith("-")
-        problem = "give a command first" if is_flag else f"unknown: {argv[0]}{_suggest(argv[0], COMMANDS)}"
-        raise CommandError(f"{problem} (one of {', '.join(COMMANDS)}; see bertscore-tm --help)")
+    """Parse the arguments, importing only the command that they name."""
     parser = _Parser(
         prog="bertscore-tm",
         description="BERTScore from the shell: similarity of texts to references, computed from token vectors.",
@@ -144,27 +132,8 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
             import argcomplete
 
             argcomplete.autocomplete(parser)
-    if not argv:
-        parser.print_help(sys.stderr)
-        raise CommandError("", BAD_INPUT)
-    arguments, unknown = parser.parse_known_args(argv)
-    if unknown:
-        flags = [word for word in unknown if word.startswith("-")]
-        names = [name for name in command._option_string_actions if "_" not in name]
-        meant = _suggest(flags[0].partition("=")[0], names) if flags else ""
-        raise CommandError(f"unknown: {' '.join(flags or unknown)}{meant} (see bertscore-tm {argv[0]} --help)")
-    return arguments
-
-
-def _suggest(word: str, names: Iterable[str]) -> str:
-    """Return the question whether the most similar name was meant; empty if there is none."""
-    # Without dashes, which would make short names similar.
-    by_name = {name.lstrip("-"): name for name in names}
-    close = difflib.get_close_matches(word.lstrip("-"), by_name, 1)
-    return f": did you mean {by_name[close[0]]}?" if close else ""
+    return parser.parse_args(argv)
 
 
 def _print_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-    # All ranks see the same texts, so the first one prints for all.
-    if os.environ.get("RANK", "0") == "0":
-        print_message(f"warning: {' '.join(str(message).split())}")
+    print_message(f"warning: {' '.join(str(message).split())}")

@@ -18,15 +18,14 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from bertscore_tm.cli import options, report
-from bertscore_tm.cli.distributed import RankGroup, join_ranks
-from bertscore_tm.cli.errors import CommandError
+from bertscore_tm.cli.distributed import RankGroup
 from bertscore_tm.cli.inputs import FORMATS, read_texts
-from bertscore_tm.cli.scored_corpus import score_shards
-from bertscore_tm.cli.shards import input_digest, open_shards, remove_shards
+from bertscore_tm.cli.scored_corpus import score_in_parts
 from bertscore_tm.utilities.user_warnings import warn_user
 
 if TYPE_CHECKING:
-    from bertscore_tm.baselines import MeasuredBaseline
+    from bertscore_tm.baselines import MeasuredBaseline, RandomPairs
+    from bertscore_tm.encoder import FrozenEncoder
 
 _SUFFIXES = (".csv",)
 
@@ -36,58 +35,43 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("texts").add_argument
     add("texts", metavar="FILE", help="many unrelated texts, one per line; - is standard input")
     add("--format", choices=FORMATS, help="format of the file (default: by suffix, where .txt.gz is .txt)")
-    options.add_quoting_argument(add)
     help = "column or JSON key of the texts (default: %(default)s)"
     add("--column", metavar="NAME", default="text", help=help)
     options.add_encoder_arguments(parser, all_layers=True)
     add = parser.add_argument_group("pairs").add_argument
     help = "number of random pairs (default: %(default)s; the published tables use a million)"
-    add("--pairs", type=options.integer_of_at_least(2), metavar="N", default=10_000, help=help)
+    add("--pairs", type=int, metavar="N", default=10_000, help=help)
     help = "seed of the random pairs (default: %(default)s)"
-    add("--seed", type=options.integer_of_at_least(0), default=0, help=help)
+    add("--seed", type=int, default=0, help=help)
     report.add_output_arguments(parser, _SUFFIXES)
 
 
-def run(arguments: argparse.Namespace) -> None:
+def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
     """Make the table and print it with its standard errors."""
     report.choose_format(arguments, _SUFFIXES, arguments.texts)
-    with join_ranks() as ranks:
-        baseline, limit = _make(arguments, ranks)
-        if baseline is not None:
-            report.write_output(baseline.to_csv(), arguments.output, is_announced=False)
-            remove_shards(arguments)
-    if baseline is not None:
-        if baseline.num_truncated:
-            from bertscore_tm.scoring.messages import describe_truncation
+    encoder = ranks.run_on_all(lambda: options.build_encoder(arguments, all_layers=True))
+    drawn = ranks.run_on_first(lambda: _draw_pairs(arguments, encoder))
 
-            truncation = describe_truncation(baseline.num_truncated, limit)
-            warn_user(f"{truncation} (of {baseline.num_texts} texts)")
-        document = _summarize(baseline, arguments)
-        report.write_output(report.to_json(document) if arguments.json else _format_summary(document), None)
-
-
-def _make(arguments: argparse.Namespace, ranks: RankGroup) -> tuple[MeasuredBaseline | None, int | None]:
-    texts = ranks.run_on_first(lambda: _read_distinct(arguments))
-
-    from bertscore_tm.baselines import draw_pairs
+    from bertscore_tm.scoring.messages import describe_truncation
     from bertscore_tm.scoring.token_weights import token_weights
 
-    encoder = ranks.run_on_all(lambda: options.build_encoder(arguments, all_layers=True))
-    drawn = ranks.run_on_all(lambda: draw_pairs(encoder, texts, arguments.pairs, arguments.seed))
-    settings = {"input": input_digest(texts), "seed": arguments.seed, "pairs": arguments.pairs}
-    shards = open_shards(ranks, arguments, arguments.pairs, encoder, settings)
-    scored = score_shards(shards, drawn.pairs, encoder, token_weights(encoder))
-    return None if scored is None else drawn.measure(scored.scores, encoder), encoder.tokenizer.max_length
+    scored = score_in_parts(ranks, arguments, drawn.pairs, encoder, token_weights(encoder))
+    if scored is None:
+        return
+    baseline = drawn.measure(scored.scores, encoder)
+    report.write_output(baseline.to_csv(), arguments.output, is_announced=False)
+    if baseline.num_truncated:
+        truncation = describe_truncation(baseline.num_truncated, encoder.tokenizer.max_length)
+        warn_user(f"{truncation} (of {baseline.num_texts} texts)")
+    document = _summarize(baseline, arguments)
+    report.write_output(report.to_json(document) if arguments.json else _format_summary(document), None)
 
 
-def _read_distinct(arguments: argparse.Namespace) -> list[str]:
-    has_quoting = not arguments.no_quoting
-    texts = read_texts(arguments.texts, arguments.format, arguments.column, has_quoting=has_quoting)
-    num_distinct = len({text.strip() for text in texts} - {""})
-    if num_distinct < 2:
-        needed = "random pairs need at least 2 distinct texts that are not blank"
-        raise CommandError(f"{arguments.texts}: {needed}, got {num_distinct}")
-    return texts
+def _draw_pairs(arguments: argparse.Namespace, encoder: FrozenEncoder) -> RandomPairs:
+    from bertscore_tm.baselines import draw_pairs
+
+    texts = read_texts(arguments.texts, arguments.format, arguments.column)
+    return draw_pairs(encoder, texts, arguments.pairs, arguments.seed)
 
 
 def _summarize(baseline: MeasuredBaseline, arguments: argparse.Namespace) -> dict[str, Any]:

@@ -30,18 +30,17 @@ from itertools import chain, combinations
 from typing import Any, NamedTuple
 
 from bertscore_tm.cli import options, report
-from bertscore_tm.cli.distributed import join_ranks
+from bertscore_tm.cli.distributed import RankGroup
 from bertscore_tm.cli.errors import CommandError
 from bertscore_tm.cli.inputs import (
     Table,
     check_lengths,
-    document_labels,
+    join_references,
     read_candidates,
     read_documents,
     read_references,
 )
 from bertscore_tm.cli.scored_corpus import ScoredCorpus, score_across_ranks
-from bertscore_tm.cli.shards import remove_shards
 
 _SUFFIXES = (".txt", ".md", ".tex", ".json")
 
@@ -73,28 +72,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     report.add_report_argument(report.add_output_arguments(parser, _SUFFIXES))
 
 
-def run(arguments: argparse.Namespace) -> None:
+def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
     """Score the systems' texts and print their scores and differences."""
     arguments.candidates = [*arguments.files, *(arguments.candidates or ())]
-    files = (*arguments.candidates, *(arguments.references or ()), options.idf_file(arguments))
+    files = (*arguments.candidates, *(arguments.references or ()), arguments.idf)
     suffix = report.choose_format(arguments, _SUFFIXES, *files)
     report.choose_format(arguments, (".html",), *files, option="report")
-    with join_ranks() as ranks:
-        systems, idf_texts = ranks.run_on_first(lambda: (_read(arguments), options.read_idf_texts(arguments)))
-        texts, references, groups = systems
+    systems = ranks.run_on_first(lambda: _read(arguments))
+    texts, references, groups = systems
 
-        from bertscore_tm.scoring.texts import TextPairs
+    from bertscore_tm.scoring.texts import TextPairs
 
-        # All systems' texts for a reference follow each other, so that a reference is encoded once.
-        candidates = list(chain.from_iterable(zip(*texts.values(), strict=True)))
-        shared = [reference for reference in references for _ in texts]
-        scored = score_across_ranks(ranks, arguments, TextPairs(candidates, shared), idf_texts, references)
+    # All systems' texts for a reference follow each other, so that a reference is encoded once.
+    candidates = list(chain.from_iterable(zip(*texts.values(), strict=True)))
+    shared = [reference for reference in references for _ in texts]
+    scored = score_across_ranks(ranks, arguments, TextPairs(candidates, shared), references)
     if scored is not None:
         document = _compare(scored, systems, arguments)
         content = report.to_json(document) if suffix == ".json" else _format_summary(document, suffix)
         report.write_output(content, arguments.output)
         report.write_report(arguments, texts, references, scored, groups)
-        remove_shards(arguments)
 
 
 def _format_summary(document: dict[str, Any], suffix: str) -> str:
@@ -145,8 +142,7 @@ def _read(arguments: argparse.Namespace) -> Systems:
     from bertscore_tm.statistics import scipy_stats
 
     scipy_stats()
-    others = arguments.system_column, arguments.system_column and arguments.document_column
-    tables = [read_candidates(path, arguments, *others) for path in arguments.candidates]
+    tables = [read_candidates(path, arguments, arguments.system_column) for path in arguments.candidates]
     systems = (_read_files if arguments.system_column is None else _read_column)(tables, arguments)
     if arguments.names is None:
         return systems
@@ -163,8 +159,8 @@ def _read_files(tables: Sequence[Table], arguments: argparse.Namespace) -> Syste
     texts = [table.texts(arguments.candidate_column) for table in tables]
     check_lengths(*tables)
     references = read_references(arguments, tables[0])
-    groups = read_documents([*arguments.candidates, *arguments.references], arguments, len(references))
-    return Systems(dict(zip(arguments.candidates, texts, strict=True)), references, groups)
+    groups = read_documents([*tables, *references], arguments)
+    return Systems(dict(zip(arguments.candidates, texts, strict=True)), join_references(references, arguments), groups)
 
 
 def _read_column(tables: Sequence[Table], arguments: argparse.Namespace) -> Systems:
@@ -172,27 +168,19 @@ def _read_column(tables: Sequence[Table], arguments: argparse.Namespace) -> Syst
     if len(tables) != 1 or not tables[0].has_columns:
         raise CommandError("--system-column: give one file with columns, such as .tsv or .jsonl, to -c")
     (table,) = tables
-    candidates = table.texts(arguments.candidate_column)
-    names = table.texts(arguments.system_column)
-    references = read_references(arguments, table)
+    candidates, names = table.texts(arguments.candidate_column), table.texts(arguments.system_column)
+    references = join_references(read_references(arguments, table), arguments)
+    documents = read_documents(tables, arguments)
     rows = {name: [row for row, other in enumerate(names) if other == name] for name in dict.fromkeys(names)}
     if len(rows) < 2:
         raise CommandError(f"{table.name}: {arguments.system_column!r} has one system; a comparison needs two")
-    (first, first_rows), *others = rows.items()
-    for name, system_rows in others:
-        for place, (row, other) in enumerate(zip(first_rows, system_rows, strict=False)):
-            if references[row] != references[other]:
-                message = f"text {place + 1} of {name!r} has other references than text {place + 1} of {first!r}"
-                raise table.error(other, message)
-        if len(system_rows) != len(first_rows):
-            message = f"{name!r} has {len(system_rows)} texts, but {first!r} has {len(first_rows)}"
-            raise table.error(system_rows[-1], message)
+    first, *others = rows
+    shared = [references[row] for row in rows[first]]
+    for name in others:
+        if [references[row] for row in rows[name]] != shared:
+            raise table.error(rows[name][0], f"{name!r} must have the references of {first!r}, in the same order")
     texts = {name: [candidates[row] for row in system_rows] for name, system_rows in rows.items()}
-    groups = None
-    if arguments.document_column is not None:
-        labels = document_labels(table, arguments.document_column)
-        groups = [labels[row] for row in first_rows]
-    return Systems(texts, [references[row] for row in first_rows], groups)
+    return Systems(texts, shared, None if documents is None else [documents[row] for row in rows[first]])
 
 
 def _compare(scored: ScoredCorpus, systems: Systems, arguments: argparse.Namespace) -> dict[str, Any]:

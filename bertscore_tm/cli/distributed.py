@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from bertscore_tm.cli import print_error
-from bertscore_tm.cli.errors import FAILED, CommandError, as_command_error, expected_errors
+from bertscore_tm.cli.errors import FAILED, CommandError, as_command_error, expected_errors, print_message
 
 if TYPE_CHECKING:
     import torch
@@ -34,28 +33,25 @@ class RankGroup:
 
     def run_on_first(self, work: Callable[[], T]) -> T:
         """Run a function on rank 0 only, such as reading a file, and return its result, or raise its error, on all."""
-        result, error = _catch_expected(work) if self.rank == 0 else (None, None)
+        shared: list[Any] = [_try(work) if self.rank == 0 else None]
         if self.size > 1:
-            shared = [(result, error)]
             _communicate(lambda dist: dist.broadcast_object_list(shared, src=0))
-            ((result, error),) = shared
-        if error is not None:
-            raise error
-        return result  # type: ignore[return-value]
+        _raise_first(shared)
+        return shared[0]  # type: ignore[no-any-return]
 
     def run_on_all(self, work: Callable[[], T]) -> T:
         """Run a function on every rank, and raise an error of any of them on all."""
-        result, error = _catch_expected(work)
-        for failed in self._exchange(error):
-            if failed is not None:
-                raise failed
-        return result  # type: ignore[return-value]
+        outcome = _try(work)
+        _raise_first(self._exchange(outcome if isinstance(outcome, CommandError) else None))
+        return outcome  # type: ignore[return-value]
 
     def gather(self, work: Callable[[], T]) -> list[T]:
         """Run a function on every rank, and return the results of all, or raise an error of any of them, on all."""
-        return self._exchange(self.run_on_all(work))
+        outcomes = self._exchange(_try(work))
+        _raise_first(outcomes)
+        return outcomes
 
-    def _exchange(self, value: T) -> list[T]:
+    def _exchange(self, value: Any) -> list[Any]:
         values = [value] * self.size
         if self.size > 1:
             _communicate(lambda dist: dist.all_gather_object(values, value))
@@ -65,24 +61,22 @@ class RankGroup:
 @contextmanager
 def join_ranks() -> Generator[RankGroup, None, None]:
     """Join the ranks that ``torchrun`` describes in the environment; without ``torchrun``, be the only rank."""
-    size = int(os.environ.get("WORLD_SIZE", "1"))
-    if size == 1:
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         yield RankGroup(0, 1)
         return
     import torch.distributed as dist
 
     # Only small results on the CPU are exchanged, so gloo fits all devices.
     dist.init_process_group("gloo", timeout=_TIMEOUT)
-    rank = dist.get_rank()
     try:
-        yield RankGroup(rank, size)
+        yield RankGroup(dist.get_rank(), dist.get_world_size())
     except CommandError as error:
         # torchrun stops all ranks when one exits with an error, so rank 0 prints before any rank exits.
-        if rank == 0:
-            print_error(error)
+        print_message(f"error: {error}")
+        error.is_printed = True
         with suppress(RuntimeError):
             dist.barrier()
-        raise CommandError("", error.exit_code) from error
+        raise
     finally:
         dist.destroy_process_group()
 
@@ -97,24 +91,23 @@ def choose_device(device: str | None) -> torch.device:
         chosen = default_device(device)
     except RuntimeError as error:
         raise CommandError(f"argument --device: {device!r} is not a device: {error}") from error
-    if chosen.type != "cuda":
-        return chosen
-    available = torch.cuda.device_count()
-    number = chosen.index if chosen.index is not None else int(os.environ.get("LOCAL_RANK", "0"))
-    if number >= available:
-        raise CommandError(
-            f"cuda:{number} does not exist: this machine has {available} GPUs; start one process per GPU (torchrun "
-            f"--nproc-per-node) or pass --device"
-        )
-    return torch.device("cuda", number)
+    if str(chosen) == "cuda":
+        return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+    return chosen
 
 
-def _catch_expected(work: Callable[[], T]) -> tuple[T | None, CommandError | None]:
+def _try(work: Callable[[], T]) -> T | CommandError:
     """Return the function's result, or its expected error as one that can be sent to other ranks."""
     try:
-        return work(), None
+        return work()
     except expected_errors() as error:
-        return None, as_command_error(error)
+        return as_command_error(error)
+
+
+def _raise_first(outcomes: list[Any]) -> None:
+    for outcome in outcomes:
+        if isinstance(outcome, CommandError):
+            raise outcome
 
 
 def _communicate(collective: Callable[[Any], None]) -> None:

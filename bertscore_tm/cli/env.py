@@ -16,6 +16,7 @@ from importlib import metadata
 from typing import Any
 
 from bertscore_tm.cli import report
+from bertscore_tm.cli.distributed import RankGroup
 from bertscore_tm.utilities.version import __version__
 
 _PACKAGES = ("torch", "transformers", "tokenizers", "torchmetrics", "lightning", "scipy")
@@ -26,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 
-def run(arguments: argparse.Namespace) -> None:
+def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
     """Print what is installed and used."""
     document = _describe()
     lines = [f"{name}: {value}\n" for name, value in document.items()]

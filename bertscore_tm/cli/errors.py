@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 from bertscore_tm.utilities.untrusted_text import for_terminal
@@ -12,6 +13,8 @@ BAD_INPUT = 2
 
 class CommandError(Exception):
     """End a command with one line on standard error, which starts with ``file:line:`` if a file causes the error."""
+
+    is_printed = False
 
     def __init__(self, message: str, exit_code: int = BAD_INPUT) -> None:
         super().__init__(" ".join(message.split()))
@@ -28,12 +31,17 @@ def expected_errors() -> tuple[type[Exception], ...]:
 
 
 def as_command_error(error: Exception) -> CommandError:
-    """Return an expected error of the library as one of the command; invalid values are bad input."""
+    """Return an expected error of the library as one of the command; invalid values and files are bad input."""
     if isinstance(error, CommandError):
         return error
-    return CommandError(str(error), BAD_INPUT if isinstance(error, ValueError) else FAILED)
+    message = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else str(error)
+    return CommandError(message, BAD_INPUT if isinstance(error, ValueError | OSError) else FAILED)
 
 
 def print_message(message: str) -> None:
-    """Print a line on standard error, with the control characters of names and texts in it escaped."""
-    print(f"bertscore-tm: {for_terminal(message)}", file=sys.stderr)
+    """Print a line on standard error, with the control characters of names and texts in it escaped.
+
+    All ranks read the same texts, so the first one prints for all.
+    """
+    if os.environ.get("RANK", "0") == "0":
+        print(f"bertscore-tm: {for_terminal(message)}", file=sys.stderr)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import codecs
 import csv
 import gzip
 import io
@@ -28,154 +27,186 @@ STDIN = "-"
 REFERENCES = ("reference", "references")
 # The largest that the csv module takes on every platform.
 _CSV_CELL_LIMIT = 2**31 - 1
-# Parquet has further types, such as bytes.
-_TYPE_NAMES = {type(None): "null", bool: "a boolean", int: "a number", float: "a number"}
-_TYPE_NAMES |= {list: "an array", dict: "an object", str: "a string"}
 
 
 @dataclass(frozen=True)
 class Table:
-    """The rows of a file: texts; for TSV and CSV lists of cells below a header; for JSON and Parquet objects.
-
-    Errors name the file and a row's line, which is its number, from 1, unless it is given, as ``"refs.txt:17"``. In a
-    TSV or CSV file without header the columns have numbers, from 1.
-    """
+    """The rows of a file, texts or objects. Errors name the line of a row, else its number, from 1."""
 
     name: str
     rows: list[Any]
-    header: Sequence[str] | None = None
-    lines: Sequence[int] = ()
-    separator: str = ":"
+    lines: Sequence[int] | None = None
 
     @property
     def has_columns(self) -> bool:
         """Whether rows have several values: not those of plain lines and of JSON arrays of strings."""
-        return self.header is not None or not all(isinstance(row, str) for row in self.rows)
+        return not all(isinstance(row, str) for row in self.rows)
+
+    def values(self, *columns: str) -> list[Any]:
+        """Return the value of each row in the one of several columns that it has; a row that is a text, itself."""
+        return [row if isinstance(row, str) else self._value(i, columns) for i, row in enumerate(self.rows)]
+
+    def text_lists(self, *columns: str) -> list[list[str]]:
+        """Return the texts of each row, at least one; a single text need not be in an array."""
+        if not self.rows:
+            raise CommandError(f"{self.name}: the file contains no texts")
+        values = self.values(*columns)
+        lists = [value if isinstance(value, list) else [value] for value in values]
+        for row, texts in enumerate(lists):
+            if not texts or not all(isinstance(text, str) for text in texts):
+                raise self.error(row, f"{columns[0]!r} must be a text or an array of texts, got {values[row]!r:.80}")
+        return lists
 
     def texts(self, column: str) -> list[str]:
-        """Return one text per row, at least one, of a column or key, which is ignored for rows without columns.
+        """Return the text of each row, which may be in an array."""
+        lists = self.text_lists(column)
+        for row, texts in enumerate(lists):
+            if len(texts) > 1:
+                raise self.error(row, f"{column!r} must be a single text, got an array of {len(texts)}")
+        return [text for (text,) in lists]
 
-        An array of a single text is this text.
-        """
-        if not self.rows:
-            raise self.error(0, "the file contains no texts")
-        values = (value[0] if isinstance(value, list) and len(value) == 1 else value for value in self.values(column))
-        return [self.check_text(row, text, column) for row, text in enumerate(values)]
-
-    def check_text(self, row: int, value: Any, column: str) -> str:
-        """Return a value of a row, from 0, and of the named column if it is a valid text."""
-        if not isinstance(value, str):
-            raise self.error(row, f"{column!r} must be a string, got {_describe_type(value)}")
-        try:
-            value.encode("utf-8")
-        except UnicodeEncodeError as error:
-            raise self.error(row, f"{column!r} contains an unpaired surrogate, which is not a character") from error
-        return value
-
-    def check_texts(self, row: int, values: Any, column: str) -> list[str]:
-        """Return the value of a row, from 0, and of the named column if it is an array of at least one text."""
-        if not isinstance(values, list) or not values:
-            raise self.error(row, f"{column!r} must be an array of at least one text")
-        return [self.check_text(row, text, f"{column}[{i}]") for i, text in enumerate(values)]
-
-    def values(self, column: str) -> list[Any]:
-        """Return the values of a column: strings, or for JSON and Parquet any values."""
-        return [value for _, value in self.alternatives([column])]
-
-    def alternatives(self, columns: Sequence[str]) -> list[tuple[str, Any]]:
-        """Return name and value of the one of several columns that each row has."""
-        if not self.has_columns:
-            return [(columns[0], row) for row in self.rows]
-        if self.header is None:
-            return [self._entry(row, columns) for row in range(len(self.rows))]
-        name = self._single(0, [name for name in columns if name in self.header]) or columns[0]
-        if self.header.count(name) != 1:
-            problem = "more than one column is" if name in self.header else "no column is"
-            listed = ", ".join(map(repr, self.header)) + _describe_separator(self.header)
-            raise CommandError(f"{self.name}:1: {problem} named {name!r}; the file has {listed}")
-        number = self.header.index(name)
-        return [(name, cells[number]) for cells in self.rows]
+    def labels(self, column: str) -> list[str]:
+        """Return the value of each row, a string or a whole number, as a string."""
+        values = self.values(column)
+        for row, value in enumerate(values):
+            if not isinstance(value, str | int):
+                raise self.error(row, f"{column!r} must be a string or a whole number, got {value!r:.80}")
+        return list(map(str, values))
 
     def error(self, row: int, message: str) -> CommandError:
         """Return an error at the place of a row, from 0."""
-        line = self.lines[row] if 0 <= row < len(self.lines) else row + 1
-        return CommandError(f"{self.name}{self.separator}{line}: {message}")
+        place = f" row {row + 1}" if self.lines is None else self.lines[row]
+        return CommandError(f"{self.name}:{place}: {message}")
 
-    def _entry(self, row: int, columns: Sequence[str]) -> tuple[str, Any]:
-        """Return name and value of the one of several keys that an object has."""
+    def _value(self, row: int, columns: Sequence[str]) -> Any:
         record = self.rows[row]
         if not isinstance(record, dict):
-            raise self.error(row, f"the element must be a JSON object, got {_describe_type(record)}")
-        name = self._single(row, [name for name in columns if name in record])
-        if name is None:
-            keys = ", ".join(repr(name) for name in record)
-            raise self.error(row, f"no key {columns[0]!r}; the object has {keys or 'none'}")
-        return name, record[name]
-
-    def _single(self, row: int, names: Sequence[str]) -> str | None:
+            raise self.error(row, f"must be an object, got {record!r:.80}")
+        names = [name for name in columns if name in record]
         if len(names) > 1:
             both = " and ".join(map(repr, names))
             raise self.error(row, f"the columns {both} both exist: choose with --reference-column")
-        return names[0] if names else None
+        if not names:
+            raise self.error(
+                row, f"no column or key {columns[0]!r}; there are {', '.join(map(repr, record)) or 'none'}"
+            )
+        return record[names[0]]
 
 
-def read_table(
-    path: str, file_format: str | None = None, columns: Sequence[str] = (), *, has_quoting: bool = True
-) -> Table:
+def read_table(path: str, file_format: str | None = None, columns: Sequence[str] = ()) -> Table:
     """Read a file, by default in the format of its suffix, into rows; ``-`` is standard input.
 
     Files with the suffix .gz are decompressed. Blank lines at the end are dropped, except of plain lines. TSV and CSV
     have a header, unless all ``columns`` that will be read are numbers. TSV has the quoting of CSV where the whole file
-    parses with it, and literal quotes else and without ``has_quoting``.
+    parses with it, else literal quotes.
     """
     name = "standard input" if path == STDIN else path
-    file_format, is_compressed = format_of(path, file_format)
-    try:
-        data = sys.stdin.buffer.read() if path == STDIN else Path(path).read_bytes()
-        if is_compressed:
+    file_format, is_compressed = _format_of(path, file_format)
+    data = sys.stdin.buffer.read() if path == STDIN else Path(path).read_bytes()
+    if is_compressed:
+        try:
             data = gzip.decompress(data)
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise CommandError(f"{name}: not a valid gzip file: {error}") from error
-    except OSError as error:
-        raise CommandError(f"{name}: {error.strerror or error}") from error
+        except (EOFError, OSError, zlib.error) as error:
+            raise CommandError(f"{name}: not a valid gzip file: {error}") from error
     if file_format == "parquet":
-        return Table(name, _parquet_rows(data, name), separator=": row ")
+        return Table(name, _parquet_rows(data, name))
     text = _decode(data, name)
+    if file_format == "csv":
+        return _with_header(name, _quoted_rows(text, name, ","), columns)
+    if file_format == "tsv":
+        return _with_header(name, _tab_rows(text, name), columns)
+    lines = _split_lines(text)
+    if file_format == "txt":
+        return Table(name, lines, range(1, len(lines) + 1))
     if file_format == "json":
         value = _parse_json(text, name)
         if not isinstance(value, list):
             raise CommandError(f"{name}: the file must contain a JSON array of objects or strings")
-        return Table(name, value, separator=": row ")
-    if file_format in ("csv", "tsv"):
-        cells, numbers = _quoted_rows(text, name, ",") if file_format == "csv" else _tab_rows(text, name, has_quoting)
-        return _with_header(name, cells, numbers, columns)
-    lines = _split_lines(text)
-    if file_format == "txt":
-        return Table(name, lines)
+        return Table(name, value)
     while lines and not lines[-1].strip():
         lines.pop()
-    return Table(name, [_json_line(line, name, number) for number, line in enumerate(lines, 1)])
+    numbers = range(1, len(lines) + 1)
+    return Table(name, [_parse_json(line, name, number) for number, line in zip(numbers, lines, strict=True)], numbers)
 
 
-def read_texts(
-    path: str, file_format: str | None = None, column: str = "text", *, has_quoting: bool = True
-) -> list[str]:
+def read_texts(path: str, file_format: str | None = None, column: str = "text") -> list[str]:
     """Read one text per row of a file; the column is ignored for plain lines."""
-    return read_table(path, file_format, [column], has_quoting=has_quoting).texts(column)
+    return read_table(path, file_format, [column]).texts(column)
 
 
-def check_lengths(*tables: Table) -> None:
-    """Check that files have equal numbers of rows; an error names the shorter one's end."""
-    longest = max(tables, key=lambda table: len(table.rows))
-    ends_blank = not longest.has_columns and len(longest.rows) > 1 and not longest.rows[-1].strip()
-    for table in tables:
-        if len(table.rows) != len(longest.rows):
-            blank = ", as its blank last line is an empty text" if ends_blank else ""
-            message = f"the file ends here, but {longest.name} has {len(longest.rows)} texts{blank}"
-            raise table.error(len(table.rows) - 1, message)
+def read_pairs(
+    arguments: argparse.Namespace, *others: str | None, keep_blank: bool = False
+) -> tuple[TextPairs, list[Table]]:
+    """Read the candidates and their references, at least one pair, and return their files too, the candidates' first.
+
+    ``others`` are further columns that will be read. Blank references are those of :func:`join_references`.
+    """
+    table = read_candidates(arguments.candidates, arguments, *others)
+    candidates = table.texts(arguments.candidate_column)
+    if arguments.references is None and not table.has_columns:
+        raise CommandError(f"no references: give -r FILE, or --format if {table.name} also contains them")
+    tables = read_references(arguments, table)
+
+    from bertscore_tm.scoring.texts import TextPairs
+
+    return TextPairs(candidates, join_references(tables, arguments, keep_blank=keep_blank)), [table, *tables]
 
 
-def format_of(path: str, file_format: str | None = None) -> tuple[str, bool]:
+def read_candidates(path: str, arguments: argparse.Namespace, *others: str | None) -> Table:
+    """Read a file of candidates, which may contain their references and other columns too."""
+    columns = [arguments.candidate_column, *filter(None, others)]
+    if arguments.references is None:
+        columns += arguments.reference_column or REFERENCES
+    return read_table(path, arguments.format, columns)
+
+
+def read_references(arguments: argparse.Namespace, candidates: Table) -> list[Table]:
+    """Read the files of references, by default that of the candidates, which have as many rows as the candidates."""
+    if arguments.references is None:
+        return [candidates]
+    columns = arguments.reference_column or REFERENCES
+    tables = [read_table(path, arguments.format, columns) for path in arguments.references]
+    check_lengths(candidates, *tables)
+    return tables
+
+
+def join_references(
+    tables: Sequence[Table], arguments: argparse.Namespace, *, keep_blank: bool = False
+) -> list[list[str]]:
+    """Return the references of every candidate, at least one, those of all files and columns.
+
+    Blank ones next to others are left out, as files have blank lines where a candidate has fewer references, unless
+    ``keep_blank`` asks for all.
+    """
+    from bertscore_tm.scoring.texts import omit_blank
+
+    groups: Sequence[Sequence[str]] = [REFERENCES]
+    if arguments.reference_column is not None:
+        groups = [[column] for column in arguments.reference_column]
+    lists = [table.text_lists(*columns) for table in tables for columns in groups]
+    references = [[text for texts in row for text in texts] for row in zip(*lists, strict=True)]
+    return references if keep_blank else [omit_blank(texts) for texts in references]
+
+
+def read_documents(tables: Sequence[Table], arguments: argparse.Namespace) -> list[str] | None:
+    """Return the document of each text in the first file with columns; ``None`` without ``--document-column``."""
+    if arguments.document_column is None:
+        return None
+    table = next((table for table in tables if table.has_columns), None)
+    if table is None:
+        raise CommandError("argument --document-column: give a file with columns, such as .tsv or .jsonl, to -c or -r")
+    return table.labels(arguments.document_column)
+
+
+def check_lengths(first: Table, *others: Table) -> None:
+    """Check that files have equal numbers of rows."""
+    for table in others:
+        if len(table.rows) != len(first.rows):
+            counts = f"got {len(first.rows)} and {len(table.rows)}"
+            raise CommandError(f"{first.name} and {table.name} must have equal numbers of texts, {counts}")
+
+
+def _format_of(path: str, file_format: str | None) -> tuple[str, bool]:
     """Return the given format of a file, by default that of its suffix, and whether it is compressed."""
     name = Path(path.lower())
     is_compressed = name.suffix == ".gz"
@@ -188,117 +219,14 @@ def format_of(path: str, file_format: str | None = None) -> tuple[str, bool]:
     return file_format or suffix, is_compressed
 
 
-def names_a_file(text: str) -> bool:
-    """Return whether there is a file of this name, which may be too long for one."""
-    with suppress(OSError):
-        return Path(text).exists()
-    return False
-
-
-def read_files(arguments: argparse.Namespace, *, keep_blank: bool = False) -> TextPairs:
-    """Read the candidates and their references from files, at least one pair; see :func:`read_references`."""
-    from bertscore_tm.scoring.texts import TextPairs
-
-    table = read_candidates(arguments.candidates, arguments)
-    candidates = table.texts(arguments.candidate_column)
-    if arguments.references is None and not table.has_columns:
-        raise CommandError(f"no references: give -r FILE, or --format if {table.name} also contains them")
-    return TextPairs(candidates, read_references(arguments, table, keep_blank=keep_blank))
-
-
-def read_candidates(path: str, arguments: argparse.Namespace, *others: str | None) -> Table:
-    """Read a file of candidates, which may contain their references and other columns too."""
-    columns = [arguments.candidate_column, *filter(None, others)]
-    if arguments.references is None:
-        columns += arguments.reference_column or REFERENCES
-    return _read_as_described(path, arguments, columns)
-
-
-def _read_as_described(path: str, arguments: argparse.Namespace, columns: Sequence[str]) -> Table:
-    return read_table(path, arguments.format, columns, has_quoting=not arguments.no_quoting)
-
-
-def read_references(arguments: argparse.Namespace, candidates: Table, *, keep_blank: bool = False) -> list[list[str]]:
-    """Return the references of every candidate, at least one: those of all files, or of the candidates' file.
-
-    Blank ones next to others are left out, as files have blank lines where a candidate has fewer references, unless
-    ``keep_blank`` asks for all.
-    """
-    from bertscore_tm.scoring.texts import omit_blank
-
-    columns = arguments.reference_column
-    groups: list[Sequence[str]] = [REFERENCES] if columns is None else [[column] for column in columns]
-    tables = [candidates]
-    if arguments.references is not None:
-        tables = [_read_as_described(path, arguments, columns or REFERENCES) for path in arguments.references]
-    references: list[list[str]] = [[] for _ in candidates.rows]
-    for table in tables:
-        check_lengths(candidates, table)
-        for group in groups:
-            for row, (name, value) in enumerate(table.alternatives(group)):
-                is_array = isinstance(value, list)
-                references[row] += (
-                    table.check_texts(row, value, name) if is_array else [table.check_text(row, value, name)]
-                )
-    return references if keep_blank else [omit_blank(texts) for texts in references]
-
-
-def read_documents(paths: Sequence[str | None], arguments: argparse.Namespace, num_texts: int) -> list[str] | None:
-    """Read the document of each text from the first file that has columns; ``None`` without ``--document-column``."""
-    column = arguments.document_column
-    if column is None:
-        return None
-    path = next((path for path in paths if path and format_of(path, arguments.format)[0] != "txt"), None)
-    if path is None or path == STDIN:
-        raise CommandError("argument --document-column: give a file with columns, such as .tsv or .jsonl, to -c or -r")
-    labels = document_labels(_read_as_described(path, arguments, [column]), column)
-    if len(labels) != num_texts:
-        raise CommandError(f"argument --document-column: {path} has {len(labels)} rows for {num_texts} texts")
-    return labels
-
-
-def document_labels(table: Table, column: str) -> list[str]:
-    """Return the document of each row, a string or an integer."""
-    values = enumerate(table.values(column))
-    return [str(value) if type(value) is int else table.check_text(row, value, column) for row, value in values]
-
-
-def _with_header(name: str, cells: list[list[str]], lines: Sequence[int], columns: Sequence[str]) -> Table:
-    """Return a table of cells, whose first row is the header unless all columns are numbers."""
-    header = cells[0] if cells else []
-    for line, row in zip(lines, cells, strict=True):
-        if len(row) != len(header):
-            separator = _describe_separator(header)
-            raise CommandError(f"{name}:{line}: {len(row)} columns, but the first line has {len(header)}{separator}")
-    if columns and all(column.isdecimal() for column in columns):
-        return Table(name, cells, [str(number) for number in range(1, len(header) + 1)], lines)
-    return Table(name, cells[1:], header, lines[1:])
-
-
-def _describe_separator(header: Sequence[str]) -> str:
-    """Return the remedy for a header that is a single column since another character separates its columns."""
-    separator = next((mark for mark in ";,\t|" if len(header) == 1 and mark in header[0]), None)
-    if separator is None:
-        return ""
-    remedy = "separate them by commas in .csv, by tabs in .tsv"
-    return f" (its columns seem to be separated by {separator!r}: {remedy})"
-
-
 def _decode(data: bytes, name: str) -> str:
-    remedy = "convert the file to UTF-8"
-    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        raise CommandError(f"{name}:1: not valid UTF-8: the file seems to be UTF-16; {remedy}")
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        # The decoder counts from after a byte order mark.
         line = error.object.count(b"\n", 0, error.start) + 1
-        column = error.start - error.object.rfind(b"\n", 0, error.start)
-        place = f"byte {column} of the line is 0x{error.object[error.start]:02x}"
-        raise CommandError(f"{name}:{line}: not valid UTF-8: {place}; {remedy}") from error
+        raise CommandError(f"{name}:{line}: not valid UTF-8: {error.reason}; convert the file to UTF-8") from error
     if "\0" in text:
-        line = text.count("\n", 0, text.index("\0")) + 1
-        raise CommandError(f"{name}:{line}: a NUL byte: the file seems to be UTF-16; {remedy}")
+        raise CommandError(f"{name}: NUL bytes: the file seems to be UTF-16; convert the file to UTF-8")
     return text
 
 
@@ -312,72 +240,67 @@ def _parse_json(text: str, name: str, line: int | None = None) -> Any:
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
-        hint = "; for one object per line give --format jsonl" if line is None and error.msg == "Extra data" else ""
-        message = f"not valid JSON: {error.msg} at column {error.colno}{hint}"
-        raise CommandError(f"{name}:{line or error.lineno}: {message}") from error
-    except (ValueError, RecursionError) as error:
-        # Integers of thousands of digits, and too deep nesting.
-        raise CommandError(f"{name}{'' if line is None else f':{line}'}: JSON that cannot be read: {error}") from error
+        place = f"{name}:{line or error.lineno}"
+        raise CommandError(f"{place}: not valid JSON: {error.msg} at column {error.colno}") from error
 
 
-def _json_line(text: str, name: str, line: int) -> dict[str, Any]:
-    value = _parse_json(text, name, line)
-    if not isinstance(value, dict):
-        raise CommandError(f"{name}:{line}: the line must be a JSON object, got {_describe_type(value)}")
-    return value
+def _with_header(name: str, rows: list[tuple[int, list[str]]], columns: Sequence[str]) -> Table:
+    """Return a table of cells with their lines, whose first row is the header unless all columns are numbers."""
+    header = rows[0][1] if rows else []
+    for line, cells in rows:
+        if len(cells) != len(header):
+            raise CommandError(f"{name}:{line}: {len(cells)} columns, but the first line has {len(header)}: {header}")
+    if columns and all(column.isdecimal() for column in columns):
+        header = [str(number) for number in range(1, len(header) + 1)]
+    else:
+        rows = rows[1:]
+    return Table(name, [dict(zip(header, cells, strict=True)) for _, cells in rows], [line for line, _ in rows])
 
 
-def _tab_rows(text: str, name: str, has_quoting: bool) -> tuple[list[list[str]], Sequence[int]]:
-    """Return the rows, and the line at which each starts, with the quoting of CSV where the whole file parses with it.
+def _tab_rows(text: str, name: str) -> list[tuple[int, list[str]]]:
+    """Return the rows and their lines, with the quoting of CSV where the whole file parses with it.
 
     Quotes of speech may parse too, if one opens in a row and closes in another: then a cell has tabs and line breaks.
     """
-    literal = [line.split("\t") for line in _split_lines(text)]
+    literal = [(number, line.split("\t")) for number, line in enumerate(_split_lines(text), 1)]
     # A row of empty cells has tabs.
-    while literal and len(literal[-1]) == 1 and not literal[-1][0].strip():
+    while literal and len(literal[-1][1]) == 1 and not literal[-1][1][0].strip():
         literal.pop()
-    if has_quoting and any(cell.startswith('"') for row in literal for cell in row):
+    cells = [cell for _, row in literal for cell in row]
+    if any(cell.startswith('"') for cell in cells):
         with suppress(CommandError):
-            rows, lines = _quoted_rows(text, name, "\t")
-            is_joined = any("\t" in cell and "\n" in cell for row in rows for cell in row)
-            if len(set(map(len, rows))) == 1 and not is_joined:
-                return rows, lines
-        if any(len(cell) > 1 and cell[0] == cell[-1] == '"' for row in literal for cell in row):
+            rows = _quoted_rows(text, name, "\t")
+            is_joined = any("\t" in cell and "\n" in cell for _, row in rows for cell in row)
+            if len({len(row) for _, row in rows}) == 1 and not is_joined:
+                return rows
+        if any(len(cell) > 1 and cell[0] == cell[-1] == '"' for cell in cells):
             warn_user(f"{name}: the quotes around cells are read as characters, since quoting does not fit all rows")
-    return literal, range(1, len(literal) + 1)
+    return literal
 
 
-def _quoted_rows(text: str, name: str, separator: str) -> tuple[list[list[str]], list[int]]:
+def _quoted_rows(text: str, name: str, separator: str) -> list[tuple[int, list[str]]]:
     """Return the rows, and the line at which each starts."""
     # The default limit is shorter than many documents.
     csv.field_size_limit(_CSV_CELL_LIMIT)
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
-    rows: list[list[str]] = []
-    lines = [1]
+    rows, line = [], 1
     try:
         for row in reader:
-            rows.append(row)
-            lines.append(reader.line_num + 1)
+            rows.append((line, row))
+            line = reader.line_num + 1
     except csv.Error as error:
-        raise CommandError(f"{name}:{lines[-1]}: not valid CSV: {error}") from error
-    while rows and not rows[-1]:
+        raise CommandError(f"{name}:{line}: not valid CSV: {error}") from error
+    while rows and not rows[-1][1]:
         rows.pop()
-    return rows, lines[: len(rows)]
+    return rows
 
 
 def _parquet_rows(data: bytes, name: str) -> list[dict[str, Any]]:
     try:
-        from pyarrow import ArrowException, parquet
+        from pyarrow import parquet
     except ImportError as error:
         raise CommandError(f"{name}: Parquet files need pyarrow: pip install 'bertscore-tm[parquet]'") from error
-    try:
-        # The threads of parquet.read_table abort a process that ends soon after it, such as with an error.
-        table = parquet.ParquetFile(io.BytesIO(data), pre_buffer=False).read(use_threads=False)
-    except ArrowException as error:
-        raise CommandError(f"{name}: not a valid Parquet file: {error}") from error
+    # The threads of parquet.read_table abort a process that ends soon after it, such as with an error.
+    table = parquet.ParquetFile(io.BytesIO(data), pre_buffer=False).read(use_threads=False)
     rows: list[dict[str, Any]] = table.to_pylist()
     return rows
-
-
-def _describe_type(value: Any) -> str:
-    return _TYPE_NAMES.get(type(value), type(value).__name__)

@@ -3,39 +3,22 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from bertscore_tm.cli.distributed import choose_device
-from bertscore_tm.cli.errors import CommandError
 from bertscore_tm.cli.inputs import FORMATS, read_texts
 from bertscore_tm.encoder_options import SHELL_OPTIONS, Option
 from bertscore_tm.utilities.score_names import SCORES
 
 if TYPE_CHECKING:
     from bertscore_tm.encoder import FrozenEncoder
-    from bertscore_tm.scoring.rescaling import LayerBaseline
-
-T = TypeVar("T")
 
 
-def _number(kind: Callable[[str], T], is_allowed: Callable[[T], bool], described: str) -> Callable[[str], T]:
-    """Return an argument type for numbers with a condition."""
-
-    def parse(text: str) -> T:
-        with suppress(ValueError):
-            value = kind(text)
-            if is_allowed(value):
-                return value
-        raise argparse.ArgumentTypeError(f"must be {described}, got {text!r}")
-
-    return parse
-
-
-def integer_of_at_least(minimum: int) -> Callable[[str], int]:
-    """Return an argument type for integers with a lower bound."""
-    return _number(int, lambda value: value >= minimum, f"an integer of at least {minimum}")
+def _proportion(text: str) -> float:
+    """Return a number between 0 and 1, as the type of an argument."""
+    if not 0 < float(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a number between 0 and 1, such as 0.95, got {text!r}")
+    return float(text)
 
 
 def add_file_arguments(
@@ -64,7 +47,7 @@ def take_files(arguments: argparse.Namespace) -> list[str | None]:
         arguments.candidates = files.pop(0)
     if files:
         arguments.references = [*files, *(arguments.references or ())]
-    return [arguments.candidates, *(arguments.references or ()), idf_file(arguments)]
+    return [arguments.candidates, *(arguments.references or ()), arguments.idf]
 
 
 def add_document_argument(group: argparse._ArgumentGroup) -> None:
@@ -87,7 +70,6 @@ def add_scoring_arguments(
     """
     add = parser.add_argument_group("file formats").add_argument
     add("--format", choices=FORMATS, help="format of all files (default: by suffix; txt for standard input)")
-    add_quoting_argument(add)
     help = "column, or without header its number from 1, or JSON key of the candidates (default: %(default)s)"
     add("--candidate-column", metavar="NAME", default=candidates, help=help)
     help = "column or key of the references, in JSON also an array; repeatable (default: reference or references)"
@@ -106,12 +88,6 @@ def add_rescale_argument(group: argparse._ArgumentGroup) -> None:
     """Declare the argument for the baseline."""
     help = "map the score of unrelated texts to 0, by the published table or this one of bertscore-tm baseline"
     group.add_argument("--rescale", nargs="?", const=True, default=False, metavar="TABLE", help=help)
-
-
-def add_quoting_argument(add: Callable[..., argparse.Action]) -> None:
-    """Declare the argument for quotes that are characters."""
-    help = "read the quotes in TSV files as characters even if the whole file parses with the quoting of CSV"
-    add("--no-quoting", action="store_true", help=help)
 
 
 def add_encoder_arguments(parser: argparse.ArgumentParser, *, all_layers: bool = False) -> None:
@@ -148,49 +124,27 @@ def add_confidence_argument(group: argparse._ArgumentGroup, default: float | Non
     described = "coverage of the intervals (default: %(default)s)"
     if default is None:
         described = "also print Student's t intervals of the means with this coverage, such as 0.95"
-    proportion = _number(float, lambda value: 0 < value < 1, "a number between 0 and 1, such as 0.95")
-    group.add_argument("--confidence", type=proportion, metavar="X", default=default, help=described)
+    group.add_argument("--confidence", type=_proportion, metavar="X", default=default, help=described)
 
 
 def build_encoder(arguments: argparse.Namespace, *, all_layers: bool = False) -> FrozenEncoder:
     """Return the encoder that the arguments describe, of all layers up to ``--num-layers`` if requested.
 
-    The model is loaded on first use; what is wrong with it or with an option is a :class:`CommandError`.
+    The model is loaded on first use.
     """
     from bertscore_tm.encoder import FrozenEncoder
 
     options = {name: getattr(arguments, name) for name in SHELL_OPTIONS}
     options |= {"all_layers": all_layers, "device": choose_device(arguments.device)}
-    try:
-        if arguments.model is None or arguments.language is not None:
-            encoder = FrozenEncoder.for_language(arguments.language or "en", arguments.model, **options)
-        else:
-            encoder = FrozenEncoder(arguments.model, **options)
-        # Loading the tokenizer checks --max-length and --long-text.
-        _ = encoder.tokenizer
-    except (ValueError, OSError) as error:
-        raise CommandError(str(error)) from error
+    if arguments.model is None or arguments.language is not None:
+        encoder = FrozenEncoder.for_language(arguments.language or "en", arguments.model, **options)
+    else:
+        encoder = FrozenEncoder(arguments.model, **options)
+    # Loading the tokenizer checks --max-length and --long-text.
+    _ = encoder.tokenizer
     return encoder
 
 
-def idf_file(arguments: argparse.Namespace) -> str | None:
-    """Return the file of texts that give the idf, if there is one."""
-    return None if isinstance(arguments.idf, bool) else str(arguments.idf)
-
-
-def read_idf_texts(arguments: argparse.Namespace) -> list[str] | None:
-    """Read the texts of the file of ``--idf``; ``None`` without a file."""
-    path = idf_file(arguments)
-    return None if path is None else read_texts(path, has_quoting=not arguments.no_quoting)
-
-
-def find_baseline(encoder: FrozenEncoder, arguments: argparse.Namespace) -> LayerBaseline | None:
-    """Return the baseline of the encoder's layers to rescale with, or ``None`` without rescaling."""
-    from bertscore_tm.scoring import rescaling
-
-    try:
-        return rescaling.find_baseline(encoder, arguments.rescale)
-    except (OSError, ValueError) as error:
-        if arguments.rescale is True:
-            raise
-        raise CommandError(f"{arguments.rescale}: {getattr(error, 'strerror', None) or error}") from error
+def read_idf(arguments: argparse.Namespace) -> bool | list[str]:
+    """Return the value of ``--idf``; the texts of a file, if it is one."""
+    return arguments.idf if isinstance(arguments.idf, bool) else read_texts(arguments.idf)

@@ -21,16 +21,18 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from bertscore_tm.cli import options, report
-from bertscore_tm.cli.distributed import RankGroup, join_ranks
+from bertscore_tm.cli.distributed import RankGroup
 from bertscore_tm.cli.errors import CommandError
-from bertscore_tm.cli.inputs import read_candidates, read_references
-from bertscore_tm.cli.shards import input_digest, open_shards, remove_shards
+from bertscore_tm.cli.inputs import join_references, read_candidates, read_references
+from bertscore_tm.cli.shards import Part, compute_parts, input_digest
 from bertscore_tm.utilities.user_warnings import warn_user
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from bertscore_tm.encoder import FrozenEncoder
     from bertscore_tm.functional.ranking import Item
+    from bertscore_tm.scoring.token_weights import TokenWeights
 
 _SUFFIXES = (".jsonl",)
 
@@ -46,83 +48,88 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     report.add_output_arguments(parser, _SUFFIXES)
 
 
-def run(arguments: argparse.Namespace) -> None:
+def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
     """Rank the candidates, write the best ones and print a summary."""
     report.choose_format(arguments, _SUFFIXES, *options.take_files(arguments))
-    with join_ranks() as ranks:
-        summary = _rank(arguments, ranks)
-    if summary is None:
-        return
-    best = "no score" if summary["mean_best"] is None else f"{summary['mean_best']:.4f}"
-    text = (
-        f"{arguments.component} of the best candidates: {best} (mean)\n"
-        f"{report.format_count(summary['num_items'], 'line')}, "
-        f"{report.format_count(summary['num_candidates'], 'candidate')}\n"
-        f"signature: {summary['signature']}\nwritten to {arguments.output}\n"
-    )
-    report.write_output(report.to_json(summary) if arguments.json else text, None)
-
-
-def _rank(arguments: argparse.Namespace, ranks: RankGroup) -> dict[str, Any] | None:
-    """Return the summary on rank 0, ``None`` on all other ranks."""
-    texts, idf_texts = ranks.run_on_first(lambda: (_read(arguments), options.read_idf_texts(arguments)))
+    items = ranks.run_on_first(lambda: _read(arguments))
 
     import torch
 
-    from bertscore_tm.functional.ranking import Item, score_items
     from bertscore_tm.scoring.messages import describe_truncation, warn_of_leftovers
     from bertscore_tm.scoring.signature import score_signature
     from bertscore_tm.scoring.token_weights import token_weights
 
     encoder = ranks.run_on_all(lambda: options.build_encoder(arguments))
-    items = [Item(candidates, references) for candidates, references in texts]
-    component, references_reduce = arguments.component, arguments.references_reduce
-    settings = {"component": component, "references_reduce": references_reduce}
-    settings["input"] = input_digest([*texts, idf_texts])
-    shards = open_shards(ranks, arguments, len(items), encoder, settings)
-    weights = ranks.run_on_first(lambda: token_weights(encoder, idf_texts or False))
-
-    def work(rows: range, progress: Callable[[int], None]) -> dict[str, Tensor]:
-        part = items[rows.start : rows.stop]
-        scores, num_truncated = score_items(
-            part, encoder, weights, encoder.device, component=component, references_reduce=references_reduce
-        )
-        progress(len(rows))
-        return {"scores": torch.cat(list(scores)).cpu(), "num_truncated": torch.tensor(num_truncated, device="cpu")}
-
-    parts = shards.compute("line", len(items), work)
+    weights = ranks.run_on_first(lambda: token_weights(encoder, options.read_idf(arguments)))
+    signature = score_signature(encoder, weights.source)
+    parts = _score(ranks, arguments, items, encoder, weights, signature)
     if parts is None:
-        return None
-    num_truncated = sum(int(part["num_truncated"]) for part in parts)
+        return
     warn_of_leftovers([text for item in items for text in item.candidates], encoder.tokenizer)
+    num_truncated = sum(int(part["num_truncated"]) for part in parts)
     if num_truncated:
         warn_user(describe_truncation(num_truncated, encoder.tokenizer.max_length))
     counts = [len(item.candidates) for item in items]
     records = list(map(_make_record, items, torch.split(torch.cat([part["scores"] for part in parts]), counts)))
     report.write_output("".join(map(report.to_json, records)), arguments.output, is_announced=False)
-    remove_shards(arguments)
-    scored = [record["score"] for record in records if record["score"] is not None]
-    return {
+    best = [record["score"] for record in records if record["score"] is not None]
+    summary = {
         "num_items": len(items),
         "num_candidates": sum(counts),
-        "mean_best": sum(scored) / len(scored) if scored else None,
-        "signature": score_signature(encoder, weights.source),
+        "mean_best": sum(best) / len(best) if best else None,
+        "signature": signature,
         "output": arguments.output,
     }
+    report.write_output(report.to_json(summary) if arguments.json else _format_summary(summary, arguments), None)
 
 
-def _read(arguments: argparse.Namespace) -> list[tuple[list[str], list[str] | None]]:
+def _read(arguments: argparse.Namespace) -> list[Item]:
     """Return candidates and references of each line."""
     if arguments.candidates is None:
         raise CommandError("no candidates: give a FILE of JSON lines with an array of candidates each")
     table = read_candidates(arguments.candidates, arguments)
-    if not table.rows:
-        raise CommandError(f"{table.name}: the file contains no candidates")
-    column = arguments.candidate_column
-    candidates = [table.check_texts(row, value, column) for row, value in enumerate(table.values(column))]
+    candidates = table.text_lists(arguments.candidate_column)
+
+    from bertscore_tm.functional.ranking import Item
+
     if arguments.references is None and arguments.reference_column is None:
-        return [(texts, None) for texts in candidates]
-    return list(zip(candidates, read_references(arguments, table), strict=True))
+        return [Item(texts) for texts in candidates]
+    return list(map(Item, candidates, join_references(read_references(arguments, table), arguments)))
+
+
+def _score(
+    ranks: RankGroup,
+    arguments: argparse.Namespace,
+    items: list[Item],
+    encoder: FrozenEncoder,
+    weights: TokenWeights,
+    signature: str,
+) -> list[Part] | None:
+    """Score the candidates of all lines, part by part, on rank 0; ``None`` on all other ranks."""
+    import torch
+
+    from bertscore_tm.functional.ranking import score_items
+
+    how = {"component": arguments.component, "references_reduce": arguments.references_reduce}
+
+    def work(rows: range, progress: Callable[[int], None]) -> Part:
+        part = items[rows.start : rows.stop]
+        scores, num_truncated = score_items(part, encoder, weights, encoder.device, progress=progress, **how)
+        return {"scores": torch.cat(scores), "num_truncated": torch.tensor(num_truncated, device="cpu")}
+
+    digest = input_digest([item.candidates, item.references] for item in items)
+    settings = {"signature": signature, "input": digest, **how}
+    return compute_parts(ranks, arguments, len(items), work, unit="line", settings=settings)
+
+
+def _format_summary(summary: dict[str, Any], arguments: argparse.Namespace) -> str:
+    best = "no score" if summary["mean_best"] is None else f"{summary['mean_best']:.4f}"
+    return (
+        f"{arguments.component} of the best candidates: {best} (mean)\n"
+        f"{report.format_count(summary['num_items'], 'line')}, "
+        f"{report.format_count(summary['num_candidates'], 'candidate')}\n"
+        f"signature: {summary['signature']}\nwritten to {arguments.output}\n"
+    )
 
 
 def _make_record(item: Item, scores: Tensor) -> dict[str, Any]:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import errno
 import json
 import math
-import os
 import re
 import sys
 from collections.abc import Sequence
@@ -15,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertscore_tm.cli.errors import FAILED, CommandError, print_message
-from bertscore_tm.cli.inputs import STDIN, names_a_file
 from bertscore_tm.utilities.files import is_special, write_atomically
 from bertscore_tm.utilities.score_names import SCORES as SCORES
 from bertscore_tm.utilities.untrusted_text import for_terminal
@@ -61,46 +58,33 @@ def add_title_argument(group: argparse._ArgumentGroup) -> None:
     )
 
 
-def choose_format(
-    arguments: argparse.Namespace, suffixes: Sequence[str], *inputs: str | None, option: str = "output"
-) -> str:
+def choose_format(arguments: argparse.Namespace, suffixes: Sequence[str], *inputs: Any, option: str = "output") -> str:
     """Choose a format by the output's suffix, and check, before scores are computed, that it can be written.
 
-    The first suffix, or ".json" with ``--json``, is the format on standard output, on devices and in pipes. Files that
-    are read are not replaced.
+    The first suffix, or ".json" with ``--json``, is the format on standard output, on devices and in pipes. ``inputs``,
+    of which those that are names are read, are not replaced.
     """
     if find_spec("tabulate") is None:
         raise CommandError("tables need tabulate: pip install 'bertscore-tm[cli]'", FAILED)
-    if inputs.count(STDIN) > 1:
-        raise CommandError("standard input (-) can be read only once: put the other texts into a file")
+    path, default = getattr(arguments, option), ".json" if arguments.json and len(suffixes) > 1 else suffixes[0]
     # Opened by its name, the file that standard output goes to would be written from its start.
-    if getattr(arguments, option) in ("-", "/dev/stdout"):
+    if path in ("-", "/dev/stdout"):
         if len(suffixes) == 1:
             raise CommandError(f"argument --{option}: the summary is printed on standard output: give a file, not -")
-        arguments.output = None
-    # Before torch is imported, which takes a second; of several ranks the first one reads the files.
-    given = [name for name in inputs if name not in (None, STDIN)]
-    missing = next((name for name in given if not names_a_file(name)), None)
-    # Where one may be a text, the command has the remedy.
-    if missing is not None and not any(" " in name for name in given) and "RANK" not in os.environ:
-        raise CommandError(f"{missing}: {os.strerror(errno.ENOENT)}")
-    path, default = getattr(arguments, option), ".json" if arguments.json and len(suffixes) > 1 else suffixes[0]
+        arguments.output = path = None
     if path is None:
         return default
     target = Path(path)
     folder = target.resolve().parent
     if not folder.is_dir():
         raise CommandError(f"argument --{option}: the folder {folder} does not exist")
-    if not os.access(target if is_special(target) else folder, os.W_OK):
-        raise CommandError(f"argument --{option}: no permission to write {path}")
     if is_special(target):
         return default
-    if any(name is not None and Path(name).resolve() == target.resolve() for name in inputs):
+    if any(isinstance(name, str) and Path(name).resolve() == target.resolve() for name in inputs):
         raise CommandError(f"argument --{option}: {path} is read, and would be replaced")
     suffix = target.suffix.lower()
     if suffix not in suffixes:
-        allowed = " or ".join(filter(None, (", ".join(suffixes[:-1]), suffixes[-1])))
-        raise CommandError(f"argument --{option}: {path} must end with {allowed}, which selects the format")
+        raise CommandError(f"argument --{option}: {path} must end with {' or '.join(suffixes)}")
     if default == ".json" != suffix:
         raise CommandError(f"--json and --output {path} exclude each other: name the file .json, or remove --json")
     return suffix
@@ -114,14 +98,9 @@ def write_output(content: str | bytes, path: str | None, *, is_announced: bool =
     """
     if path is None:
         assert isinstance(content, str)
-        try:
-            sys.stdout.write(for_terminal(content, keep="\n\t"))
-            # At exit Python could not report the error in one line.
-            sys.stdout.flush()
-        except BrokenPipeError:
-            raise
-        except OSError as error:
-            raise CommandError(f"standard output: {error.strerror or error}", FAILED) from error
+        sys.stdout.write(for_terminal(content, keep="\n\t"))
+        # At exit Python could not report an error in one line.
+        sys.stdout.flush()
         return
     try:
         write_atomically(path, content)
@@ -158,7 +137,8 @@ def write_report(
 
 def to_json(document: dict[str, Any]) -> str:
     """Return a JSON document in a line, with numbers rounded to six decimals and null for those that do not exist."""
-    return json.dumps(_round(document), ensure_ascii=False, allow_nan=False) + "\n"
+    # Unpaired surrogates cannot be written.
+    return for_terminal(json.dumps(_round(document), ensure_ascii=False, allow_nan=False)) + "\n"
 
 
 def _round(value: Any) -> Any:

@@ -12,18 +12,18 @@ Examples::
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from bertscore_tm.cli import options, report
-from bertscore_tm.cli.distributed import join_ranks
+from bertscore_tm.cli.distributed import RankGroup
 from bertscore_tm.cli.errors import CommandError
-from bertscore_tm.cli.inputs import names_a_file, read_documents, read_files
+from bertscore_tm.cli.inputs import read_documents, read_pairs
 from bertscore_tm.cli.scored_corpus import ScoredCorpus, score_across_ranks
-from bertscore_tm.cli.shards import remove_shards
 from bertscore_tm.utilities.user_warnings import warn_user
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from bertscore_tm.scoring.texts import TextPairs
 
 _SUFFIXES = (".txt", ".json", ".tsv", ".csv")
@@ -64,7 +64,7 @@ def _add_bert_score_options(parser: argparse.ArgumentParser) -> None:
     add("--use_fast_tokenizer", dest="use_fast_tokenizer", action="store_true")
 
 
-def run(arguments: argparse.Namespace) -> None:
+def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
     """Score files and print the result."""
     unused = [f"--{name}" for name in ("nthreads", "use_fast_tokenizer") if name in arguments]
     if unused:
@@ -76,59 +76,47 @@ def run(arguments: argparse.Namespace) -> None:
     report.choose_format(arguments, (".html",), *files, option="report")
     if suffix in (".tsv", ".csv") and not arguments.per_segment:
         raise CommandError(f"argument --output: a {suffix} file lists the scores of each pair: add --per-segment")
-    with join_ranks() as ranks:
-        pairs, documents, idf_texts = ranks.run_on_first(lambda: _read(arguments))
-        texts = pairs.omit_blank_references()
-        scored = score_across_ranks(ranks, arguments, texts, idf_texts)
+    pairs, documents = ranks.run_on_first(lambda: _read(arguments))
+    texts = pairs.omit_blank_references()
+    scored = score_across_ranks(ranks, arguments, texts)
     if scored is None:
         return
-    scored = replace(scored, best_reference=pairs.restore_indices(scored.best_reference))
+    best = pairs.restore_indices(scored.best_reference)[0]
     document = _summarize(scored, documents, sum(map(len, texts.references)), arguments)
     summary = _format_summary(document, arguments)
     if suffix == ".json":
         if arguments.per_segment:
             segments = zip(report.SCORES, scored.scores[:, 0].tolist(), strict=True)
-            document["segments"] = {**dict(segments), "best_reference": scored.best_reference[0].tolist()}
+            document["segments"] = {**dict(segments), "best_reference": best.tolist()}
         summary = report.to_json(document)
     elif arguments.per_segment and suffix != ".csv":
         summary = "".join(f"# {line}\n" for line in summary.splitlines())
-        summary += _format_table(scored, document, "\t")
+        summary += _format_table(scored, best, document, "\t")
     if suffix == ".csv":
-        report.write_output(_format_table(scored, document, ","), arguments.output)
-        report.write_output(summary, None)
-    else:
-        report.write_output(summary, arguments.output)
+        report.write_output(_format_table(scored, best, document, ","), arguments.output)
+    report.write_output(summary, None if suffix == ".csv" else arguments.output)
     name = arguments.candidates or "candidates"
     report.write_report(arguments, {name: texts.candidates}, texts.references, scored, documents)
-    remove_shards(arguments)
 
 
-def _read(arguments: argparse.Namespace) -> tuple[TextPairs, list[str] | None, list[str] | None]:
-    """Return the pairs, the document of each, and the texts for idf."""
+def _read(arguments: argparse.Namespace) -> tuple[TextPairs, list[str] | None]:
+    """Return the pairs and the document of each."""
+    from bertscore_tm.scoring.texts import TextPairs
+
     if arguments.confidence is not None or arguments.report is not None:
         from bertscore_tm.statistics import scipy_stats
 
         scipy_stats()
     elif arguments.document_column is not None:
         raise CommandError("argument --document-column: it changes intervals only, so give --confidence too")
-    texts = _read_pairs(arguments)
-    documents = read_documents([arguments.candidates, *(arguments.references or ())], arguments, len(texts))
-    return texts, documents, options.read_idf_texts(arguments)
-
-
-def _read_pairs(arguments: argparse.Namespace) -> TextPairs:
-    from bertscore_tm.scoring.texts import TextPairs
-
     has_files = arguments.candidates is not None or arguments.references is not None
     num_texts = (arguments.candidate_text is not None) + (arguments.reference_text is not None)
     if num_texts == 2 and not has_files:
-        return TextPairs([arguments.candidate_text], [arguments.reference_text])
+        return TextPairs([arguments.candidate_text], [arguments.reference_text]), None
     if num_texts or arguments.candidates is None:
         raise CommandError("give either -c FILE -r FILE, or --candidate-text TEXT --reference-text TEXT")
-    for path in (arguments.candidates, *(arguments.references or ())):
-        if " " in path and not names_a_file(path):
-            raise CommandError(f"{path}: no such file; a text is given with --candidate-text and --reference-text")
-    return read_files(arguments, keep_blank=True)
+    pairs, tables = read_pairs(arguments, keep_blank=True)
+    return pairs, read_documents(tables, arguments)
 
 
 def _summarize(
@@ -170,13 +158,13 @@ def _format_summary(document: dict[str, Any], arguments: argparse.Namespace) -> 
     return "\n".join(["  ".join(cells), *lines, counts, f"signature: {document['signature']}"]) + "\n"
 
 
-def _format_table(scored: ScoredCorpus, document: dict[str, Any], separator: str) -> str:
+def _format_table(scored: ScoredCorpus, best: Tensor, document: dict[str, Any], separator: str) -> str:
     """Return a header, and a line per candidate with its scores and, of several, its best reference."""
-    has_choice = document["num_references"] > document["num_candidates"] or bool(scored.best_reference.any())
+    has_choice = document["num_references"] > document["num_candidates"] or bool(best.any())
     header = ["segment", "layer", *report.SCORES, *(["best_reference"] if has_choice else [])]
     lines = [separator.join(header)]
     # Arrays are read row by row: lists of the scores of a large corpus would take ten times the memory.
-    rows = zip(scored.scores[:, 0].T.numpy(), scored.best_reference[0].numpy(), strict=True)
+    rows = zip(scored.scores[:, 0].T.numpy(), best.numpy(), strict=True)
     for segment, (scores, index) in enumerate(rows, 1):
         cells = [str(segment), str(scored.encoder.num_layers), *(f"{score:.6f}" for score in scores)]
         lines.append(separator.join([*cells, str(index + 1)] if has_choice else cells))

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bertscore_tm.cli import options
 from bertscore_tm.cli.distributed import RankGroup
-from bertscore_tm.cli.shards import Shards, input_digest, open_shards
+from bertscore_tm.cli.shards import Part, compute_parts, input_digest
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from bertscore_tm.scoring.corpus import CorpusScores
     from bertscore_tm.scoring.texts import TextPairs
     from bertscore_tm.scoring.token_weights import TokenWeights
-
-# Texts whose token ids are in memory at a time.
-TEXTS_PER_BLOCK = 10_000
 
 
 @dataclass(frozen=True)
@@ -47,28 +44,25 @@ def score_across_ranks(
     ranks: RankGroup,
     arguments: argparse.Namespace,
     texts: TextPairs,
-    idf_texts: Sequence[str] | None,
     references: Sequence[Sequence[str]] | None = None,
     *,
     all_layers: bool = False,
 ) -> ScoredCorpus | None:
     """Score and rescale a corpus, and warn about empty and truncated texts; ``None`` on all ranks but the first.
 
-    The idf counts ``idf_texts``, else the ``references``, by default those of the corpus.
+    The idf counts the texts of the file of ``--idf``, else the ``references``, by default those of the corpus.
     """
     from bertscore_tm.scoring.alignment import compute_alignment
     from bertscore_tm.scoring.messages import warn_about_scores, warn_of_leftovers
-    from bertscore_tm.scoring.rescaling import rescale_scores, score_range
+    from bertscore_tm.scoring.rescaling import find_baseline, rescale_scores, score_range
     from bertscore_tm.scoring.signature import score_signature
     from bertscore_tm.scoring.token_weights import token_weights
 
     encoder = ranks.run_on_all(lambda: options.build_encoder(arguments, all_layers=all_layers))
-    baseline = ranks.run_on_first(lambda: options.find_baseline(encoder, arguments)) if "rescale" in arguments else None
+    baseline = ranks.run_on_first(lambda: find_baseline(encoder, getattr(arguments, "rescale", False)))
     counted = chain.from_iterable(texts.references if references is None else references)
-    digest = input_digest(chain(zip(texts.candidates, texts.references, strict=True), [idf_texts, arguments.idf]))
-    shards = open_shards(ranks, arguments, len(texts), encoder, {"input": digest})
-    weights = ranks.run_on_first(lambda: token_weights(encoder, idf_texts or arguments.idf, list(counted)))
-    scored = score_shards(shards, texts, encoder, weights, shown=getattr(arguments, "verbose", False))
+    weights = ranks.run_on_first(lambda: token_weights(encoder, options.read_idf(arguments), list(counted)))
+    scored = score_in_parts(ranks, arguments, texts, encoder, weights)
     if scored is None:
         return None
     max_length = encoder.tokenizer.max_length
@@ -84,28 +78,28 @@ def score_across_ranks(
     )
 
 
-def score_shards(
-    shards: Shards,
+def score_in_parts(
+    ranks: RankGroup,
+    arguments: argparse.Namespace,
     texts: TextPairs,
     encoder: FrozenEncoder,
     weights: TokenWeights,
-    *,
-    shown: bool = False,
 ) -> CorpusScores | None:
     """Score a corpus part by part; the scores on rank 0, ``None`` on all other ranks."""
     import torch
 
     from bertscore_tm.scoring.corpus import CorpusScores, score_corpus
-    from bertscore_tm.scoring.texts import TextPairs
+    from bertscore_tm.scoring.signature import score_signature
+    from bertscore_tm.scoring.token_weights import TEXTS_PER_BLOCK
 
-    def work(rows: range, progress: Callable[[int], None]) -> dict[str, Any]:
-        part = slice(rows.start, rows.stop)
-        pairs = TextPairs(texts.candidates[part], texts.references[part])
-        scored = score_corpus(pairs, encoder, weights, encoder.device, progress=progress)
+    def work(rows: range, progress: Callable[[int], None]) -> Part:
+        scored = score_corpus(texts.select(rows), encoder, weights, encoder.device, progress=progress)
         num_truncated = torch.tensor(scored.num_truncated, device="cpu")
         return {"scores": scored.scores, "best": scored.best_reference, "num_truncated": num_truncated}
 
-    parts = shards.compute("pair", len(texts), work, shown=shown)
+    digest = input_digest(zip(texts.candidates, texts.references, strict=True))
+    settings = {"signature": score_signature(encoder, weights.source), "input": digest}
+    parts = compute_parts(ranks, arguments, len(texts), work, unit="pair", settings=settings)
     if parts is None:
         return None
     num_truncated = sum(int(part["num_truncated"]) for part in parts)

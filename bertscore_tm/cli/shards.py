@@ -13,7 +13,6 @@ import math
 import os
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +23,9 @@ from bertscore_tm.utilities.files import is_special
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from bertscore_tm.encoder import FrozenEncoder
+Part = dict[str, "Tensor"]
+# Computes the items with these indices, and calls a function with the number of items done since its last call.
+Work = Callable[[range, Callable[[int], None]], Part]
 
 # Items of a part: enough for full batches, and few enough that little is lost by an interruption.
 SMALLEST, LARGEST = 100, 1000
@@ -32,92 +33,74 @@ SMALLEST, LARGEST = 100, 1000
 _NUM_PARTS = 16
 
 
-@dataclass(frozen=True)
-class Shards:
-    """The parts of a run, by their first item: on rank 0 those of the file to which further ones are appended."""
+def compute_parts(
+    ranks: RankGroup, arguments: argparse.Namespace, num_items: int, work: Work, *, unit: str, settings: dict[str, Any]
+) -> list[Part] | None:
+    """Compute a run part by part, and return all parts in order on rank 0, ``None`` on all other ranks.
 
-    ranks: RankGroup
-    path: Path | None
-    parts: dict[int, dict[str, Tensor]] = field(default_factory=dict)
+    The parts of a long run are appended to the file that an interrupted run with the same settings left. ``unit`` is
+    the name of an item in the progress.
+    """
+    from tqdm import tqdm
 
-    def compute(
-        self,
-        name: str,
-        num_items: int,
-        work: Callable[[range, Callable[[int], None]], dict[str, Tensor]],
-        shown: bool = False,
-    ) -> list[dict[str, Tensor]] | None:
-        """Compute the missing parts, and return all parts in order on rank 0, ``None`` on all other ranks.
-
-        ``work`` computes a part, given the indices of its items, such as pairs, and a function to call with the number
-        of items done since the last call. ``name`` is that of an item in the progress.
-        """
-        from tqdm import tqdm
-
-        size = LARGEST
-        if self.path is not None or self.ranks.size > 1:
-            size = min(LARGEST, max(SMALLEST, math.ceil(num_items / _NUM_PARTS)))
-        all_parts = [range(start, min(start + size, num_items)) for start in range(0, num_items, size)]
-        missing = self.ranks.run_on_first(lambda: [part for part in all_parts if part.start not in self.parts])
-        num_finished = num_items - sum(map(len, missing))
-        if num_finished and self.ranks.rank == 0:
-            print_message(f"resuming: {num_finished} of {num_items} {name}s are in {self.path}")
-        is_shown = self.ranks.rank == 0 and (shown or sys.stderr.isatty())
-        with tqdm(total=num_items, unit=name, initial=num_finished, disable=not is_shown) as bar:
-            for start in range(0, len(missing), self.ranks.size):
-                self._compute_next(missing[start : start + self.ranks.size], work, bar.update)
-        return [self.parts[part.start] for part in all_parts] if self.ranks.rank == 0 else None
-
-    def _compute_next(
-        self,
-        parts: list[range],
-        work: Callable[[range, Callable[[int], None]], dict[str, Tensor]],
-        progress: Callable[[int], None],
-    ) -> None:
-        """Compute a part on each rank, and keep all on rank 0."""
-        rank = self.ranks.rank
-        results = self.ranks.gather(lambda: work(parts[rank], progress) if rank < len(parts) else {})
-        computed = {part.start: result for part, result in zip(parts, results, strict=False)}
-        self.parts.update(computed)
-        if self.path is not None:
-            path, lines = self.path, "".join(map(_encode_part, computed, computed.values()))
-            self.ranks.run_on_first(lambda: _append(path, lines))
-        # Of the other ranks: this one has counted its items.
-        progress(sum(map(len, parts[1:])))
+    path = None
+    if num_items > LARGEST and arguments.output is not None and not is_special(arguments.output):
+        path = partial_path(arguments.output)
+    size = LARGEST
+    if path is not None or ranks.size > 1:
+        size = min(LARGEST, max(SMALLEST, math.ceil(num_items / _NUM_PARTS)))
+    all_parts = [range(start, min(start + size, num_items)) for start in range(0, num_items, size)]
+    results = ranks.run_on_first(lambda: [] if path is None else _open_file(path, json.dumps(settings)))
+    if path is not None and ranks.rank == 0:
+        arguments.unfinished = path
+    num_finished = sum(map(len, all_parts[: len(results)]))
+    if num_finished:
+        print_message(f"resuming: {num_finished} of {num_items} {unit}s are in {path}")
+    is_shown = ranks.rank == 0 and (sys.stderr.isatty() or getattr(arguments, "verbose", False))
+    with tqdm(total=num_items, unit=unit, initial=num_finished, disable=not is_shown) as bar:
+        for start in range(len(results), len(all_parts), ranks.size):
+            results += _compute_next(ranks, all_parts[start : start + ranks.size], work, bar.update, path)
+    return results if ranks.rank == 0 else None
 
 
-def open_shards(
-    ranks: RankGroup, arguments: argparse.Namespace, num_items: int, encoder: FrozenEncoder, settings: dict[str, Any]
-) -> Shards:
-    """Start the parts of a run, or find those that an interrupted run of the same encoder and settings finished."""
-    from bertscore_tm.scoring.signature import score_signature
-    from bertscore_tm.scoring.token_weights import WeightSource
-
-    if arguments.output is None or is_special(arguments.output) or num_items <= LARGEST:
-        return Shards(ranks, None)
-    path = partial_path(arguments.output)
-    head = json.dumps({"signature": score_signature(encoder, WeightSource("uniform"))} | settings)
-    parts: dict[int, dict[str, Tensor]] = {}
-    ranks.run_on_first(lambda: parts.update(_open_file(path, head)))
-    arguments.resumes = True
-    return Shards(ranks, path, parts)
+def _compute_next(
+    ranks: RankGroup, parts: list[range], work: Work, progress: Callable[[int], None], path: Path | None
+) -> list[Part]:
+    """Compute a part on each rank, and append them to the file."""
+    computed = ranks.gather(lambda: work(parts[ranks.rank], progress) if ranks.rank < len(parts) else {})[: len(parts)]
+    if path is not None:
+        ranks.run_on_first(lambda: _append(path, "".join(map(_encode_part, computed))))
+    # Of the other ranks: this one has counted its items.
+    progress(sum(map(len, parts[1:])))
+    return computed
 
 
-def _open_file(path: Path, head: str) -> dict[int, dict[str, Tensor]]:
+def partial_path(output: str) -> Path:
+    """Return the file with the parts of an unfinished output."""
+    return Path(f"{output}.partial")
+
+
+def input_digest(items: Iterable[Any]) -> str:
+    """Return a digest of lists of texts, by which an interrupted run of the same texts is recognized."""
+    digest = hashlib.sha256()
+    for item in items:
+        digest.update(json.dumps(item).encode())
+    return digest.hexdigest()
+
+
+def _open_file(path: Path, head: str) -> list[Part]:
     """Return the parts in a file, whose first line are the settings of the run; make one if there is none."""
-    content = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
-    first, *lines = content.split("\n")
-    if not lines and head.startswith(first):
-        path.write_text("", encoding="utf-8")
+    if not path.exists():
         _append(path, f"{head}\n")
-        return {}
-    if first != head:
+        return []
+    first, *lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
+    if first != head or not lines:
         raise CommandError(
             f"{path} belongs to a run with other files or settings: delete it to start anew, or repeat that command"
         )
     # The last line is empty, or was cut off.
-    os.truncate(path, len(content) - len(lines[-1]))
-    return dict(map(_decode_part, lines[:-1]))
+    os.truncate(path, path.stat().st_size - len(lines[-1]))
+    return list(map(_decode_part, lines[:-1]))
 
 
 def _append(path: Path, lines: str) -> None:
@@ -130,33 +113,12 @@ def _append(path: Path, lines: str) -> None:
         raise CommandError(f"{path}: {error.strerror or error}; the same command resumes", FAILED) from error
 
 
-def _encode_part(start: int, part: dict[str, Tensor]) -> str:
+def _encode_part(part: Part) -> str:
     """Return a line with the values of a part, which are integers or float32, exactly."""
-    return json.dumps({"start": start} | {name: tensor.tolist() for name, tensor in part.items()}) + "\n"
+    return json.dumps({name: tensor.tolist() for name, tensor in part.items()}) + "\n"
 
 
-def _decode_part(line: str) -> tuple[int, dict[str, Tensor]]:
+def _decode_part(line: str) -> Part:
     import torch
 
-    part = json.loads(line)
-    return part.pop("start"), {name: torch.tensor(values, device="cpu") for name, values in part.items()}
-
-
-def remove_shards(arguments: argparse.Namespace) -> None:
-    """Remove the parts of a run whose output is written."""
-    if "resumes" in arguments:
-        partial_path(arguments.output).unlink(missing_ok=True)
-
-
-def partial_path(output: str) -> Path:
-    """Return the file with the parts of an unfinished output, next to the file or to the target of a link."""
-    target = Path(output).resolve() if Path(output).is_symlink() else Path(output)
-    return target.with_name(f"{target.name}.partial")
-
-
-def input_digest(items: Iterable[Any]) -> str:
-    """Return a digest of lists of texts, by which an interrupted run of the same texts is recognized."""
-    digest = hashlib.sha256()
-    for item in items:
-        digest.update(json.dumps(item).encode())
-    return digest.hexdigest()
+    return {name: torch.tensor(values, device="cpu") for name, values in json.loads(line).items()}

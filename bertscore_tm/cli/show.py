@@ -21,9 +21,8 @@ from typing import TYPE_CHECKING, Any
 from bertscore_tm.cli import options, report
 from bertscore_tm.cli.distributed import RankGroup
 from bertscore_tm.cli.errors import CommandError
-from bertscore_tm.cli.inputs import names_a_file, read_files
+from bertscore_tm.cli.inputs import read_pairs
 from bertscore_tm.cli.scored_corpus import score_across_ranks
-from bertscore_tm.cli.shards import remove_shards
 
 if TYPE_CHECKING:
     from bertscore_tm.scoring.texts import TextPairs
@@ -40,30 +39,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     help = "a candidate and its reference (put -- before a text that starts with -), or files with --row or --worst"
     parser.add_argument("files", metavar="TEXT", nargs="*", help=help)
     group = options.add_file_arguments(parser, in_order=False)
-    positive = options.integer_of_at_least(1)
     help = "show these pairs of the files; they count from 1, as in score --per-segment"
-    group.add_argument("--row", type=positive, nargs="+", metavar="N", help=help)
+    group.add_argument("--row", type=int, nargs="+", metavar="N", help=help)
     help = "show the N pairs of the files with the lowest score, the lowest first"
-    group.add_argument("--worst", type=positive, metavar="N", help=help)
+    group.add_argument("--worst", type=int, metavar="N", help=help)
     options.add_component_argument(group, "the score of --worst")
     options.add_scoring_arguments(parser, of_references=False)
     report.add_output_arguments(parser, _SUFFIXES)
 
 
-def run(arguments: argparse.Namespace) -> None:
+def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
     """Show pairs of texts."""
     if arguments.candidates or arguments.references or arguments.row or arguments.worst:
         options.take_files(arguments)
-    inputs = (arguments.candidates, *(arguments.references or ()), options.idf_file(arguments))
+    inputs = (arguments.candidates, *(arguments.references or ()), arguments.idf)
     suffix = report.choose_format(arguments, _SUFFIXES, *inputs)
     if suffix in _PICTURES and (arguments.worst or len(arguments.row or [0])) > 1:
         raise CommandError(
             f"{arguments.output} can show one pair: give a single --row, or --worst 1; score --report shows all"
         )
-    texts = _read(arguments)
+    texts = ranks.run_on_first(lambda: _read(arguments))
     rows = arguments.row or range(1, len(texts) + 1)
-    scored = score_across_ranks(RankGroup(0, 1), arguments, texts, options.read_idf_texts(arguments))
-    assert scored is not None
+    scored = score_across_ranks(ranks, arguments, texts)
+    if scored is None:
+        return
 
     from bertscore_tm.views import Alignment
 
@@ -87,7 +86,6 @@ def run(arguments: argparse.Namespace) -> None:
     else:
         content = _draw(pairs[0]["alignment"], suffix)
     report.write_output(content, arguments.output)
-    remove_shards(arguments)
 
 
 def _read(arguments: argparse.Namespace) -> TextPairs:
@@ -97,17 +95,14 @@ def _read(arguments: argparse.Namespace) -> TextPairs:
     if arguments.candidates is None:
         if arguments.references or arguments.row or arguments.worst or len(arguments.files) != 2:
             raise CommandError("give two texts, a candidate and its reference, or files and --row or --worst")
-        if all(map(names_a_file, arguments.files)):
-            raise CommandError("both texts are names of files: add --row N or --worst N to show their pairs")
         return TextPairs(arguments.files[:1], [arguments.files[1:]])
     if (arguments.row is None) == (arguments.worst is None):
         raise CommandError("give either --row N or --worst N to choose the pairs of the files")
-    texts = read_files(arguments)
+    texts, _ = read_pairs(arguments)
     if arguments.row is None:
         return texts
-    if max(arguments.row) > len(texts):
-        rows = f"{arguments.candidates} has the rows 1 to {len(texts)}"
-        raise CommandError(f"argument --row: {max(arguments.row)} does not exist: {rows}")
+    if not 1 <= min(arguments.row) <= max(arguments.row) <= len(texts):
+        raise CommandError(f"argument --row: {arguments.candidates} has the rows 1 to {len(texts)}")
     return texts.select([row - 1 for row in arguments.row])
 
 

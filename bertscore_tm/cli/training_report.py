@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from bertscore_tm.cli import options, report
+from bertscore_tm.cli.distributed import RankGroup
 from bertscore_tm.cli.errors import CommandError
 
 
@@ -33,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     report.add_title_argument(report.add_output_arguments(parser, (".html",)))
 
 
-def run(arguments: argparse.Namespace) -> None:
+def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
     """Write the page."""
     report.choose_format(arguments, (".html",))
     paths = _find_files(Path(arguments.folder), arguments.prefix)
@@ -41,13 +42,14 @@ def run(arguments: argparse.Namespace) -> None:
     from bertscore_tm.report import Report
     from bertscore_tm.report.history import read_history
     from bertscore_tm.scoring.alignment import compute_alignment
+    from bertscore_tm.scoring.rescaling import find_baseline
     from bertscore_tm.scoring.signature import score_signature
     from bertscore_tm.scoring.token_weights import token_weights
 
     settings: dict[str, Any] = {"title": arguments.title}
     if arguments.model is not None or arguments.language is not None:
         encoder = options.build_encoder(arguments)
-        baseline = options.find_baseline(encoder, arguments)
+        baseline = find_baseline(encoder, arguments.rescale)
         references = list(chain.from_iterable(read_history(paths[-1:]).references))
         weights = token_weights(encoder, arguments.idf, references, encoder.device)
         settings["encoder"] = encoder

@@ -23,11 +23,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bertscore_tm.cli import options, report
-from bertscore_tm.cli.distributed import join_ranks
+from bertscore_tm.cli.distributed import RankGroup
 from bertscore_tm.cli.errors import CommandError
-from bertscore_tm.cli.inputs import Table, read_candidates, read_references
+from bertscore_tm.cli.inputs import Table, join_references, read_candidates, read_pairs, read_references
 from bertscore_tm.cli.scored_corpus import ScoredCorpus, score_across_ranks
-from bertscore_tm.cli.shards import remove_shards
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -63,23 +62,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     report.add_output_arguments(parser, _SUFFIXES)
 
 
-def run(arguments: argparse.Namespace) -> None:
+def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
     """Score with all layers and print the layers, best first."""
     suffix = report.choose_format(arguments, _SUFFIXES, *options.take_files(arguments), arguments.darr)
-    with join_ranks() as ranks:
-        judged, idf_texts = ranks.run_on_first(lambda: (_read(arguments), options.read_idf_texts(arguments)))
-        references = judged.texts.references[:: 1 if judged.human else 2]
-        scored = score_across_ranks(ranks, arguments, judged.texts, idf_texts, references, all_layers=True)
+    judged = ranks.run_on_first(lambda: _read(arguments))
+    references = judged.texts.references[:: 1 if judged.human else 2]
+    scored = score_across_ranks(ranks, arguments, judged.texts, references, all_layers=True)
     if scored is not None:
         document = _summarize(scored, judged, arguments)
         content = report.to_json(document) if suffix == ".json" else _format_summary(document, arguments)
         report.write_output(content, arguments.output)
-        remove_shards(arguments)
 
 
 def _read(arguments: argparse.Namespace) -> JudgedTexts:
-    from bertscore_tm.layer_tuning import correlation, system_means
-    from bertscore_tm.scoring.texts import TextPairs
+    from bertscore_tm.layer_tuning import system_means
     from bertscore_tm.statistics import scipy_stats
 
     scipy_stats()
@@ -88,35 +84,24 @@ def _read(arguments: argparse.Namespace) -> JudgedTexts:
     if arguments.darr is not None:
         return _read_preferences(arguments)
     kinds = arguments.human_column or ["human"]
-    table = read_candidates(arguments.candidates, arguments, *kinds, arguments.system_column)
-    texts = TextPairs(table.texts(arguments.candidate_column), read_references(arguments, table))
-    systems = None if arguments.system_column is None else table.texts(arguments.system_column)
-    human = {}
-    for kind in kinds:
-        values = _parse_numbers(table, kind)
-        human[kind] = values if systems is None else system_means(values, systems)
-        # Report invalid judgements before the long computation of the scores.
-        try:
-            correlation(human[kind], human[kind], arguments.coefficient)
-        except ValueError as error:
-            raise CommandError(f"judgements {kind!r}: {error}") from error
-    return JudgedTexts(texts, human, systems)
+    texts, (table, *_) = read_pairs(arguments, *kinds, arguments.system_column)
+    human = {kind: _parse_numbers(table, kind) for kind in kinds}
+    if arguments.system_column is None:
+        return JudgedTexts(texts, human)
+    systems = table.texts(arguments.system_column)
+    return JudgedTexts(texts, {kind: system_means(values, systems) for kind, values in human.items()}, systems)
 
 
 def _read_preferences(arguments: argparse.Namespace) -> JudgedTexts:
     from bertscore_tm.scoring.texts import TextPairs
 
-    if any((arguments.references, arguments.human_column, arguments.system_column)):
-        raise CommandError("--darr files contain references and judgements: remove -r, --human-column, --system-column")
     table = read_candidates(arguments.darr, arguments, "better", "worse")
     if not table.has_columns:
         raise CommandError(f"{table.name}: --darr needs a file with columns, such as .tsv or .jsonl")
-    preferences = list(zip(table.texts("better"), table.texts("worse"), strict=True))
-    if len(preferences) < 2:
-        raise table.error(0, f"the file must contain at least two preferences, got {len(preferences)}")
+    references = join_references(read_references(arguments, table), arguments)
     # Next to each other, so that their reference is encoded once.
-    texts = [text for both in preferences for text in both]
-    return JudgedTexts(TextPairs(texts, [row for row in read_references(arguments, table) for _ in range(2)]), {})
+    texts = [text for both in zip(table.texts("better"), table.texts("worse"), strict=True) for text in both]
+    return JudgedTexts(TextPairs(texts, [row for row in references for _ in range(2)]), {})
 
 
 def _parse_numbers(table: Table, column: str) -> Tensor:

@@ -7,7 +7,6 @@ import torch
 
 from bertscore_tm.cli import main
 from bertscore_tm.cli.distributed import choose_device
-from bertscore_tm.cli.errors import CommandError
 from bertscore_tm.scoring import corpus
 from bertscore_tm.scoring.texts import TextPairs
 from tests.support.models import save_tiny_model
@@ -100,15 +99,11 @@ def test_a_rank_that_crashes_ends_the_others(folder):
 
 def test_each_rank_of_a_machine_uses_its_own_gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert choose_device(None) == torch.device("cuda:0")
     monkeypatch.setenv("LOCAL_RANK", "1")
     assert choose_device(None) == choose_device("cuda") == torch.device("cuda:1")
     assert choose_device("cuda:0") == torch.device("cuda:0")
     assert choose_device("cpu") == torch.device("cpu")
-    monkeypatch.setenv("LOCAL_RANK", "2")
-    with pytest.raises(CommandError, match="cuda:2 does not exist: this machine has 2 GPUs"):
-        choose_device(None)
 
 
 def test_an_incomplete_environment_of_torchrun(monkeypatch, capsys):

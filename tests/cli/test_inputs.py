@@ -14,13 +14,11 @@ from hypothesis import strategies as st
 
 from bertscore_tm.cli import main
 from bertscore_tm.cli.errors import CommandError
-from bertscore_tm.cli.inputs import read_references, read_table, read_texts
-from bertscore_tm.cli.options import read_idf_texts
+from bertscore_tm.cli.inputs import join_references, read_table, read_texts
 from tests.support.shell import from_stdin
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-SAME_FILE = Namespace(references=None, reference_column=None, no_quoting=False)
 # Lines that Python's str.splitlines would split.
 ODD = ["one\u2028line", "two\x0bthree\x0cfour", "next\x85line", "a\rb", "", "  blanks ", "\ufeffnot at the start"]
 
@@ -145,48 +143,30 @@ def test_other_quotes_in_tables_with_tabs_are_characters(tmp_path, rows):
         assert columns_of(path) == expected
 
 
-def test_quotes_are_characters_on_request(tmp_path, monkeypatch):
-    (tmp_path / "pairs.tsv").write_text('candidate\treference\n"No"\t"Yes"\n')
-    arguments = ["-c", str(tmp_path / "pairs.tsv")]
-    assert scored_pairs(monkeypatch, *arguments) == [("No", ["Yes"])]
-    assert scored_pairs(monkeypatch, *arguments, "--no-quoting") == [('"No"', ['"Yes"'])]
-    (tmp_path / "texts.tsv").write_text('text\n"No"\n')
-    for has_quoting, texts in ((True, ["No"]), (False, ['"No"'])):
-        assert read_idf_texts(Namespace(idf=str(tmp_path / "texts.tsv"), no_quoting=not has_quoting)) == texts
+def write_parquet(path, rows):
+    pyarrow, parquet = (pytest.importorskip(name) for name in ("pyarrow", "pyarrow.parquet"))
+    parquet.write_table(pyarrow.Table.from_pylist(rows), path)
 
 
-def test_json_is_an_array_of_objects_or_of_texts(tmp_path):
-    path = tmp_path / "pairs.json"
-    path.write_text(
-        json.dumps([{"candidate": "a\n", "references": ["b", "c"]}, {"candidate": "", "reference": "d"}], indent=2)
-    )
+@pytest.mark.parametrize(
+    ("suffix", "write"), [("json", lambda path, rows: path.write_text(json.dumps(rows))), ("parquet", write_parquet)]
+)
+def test_json_and_parquet_have_rows_with_any_number_of_references(tmp_path, suffix, write):
+    path = tmp_path / f"pairs.{suffix}"
+    write(path, [{"candidate": "a\n", "references": ["b", "c"]}, {"candidate": "", "references": ["d"]}])
     table = read_table(str(path))
     assert table.texts("candidate") == ["a\n", ""]
-    assert read_references(SAME_FILE, table) == [["b", "c"], ["d"]]
-    path.write_text('["a cat", "a\\ndog"]\n')
-    assert read_texts(str(path)) == ["a cat", "a\ndog"]
+    assert join_references([table], Namespace(reference_column=None)) == [["b", "c"], ["d"]]
 
 
-def test_parquet(tmp_path):
-    pyarrow, parquet = (pytest.importorskip(name) for name in ("pyarrow", "pyarrow.parquet"))
-    path = tmp_path / "pairs.parquet"
-    rows = [{"candidate": "a", "references": ["b", "c"]}, {"candidate": "", "references": ["d"]}]
-    parquet.write_table(pyarrow.Table.from_pylist(rows), path)
-    table = read_table(str(path))
-    assert table.texts("candidate") == ["a", ""]
-    assert read_references(SAME_FILE, table) == [["b", "c"], ["d"]]
-    parquet.write_table(pyarrow.table({"candidate": [b"a cat"]}), path)
-    with pytest.raises(CommandError, match="row 1: 'candidate' must be a string, got bytes"):
-        read_table(str(path)).texts("candidate")
-    path.write_bytes(b"PAR1")
-    with pytest.raises(CommandError, match=r"pairs\.parquet: not a valid Parquet file"):
-        read_table(str(path))
+def test_json_may_be_an_array_of_texts(tmp_path):
+    (tmp_path / "texts.json").write_text('["a cat", "a\\ndog"]\n')
+    assert read_texts(str(tmp_path / "texts.json")) == ["a cat", "a\ndog"]
 
 
 def test_a_process_ends_normally_after_reading_parquet(tmp_path):
-    pyarrow, parquet = (pytest.importorskip(name) for name in ("pyarrow", "pyarrow.parquet"))
     path = tmp_path / "texts.parquet"
-    parquet.write_table(pyarrow.table({"text": ["a cat"]}), path)
+    write_parquet(path, [{"text": "a cat"}])
     script = f"import sys; from bertscore_tm.cli.inputs import read_table; read_table({str(path)!r}); sys.exit(2)"
     for _ in range(2):
         assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 2
@@ -206,7 +186,7 @@ def test_columns_by_name_and_by_number(tmp_path):
     path.write_text("id\tsystem\thuman\n1\ta cat\tthe cat\n2\t\tthe dog\n")
     assert columns_of(path, "human", "system") == [["the cat", "the dog"], ["a cat", ""]]
     assert columns_of(path, "3", "1") == [["human", "the cat", "the dog"], ["id", "1", "2"]]
-    with pytest.raises(CommandError, match=r"table.tsv:1: no column is named '1'; the file has 'id'"):
+    with pytest.raises(CommandError, match=r"table.tsv:2: no column or key '1'; there are 'id'"):
         columns_of(path, "human", "1")
 
 
@@ -217,9 +197,7 @@ def scored_pairs(monkeypatch, *arguments: str):
     """Return the pairs that the command would score."""
     seen = []
 
-    monkeypatch.setattr(
-        "bertscore_tm.cli.score.score_across_ranks", lambda ranks, options, texts, *_: seen.append(texts)
-    )
+    monkeypatch.setattr("bertscore_tm.cli.score.score_across_ranks", lambda ranks, options, texts: seen.append(texts))
     assert main(["score", *arguments]) == 0
     return list(zip(seen[0].candidates, seen[0].references, strict=True))
 

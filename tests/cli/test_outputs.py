@@ -93,27 +93,6 @@ def test_the_suffix_decides_the_format(command, tmp_path, name, suffix):
         assert text.startswith(starts.get(suffix, COMMANDS[name][1]))
 
 
-@pytest.mark.parametrize("suffix", ["", ".xlsx"])
-@pytest.mark.parametrize("name", COMMANDS)
-def test_an_unknown_suffix_is_an_error(command, tmp_path, name, suffix):
-    path = tmp_path / f"out{suffix}"
-    error = command(name, "-o", path, exit_code=2).err
-    assert error.startswith(f"bertscore-tm: error: argument --output: {path} must end with ")
-    assert all(allowed in error for allowed in SUFFIXES[name])
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    ("name", "arguments", "message"),
-    [
-        ("score", ["-o", "a.csv"], "a .csv file lists the scores of each pair: add --per-segment"),
-        ("score", ["-o", "a.txt", "--json"], "--json and --output a.txt exclude each other"),
-    ],
-)
-def test_options_that_contradict_the_suffix(command, name, arguments, message):
-    assert message in command(name, *arguments, exit_code=2).err
-
-
 def test_tables_of_pairs(command, tmp_path):
     printed = command("score", "-s").out
     with_tabs, with_commas = tmp_path / "a.tsv", tmp_path / "a.csv"

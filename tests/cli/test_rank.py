@@ -106,10 +106,8 @@ def test_the_output_is_a_file_of_candidates(folder, encoder_arguments, capsys):
 @pytest.mark.parametrize(
     ("lines", "options", "message"),
     [
-        (['{"candidates": ["a"]}', '{"candidates": "a"}'], [], "c.jsonl:2: 'candidates' must be an array of at least"),
-        ([], [], "c.jsonl: the file contains no candidates"),
-        (['{"candidates": ["a"]}'] * 3, ["-r", "r.txt"], "r.txt:2: the file ends here, but c.jsonl has 3 texts"),
-        (['{"candidates": ["a"]}'], ["-o", "c.jsonl"], "argument --output: c.jsonl is read, and would be replaced"),
+        (['{"candidates": ["a"]}', '{"candidates": []}'], [], "c.jsonl:2: 'candidates' must be a text or an array of"),
+        (['{"candidates": ["a"]}'] * 3, ["-r", "r.txt"], "c.jsonl and r.txt must have equal numbers of texts, got 3"),
     ],
 )
 def test_errors_name_the_file_and_the_line(tmp_path, encoder_arguments, capsys, monkeypatch, lines, options, message):

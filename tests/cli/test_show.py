@@ -78,12 +78,7 @@ def test_the_page(command, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("a", "b", "-o", "picture.gif"), "argument --output: picture.gif must end with .txt, .json, .png"),
-        (("a", "b", "--rescale"), "no baseline for language 'en'"),
-        (("a", "b", "--rescale", "no.csv", "-o", "picture.png"), "no.csv: No such file or directory"),
         (("a",), "give two texts, a candidate and its reference, or files and --row or --worst"),
-        (("a", "b", "--worst", "2"), "a: No such file or directory"),
-        (("--row", "1"), "give two texts, a candidate and its reference, or files and --row or --worst"),
         (("-c", "c.txt", "-r", "c.txt"), "give either --row N or --worst N"),
         (("-c", "c.txt", "--worst", "2", "-o", "a.png"), "a.png can show one pair"),
     ],
@@ -119,7 +114,6 @@ def test_rows_and_the_worst_of_a_file(command, tmp_path, minilm, monkeypatch):
     assert printed.startswith("row 2\na text has no tokens, so the score is 0\n\nrow ")
     assert "nothing to draw" in command("-c", "pairs.jsonl", "--worst", "1", "-o", "row.png", exit_code=2).err
     assert command("pairs.jsonl", "--row", "3").out == command("-c", "pairs.jsonl", "--row", "3").out
-    printed = command("pairs.jsonl", "pairs.jsonl", exit_code=2).err
-    assert "both texts are names of files: add --row N or --worst N" in printed
-    error = command("-c", "pairs.jsonl", "--row", "5", exit_code=2).err
-    assert "--row: 5 does not exist: pairs.jsonl has the rows 1 to 4" in error
+    for row in ("0", "5"):
+        error = command("-c", "pairs.jsonl", "--row", row, exit_code=2).err
+        assert "argument --row: pairs.jsonl has the rows 1 to 4" in error

@@ -81,8 +81,8 @@ def test_full_devices(command, monkeypatch):
     assert (printed.out, printed.err) == (wanted, "bertscore-tm: error: /dev/full: No space left on device\n")
     full = open("/dev/full", "w")  # noqa: PTH123, SIM115
     monkeypatch.setattr(sys, "stdout", full)
-    printed = command(exit_code=1)
-    assert printed.err == "bertscore-tm: error: standard output: No space left on device\n"
+    printed = command(exit_code=2)
+    assert printed.err == "bertscore-tm: error: [Errno 28] No space left on device\n"
     with suppress(OSError):
         full.close()
 
