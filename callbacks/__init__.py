@@ -7,8 +7,8 @@ from bertscore_tm.callbacks.early_stopping import BERTScoreEarlyStopping
 from bertscore_tm.callbacks.generation import CausalGenerate, Seq2SeqGenerate
 from bertscore_tm.callbacks.loader_scores import ScoredBatch, ScoredLoader
 from bertscore_tm.callbacks.report import BERTScoreReport
-from bertscore_tm.callbacks.samples.logger import SampleLogger
-from bertscore_tm.callbacks.samples.writers import SampleTable
+from bertscore_tm.callbacks.sample_logger import SampleLogger
+from bertscore_tm.callbacks.sample_table import SampleTable
 from bertscore_tm.callbacks.scored_texts import ScoredTextWriter
 from bertscore_tm.callbacks.scoring import BERTScoreCallback, TextListener
 

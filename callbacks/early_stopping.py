@@ -6,7 +6,6 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
-from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import EarlyStopping
 from torch import Tensor
 
@@ -45,8 +44,6 @@ class BERTScoreEarlyStopping(EarlyStopping):
             validations compute no score for another reason.
 
     Raises:
-        MisconfigurationException: at the start of training, if ``strict`` is set but the run has no validation to check
-            after.
         RuntimeError: at the first check, if ``strict`` is set and the key is not logged on this rank.
 
     Example:
@@ -81,17 +78,6 @@ class BERTScoreEarlyStopping(EarlyStopping):
             **options,
         )
         self._last_checked: Tensor | None = None
-
-    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        """Choose when to check, and raise an error if the run has no validation to check after."""
-        super().setup(trainer, pl_module, stage)
-        is_checked = self.strict and not self._check_on_train_epoch_end
-        if stage == "fit" and is_checked and not trainer.enable_validation:
-            raise MisconfigurationException(
-                f"{self.monitor!r} is checked after validation, but this run has no validation and would never stop "
-                f"early: define validation_step, pass validation data and keep limit_val_batches above 0, or pass "
-                f"check_on_train_epoch_end=True"
-            )
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore the state of a checkpoint, except for the patience."""

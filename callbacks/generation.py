@@ -7,7 +7,7 @@ import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from inspect import Parameter, signature
+from inspect import signature
 from typing import Any
 
 import lightning.pytorch as pl
@@ -28,7 +28,6 @@ from bertscore_tm.functional.ranking import Item, order_candidates, score_items
 from bertscore_tm.losses.evaluation import evaluation_mode
 from bertscore_tm.scoring.messages import warn_of_truncation
 from bertscore_tm.scoring.token_weights import token_weights
-from bertscore_tm.utilities.settings import require_at_least
 
 __all__ = [
     "CausalGenerate",
@@ -88,7 +87,6 @@ class HuggingFaceGenerate(ABC):
         encoder: Encoder | None = None,
         **generate_kwargs: Any,
     ) -> None:
-        require_at_least("num_samples", num_samples, 1)
         if (num_samples > 1) != (encoder is not None):
             raise ValueError(
                 "num_samples= and encoder= need each other: num_samples=16, encoder=metric.encoder samples 16 texts "
@@ -114,22 +112,10 @@ class HuggingFaceGenerate(ABC):
             Generated texts and their references.
 
         Raises:
-            MisconfigurationException: the module has no such model, the model does not take the input, DeepSpeed
-                partitions its weights (ZeRO stage 3), or the batch is not a mapping, lacks a key, has rows without a
-                prompt, no mask of the prompts, or no labels that mark the prompts.
+            MisconfigurationException: DeepSpeed partitions the model's weights (ZeRO stage 3), or the batch has rows
+                without a prompt, no mask of the prompts, or no labels that mark the prompts.
         """
         model = _find_generator(pl_module, self.model)
-        if not isinstance(batch, Mapping):
-            raise MisconfigurationException(
-                f"{type(self).__name__} needs a batch that is a mapping, such as a tokenizer's output with labels, got "
-                f"a {type(batch).__name__}: pass a function as generate="
-            )
-        for key in (self._input_key, self.target_key):
-            if key not in batch:
-                raise MisconfigurationException(
-                    f"{type(self).__name__} found no {key!r} in the batch, which has {sorted(map(str, batch))}: name "
-                    f"the token ids of inputs 'input_ids', or pass target_key= or CausalGenerate's prompt_key="
-                )
         options = dict(self.generate_kwargs)
         if any(isinstance(module, FSDPModule | FullyShardedDataParallel) for module in model.modules()):
             # Ranks whose texts are complete must keep running, since the others need their shards.
@@ -185,7 +171,7 @@ class Seq2SeqGenerate(HuggingFaceGenerate):
 
     The tensors of the batch that are parameters of the model's ``forward`` are passed to ``generate``, except labels
     and decoder inputs. For a wrapper, such as PEFT's, the parameters of the wrapped model count; a model that is not
-    from Hugging Face and takes ``**kwargs`` gets all tensors. The references are texts or decoded labels. Picklable.
+    from Hugging Face gets all tensors. The references are texts or decoded labels. Picklable.
 
     Args:
         tokenizer: the model's tokenizer, or its name.
@@ -284,12 +270,11 @@ class CausalGenerate(HuggingFaceGenerate):
         """Return the ids of each prompt, without padding and answer."""
         ids, mask_key = batch[self._input_key], self._input_key.replace("input_ids", "attention_mask")
         mask = batch.get(mask_key)
-        if not isinstance(ids, Tensor) or mask is None or mask is ids or mask.shape != ids.shape:
+        if mask is None or mask is ids or mask.shape != ids.shape:
             raise MisconfigurationException(
-                f"{type(self).__name__} needs token ids and their mask, but {self._input_key!r} is a "
-                f"{_describe(ids)} and {mask_key!r} a {_describe(mask)}: put prompts as 'input_ids' and "
-                f"'attention_mask', or as 'prompt_input_ids' and 'prompt_attention_mask', into the batch, or pass a "
-                f"function as generate="
+                f"{type(self).__name__} needs token ids {self._input_key!r} and their mask {mask_key!r} of equal shape "
+                f"in the batch: name prompts 'input_ids' and 'attention_mask', or 'prompt_input_ids' and "
+                f"'prompt_attention_mask', or pass a function as generate="
             )
         is_prompt = mask.bool()  # (pairs, tokens)
         if self.prompt_key is None:
@@ -311,42 +296,25 @@ class CausalGenerate(HuggingFaceGenerate):
         )
 
 
-def _describe(value: Any) -> str:
-    return f"tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
-
-
 def _find_generator(pl_module: pl.LightningModule, path: str) -> Any:
     """Return the model that generates, without the wrappers of ``torch.compile`` and DDP."""
-    model: Any = pl_module
-    for part in path.split(".") if path else ():
-        model = getattr(model, part, None)
+    model: Any = pl_module.get_submodule(path)
     # Compiled models have a forward without named parameters.
     while hasattr(model, "_orig_mod"):
         model = model._orig_mod
-    if isinstance(model, DistributedDataParallel):
-        model = model.module
-    if not isinstance(model, nn.Module) or not hasattr(model, "generate"):
-        raise MisconfigurationException(
-            f"texts are generated with pl_module.{path}, which is not a Hugging Face model with generate(): pass "
-            f"model= with the dotted path of the model, or a function as generate="
-        )
-    return model
+    return model.module if isinstance(model, DistributedDataParallel) else model
 
 
 def _list_input_names(model: nn.Module) -> set[str] | None:
-    """Return the names of the inputs that a model takes; ``None`` where it takes any.
+    """Return the names of the inputs that a Hugging Face model takes; ``None``, for all inputs, of another model.
 
-    ``forward(*args, **kwargs)`` of a wrapper, or of a subclass, does not name them: those of the wrapped Hugging Face
-    model and of its base classes are included.
+    ``forward(*args, **kwargs)`` of a subclass does not name them: those of its base classes are included.
     """
     wrapped = next((part for part in model.modules() if isinstance(part, GenerationMixin)), None)
-    parameters_of_forward = signature(model.forward).parameters.values()
-    if wrapped is None and any(p.kind is Parameter.VAR_KEYWORD for p in parameters_of_forward):
+    if wrapped is None:
         return None
-    bases = () if wrapped is None else type(wrapped).__mro__
-    forwards = [vars(base)["forward"] for base in bases if "forward" in vars(base)]
-    parameters = [*parameters_of_forward, *(p for forward in forwards for p in signature(forward).parameters.values())]
-    return {p.name for p in parameters if p.kind not in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)} - {"self"}
+    forwards = [vars(base)["forward"] for base in type(wrapped).__mro__ if "forward" in vars(base)]
+    return {name for forward in forwards for name in signature(forward).parameters}
 
 
 @contextmanager

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from functools import partial
 from pathlib import PurePath
 from typing import Any
 
 import lightning.pytorch as pl
-from torch import Tensor
 
 from bertscore_tm.callbacks.loader_scores import ScoredLoader
-from bertscore_tm.callbacks.scored_texts import ExampleTexts, ScoredTextWriter, write_file
-from bertscore_tm.metric import BERTScore
+from bertscore_tm.callbacks.scored_texts import ScoredTextWriter, write_file
+from bertscore_tm.callbacks.scoring import BERTScoreCallback
 from bertscore_tm.report import Report
 from bertscore_tm.statistics import scipy_stats
 
@@ -85,21 +85,22 @@ class BERTScoreReport(ScoredTextWriter):
         """Restore the names."""
         self._files = state_dict["files"]
 
-    def on_test_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Keep no texts of test runs."""
-        self._texts = []
-
-    def write_loader(
+    def on_run_scored(
         self,
         trainer: pl.Trainer,
-        texts: dict[int, ExampleTexts],
-        scores: dict[str, Tensor],
-        metric: BERTScore,
-        loader: ScoredLoader,
-    ) -> str | None:
+        pl_module: pl.LightningModule,
+        scorer: BERTScoreCallback,
+        loaders: Sequence[ScoredLoader],
+    ) -> None:
+        """Write the files and pages of a validation, and nothing of a test run."""
+        if not trainer.testing:
+            super().on_run_scored(trainer, pl_module, scorer, loaders)
+
+    def write_loader(self, trainer: pl.Trainer, loader: ScoredLoader, name: str) -> str | None:
         """Write the file of a dataloader's validation, and the page of all so far."""
+        metric = loader.metrics[name]
         weights = metric.token_weights()  # a collective call
-        written = super().write_loader(trainer, texts, scores, metric, loader)
+        written = super().write_loader(trainer, loader, name)
         if written is None:
             return None
         # A validation that is repeated replaces the first one.

@@ -2,32 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import lightning.pytorch as pl
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from torch.utils.data import (
-    BatchSampler,
-    DataLoader,
-    DistributedSampler,
-    IterableDataset,
-    RandomSampler,
-    SubsetRandomSampler,
-    WeightedRandomSampler,
-)
+from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, IterableDataset
 
 from bertscore_tm.callbacks.trainer import get_dataloaders
 
-__all__ = [
-    "SampleOrder",
-    "find_value",
-    "get_sample_orders",
-    "has_random_order",
-    "read_indices",
-]
+__all__ = ["SampleOrder", "find_value", "get_sample_orders", "read_indices"]
 
 
 @dataclass(frozen=True)
@@ -36,23 +22,21 @@ class SampleOrder:
 
     Args:
         numbers: index of each example in the data set.
-        repeated: whether each example is a duplicate that the distributed sampler added.
         batch_size: number of examples of a batch.
     """
 
     numbers: list[int]
-    repeated: list[bool]
     batch_size: int
 
-    def select_batch(self, start: int, count: int) -> tuple[list[int], list[bool]]:
-        """Return the numbers of the ``count`` examples after the first ``start``, and whether each is a duplicate."""
+    def select_batch(self, start: int, count: int) -> list[int]:
+        """Return the numbers of the ``count`` examples after the first ``start``."""
         expected = min(self.batch_size, len(self.numbers) - start)
         if count != expected:
             raise MisconfigurationException(
                 f"got {count} predictions for a batch of {expected} examples, so the duplicates that the distributed "
                 f"sampler adds cannot be recognized: return one prediction per example"
             )
-        return self.numbers[start : start + count], self.repeated[start : start + count]
+        return self.numbers[start : start + count]
 
 
 def get_sample_orders(trainer: pl.Trainer) -> list[SampleOrder]:
@@ -68,21 +52,16 @@ def get_sample_orders(trainer: pl.Trainer) -> list[SampleOrder]:
 
 
 def _get_sample_order(loader: Any, world_size: int) -> SampleOrder:
-    data, sampler = getattr(loader, "dataset", loader), _get_sampler(loader)
+    data = getattr(loader, "dataset", loader)
     if not isinstance(loader, DataLoader) or isinstance(data, IterableDataset):
         raise _unknown_order(f"{type(data).__name__}, which is read in order", world_size)
     if type(loader.batch_sampler) not in (BatchSampler, type(None)):
         raise _unknown_order(type(loader.batch_sampler).__name__, world_size)
+    # The dataloader's own sampler is unused where it got a batch sampler.
+    sampler = getattr(loader.batch_sampler, "sampler", loader.sampler)
     if type(sampler) is not DistributedSampler:
         raise _unknown_order(type(sampler).__name__, world_size)
-    numbers: list[int] = list(sampler)
-    repeated = [sampler.rank + i * sampler.num_replicas >= len(data) for i in range(len(numbers))]
-    return SampleOrder(numbers, repeated, loader.batch_size or 1)
-
-
-def _get_sampler(loader: Any) -> Any:
-    # A dataloader with a batch sampler of the user's own has another, unused sampler; other iterables have none.
-    return getattr(getattr(loader, "batch_sampler", None), "sampler", getattr(loader, "sampler", None))
+    return SampleOrder(list(sampler), loader.batch_size or 1)
 
 
 def _unknown_order(name: str, world_size: int) -> MisconfigurationException:
@@ -93,36 +72,17 @@ def _unknown_order(name: str, world_size: int) -> MisconfigurationException:
     )
 
 
-def find_value(key: str, batch: Any, outputs: Any, missing: str, remedy: str) -> Any:
-    """Return what a batch, or else the step's outputs, has under a key; raise an error if neither has it."""
-    mappings = [mapping for mapping in (batch, outputs) if isinstance(mapping, Mapping)]
-    for mapping in mappings:
-        if key in mapping:
+def find_value(key: str, option: str, batch: Any, outputs: Any) -> Any:
+    """Return what a batch, or else the step's outputs, has under the key that an option names."""
+    for mapping in (batch, outputs):
+        if isinstance(mapping, Mapping) and key in mapping:
             return mapping[key]
-    keys = sorted({str(key) for mapping in mappings for key in mapping})
     raise MisconfigurationException(
-        f"{missing} in the batch or in the step's outputs, which have {f'the keys {keys}' if keys else 'no keys'}: "
-        f"{remedy}"
+        f"neither the batch nor what the step returns is a dictionary with the key {option}={key!r}"
     )
 
 
-def read_indices(index_key: str, batch: Any, outputs: Any, count: int) -> list[int]:
-    """Return the indices of the ``count`` examples of a batch, which the batch or the step's outputs contain."""
-    remedy = "return the index of each example in the data set under this key"
-    indices = find_value(index_key, batch, outputs, f"BERTScoreCallback found no index_key={index_key!r}", remedy)
-    if isinstance(indices, torch.Tensor):
-        indices = indices.tolist()
-    is_list = isinstance(indices, Sequence) and all(type(index) is int for index in indices)
-    if not is_list or len(indices) != count:
-        raise MisconfigurationException(
-            f"index_key={index_key!r} must hold {count} integers, one per prediction, got {str(indices)[:60]}"
-        )
-    return list(indices)
-
-
-def has_random_order(trainer: pl.Trainer, dataloader_idx: int) -> bool:
-    """Return whether examples are drawn in another, unknown order in every epoch, as with ``shuffle=True``."""
-    dataloaders = get_dataloaders(trainer)
-    loaders = [dataloaders.flattened[dataloader_idx]] if dataloaders._mode == "sequential" else dataloaders.flattened
-    random = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
-    return any(isinstance(_get_sampler(loader), random) for loader in loaders)
+def read_indices(index_key: str, batch: Any, outputs: Any) -> list[int]:
+    """Return the indices of the examples of a batch, which the batch or the step's outputs contain."""
+    indices = find_value(index_key, "index_key", batch, outputs)
+    return indices.tolist() if isinstance(indices, torch.Tensor) else list(indices)

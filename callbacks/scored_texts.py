@@ -1,11 +1,11 @@
-"""Callbacks that need all scored texts of a run at its end: their base class, and a writer of files."""
+"""Callbacks that write the scored texts of a run at its end: their base class, and a writer of files."""
 
 from __future__ import annotations
 
 import json
 import math
 import os
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -13,83 +13,52 @@ import lightning.pytorch as pl
 import torch
 from lightning.fabric.utilities.cloud_io import get_filesystem
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from torch import Tensor
 
 from bertscore_tm.callbacks.generation import isolate_random_state
-from bertscore_tm.callbacks.loader_scores import ScoredBatch, ScoredLoader
+from bertscore_tm.callbacks.loader_scores import ScoredLoader, Texts
 from bertscore_tm.callbacks.scoring import BERTScoreCallback, TextListener
-from bertscore_tm.callbacks.trainer import count_scored_loaders, count_steps, find_callbacks, gather_objects
+from bertscore_tm.callbacks.trainer import count_steps, find_callbacks, gather_objects
 from bertscore_tm.metric import BERTScore
-from bertscore_tm.scoring.texts import as_text_pairs
+from bertscore_tm.scoring.texts import as_references
 from bertscore_tm.utilities.files import write_atomically
 from bertscore_tm.utilities.score_names import SCORES
 from bertscore_tm.utilities.user_warnings import warn_user
 
-__all__ = ["ExampleTexts", "ScoredTextWriter", "TextCollector", "gather_texts", "write_file"]
+__all__ = ["ExampleTexts", "RunWriter", "ScoredTextWriter", "gather_texts", "write_file"]
 
 
 class ExampleTexts(NamedTuple):
-    """Input of the model, if it is known, generated text and references of an example."""
+    """Generated text and references of an example."""
 
-    input: str | None
     prediction: str
     references: list[str]
 
 
-def gather_texts(trainer: pl.Trainer, texts: dict[int, ExampleTexts]) -> dict[int, ExampleTexts]:
+def gather_texts(trainer: pl.Trainer, loader: ScoredLoader) -> dict[int, ExampleTexts]:
     """Return the texts of all ranks by the number of the example, in the order of the scores; a collective call."""
-    gathered: dict[int, ExampleTexts] = {}
+    gathered: Texts = {}
     # Of an example that several ranks read, the metric keeps the score of the first rank.
-    for part in reversed(gather_objects(trainer, texts)):
-        gathered |= part
-    return dict(sorted(gathered.items()))
+    for texts in reversed(gather_objects(trainer, loader.texts)):
+        gathered |= texts
+    numbers = sorted(gathered)
+    references = as_references([gathered[number][1] for number in numbers], "target")
+    return {number: ExampleTexts(gathered[number][0], texts) for number, texts in zip(numbers, references, strict=True)}
 
 
-class TextCollector(TextListener):
-    """Base class that keeps the texts of a run until the BERTScore ``name``, or the first one, is computed."""
+class RunWriter(TextListener, ABC):
+    """Base class that writes the texts of each run, with the scores of the BERTScore ``name`` or the first one."""
 
     def __init__(self, name: str | None) -> None:
         super().__init__()
         self.name = name
-        self._texts: list[dict[int, ExampleTexts]] = []
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Check that the trainer has a BERTScoreCallback."""
         self.find_scorer(trainer)
 
     @abstractmethod
-    def write_loader(
-        self,
-        trainer: pl.Trainer,
-        texts: dict[int, ExampleTexts],
-        scores: dict[str, Tensor],
-        metric: BERTScore,
-        loader: ScoredLoader,
-    ) -> Any:
-        """Write this rank's texts by the number of the example; ``metric`` computed the ``scores`` of all ranks."""
-
-    def get_inputs(self, scorer: BERTScoreCallback, scored: ScoredBatch) -> Sequence[str] | None:
-        """Return the inputs of a batch as texts. Default: ``None``."""
-        return None
-
-    def on_validation_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Start to keep the texts of each dataloader, except in the sanity check."""
-        self._texts = [] if trainer.sanity_checking else [{} for _ in range(count_scored_loaders(trainer))]
-
-    on_test_epoch_start = on_validation_epoch_start
-
-    def on_texts_scored(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, scorer: BERTScoreCallback, scored: ScoredBatch
-    ) -> None:
-        """Keep the texts of a batch."""
-        if not self._texts or scorer is not self.find_scorer(trainer)[0] or all(scored.repeated):
-            return
-        texts = self._texts[scored.dataloader_idx]
-        references = as_text_pairs(scored.preds, scored.target).references
-        inputs = self.get_inputs(scorer, scored)
-        for i, number in enumerate(scored.numbers):
-            if not scored.repeated[i]:
-                texts[number] = ExampleTexts(None if inputs is None else inputs[i], scored.preds[i], references[i])
+    def write_loader(self, trainer: pl.Trainer, loader: ScoredLoader, name: str) -> Any:
+        """Write the texts of a dataloader with the scores of the metric ``name``; called on all ranks."""
 
     def on_run_scored(
         self,
@@ -98,20 +67,14 @@ class TextCollector(TextListener):
         scorer: BERTScoreCallback,
         loaders: Sequence[ScoredLoader],
     ) -> None:
-        """Write the texts."""
-        scorer_of_texts, name = self.find_scorer(trainer)
-        if not self._texts or scorer is not scorer_of_texts:
+        """Write the texts, except in the sanity check and in a fast development run."""
+        chosen, name = self.find_scorer(trainer)
+        if scorer is not chosen or trainer.sanity_checking or trainer.fast_dev_run:  # type: ignore[attr-defined]
             return
-        texts, self._texts = self._texts, []
         # Loggers may draw random numbers.
         with isolate_random_state(pl_module.device):
             for loader in loaders:
-                loader_texts = texts[loader.dataloader_idx]
-                self.write_loader(trainer, loader_texts, loader.scores[name], loader.metrics[name], loader)
-
-    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
-        """Release the texts."""
-        self._texts = []
+                self.write_loader(trainer, loader, name)
 
     def find_scorer(self, trainer: pl.Trainer) -> tuple[BERTScoreCallback, str]:
         """Return the callback that scores the texts, and the name of its metric."""
@@ -135,7 +98,7 @@ class TextCollector(TextListener):
         return scorers[name], name
 
 
-class ScoredTextWriter(TextCollector):
+class ScoredTextWriter(RunWriter):
     """Write the predictions, references and scores of every validation and test run to a file of JSON lines.
 
     The files are named after the run and the step at which its scores are logged: ``val_step_499.jsonl``, with several
@@ -175,21 +138,14 @@ class ScoredTextWriter(TextCollector):
         """Key of the callback, which depends on ``folder`` and ``name``, since a trainer may have several."""
         return self._generate_state_key(folder=self.folder, name=self.name)
 
-    def write_loader(
-        self,
-        trainer: pl.Trainer,
-        texts: dict[int, ExampleTexts],
-        scores: dict[str, Tensor],
-        metric: BERTScore,
-        loader: ScoredLoader,
-    ) -> str | None:
+    def write_loader(self, trainer: pl.Trainer, loader: ScoredLoader, name: str) -> str | None:
         """Write the file of a dataloader, and return its path on rank 0 if it could be written."""
         log_folder = trainer.log_dir or trainer.default_root_dir  # a collective call
         folder = f"{log_folder}/texts" if self.folder is None else self.folder
-        texts = gather_texts(trainer, texts)
-        if not trainer.is_global_zero or trainer.fast_dev_run:  # type: ignore[attr-defined]
+        texts = gather_texts(trainer, loader)
+        if not trainer.is_global_zero:
             return None
-        rows = torch.stack([scores[name] for name in SCORES], dim=1).tolist()
+        rows = torch.stack([loader.scores[name][score] for score in SCORES], dim=1).tolist()
         lines = []
         for (number, example), row in zip(texts.items(), rows, strict=True):
             rounded = [round(score, 6) if math.isfinite(score) else None for score in row]

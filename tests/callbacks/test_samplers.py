@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 
 import pytest
 import torch
@@ -13,7 +12,7 @@ from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, Sampl
 from torchmetrics.text import EditDistance
 
 from bertscore_tm import BERTScore, FrozenEncoder, bert_score
-from bertscore_tm.callbacks import BERTScoreCallback, SampleLogger, ScoredTextWriter, TextListener
+from bertscore_tm.callbacks import BERTScoreCallback, ScoredTextWriter
 from tests.support.callback_ranks import on_ranks, results
 from tests.support.callback_runs import stream
 from tests.support.lightning_modules import Chooser, Numbers, chooser, loader, trainer
@@ -192,53 +191,16 @@ def test_indices_count_each_example_once_also_on_one_rank(few, shallow, tmp_path
     """In a dataloader that draws some examples twice."""
     metrics = {"bertscore": BERTScore(shallow, reduction="none"), "edits": EditDistance(reduction="sum")}
     scorer = BERTScoreCallback(metrics, index_key="index")
-    repeated = []
-
-    class Listener(TextListener):
-        def on_texts_scored(self, trainer, pl_module, scorer, scored):
-            repeated.extend(scored.repeated)
-
-    run = trainer(tmp_path, [scorer, Listener()])
+    run = trainer(tmp_path, [scorer])
     drawn = [3, 1, 4, 1, 5, 9, 3, 6, 5, 3]
     run.validate(chooser(few, count=COUNT, kind=Indexed), DataLoader(Numbers(COUNT), 4, sampler=drawn), verbose=False)
-    assert [i for i, is_repeated in enumerate(repeated) if is_repeated] == [3, 6, 8, 9]
     preds, target = ([side[i] for i in sorted(set(drawn))] for side in few)
     expected = bert_score(preds, target, shallow)["f1"]
     torch.testing.assert_close(scorer.pairs["val_bertscore_f1"], expected, atol=1e-6, rtol=0)
     assert run.callback_metrics["val_edits"].item() == EditDistance(reduction="sum")(preds, target).item()
 
 
-class BadIndices(Indexed):
-    def evaluation_step(self, batch, batch_idx, dataloader_idx=0):
-        return {**super().evaluation_step(batch, batch_idx), "few": batch[1:], "texts": ["a"] * len(batch)}
-
-    validation_step = evaluation_step
-
-
-@pytest.mark.parametrize(
-    ("index_key", "message"),
-    [
-        ("number", "no index_key='number' in the batch or in the step's outputs, which have the keys"),
-        ("few", "index_key='few' must hold 3 integers, one per prediction"),
-        ("texts", "index_key='texts' must hold 3 integers, one per prediction, got ['a', 'a', 'a']"),
-    ],
-)
-def test_unusable_indices_are_an_error(few, shallow, tmp_path, index_key, message):
-    run = trainer(tmp_path, [BERTScoreCallback(BERTScore(shallow), index_key=index_key)])
-    with pytest.raises(MisconfigurationException, match=re.escape(message)):
-        run.validate(chooser(few, count=COUNT, kind=BadIndices), loader(6), verbose=False)
-
-
-@pytest.mark.parametrize("index_key", [None, "index"])
-def test_followed_examples_of_shuffled_data_need_indices(few, shallow, tmp_path, index_key):
-    tables = []
-    samples = SampleLogger(1, follow=[4], writer=lambda logger, table: tables.append(table))
-    run = trainer(tmp_path, [BERTScoreCallback(BERTScore(shallow), index_key=index_key), samples])
-    module, data = chooser(few, count=COUNT, kind=Indexed), DataLoader(Numbers(COUNT), batch_size=2, shuffle=True)
-    if index_key is None:
-        said = r"follow=\[4\], but examples of dataloader 0 have no fixed"
-        with pytest.raises(MisconfigurationException, match=said):
-            run.validate(module, data, verbose=False)
-    else:
-        run.validate(module, data, verbose=False)
-        assert tables[0].samples[-1].references == [few[1][3]]
+def test_indices_that_nobody_returns_are_an_error(few, shallow, tmp_path):
+    run = trainer(tmp_path, [BERTScoreCallback(BERTScore(shallow), index_key="number")])
+    with pytest.raises(MisconfigurationException, match=r"neither the batch nor .* the key index_key='number'"):
+        run.validate(chooser(few, count=COUNT, kind=Indexed), loader(6), verbose=False)

@@ -83,22 +83,6 @@ def test_each_loader_has_keys_and_the_plain_key_is_the_mean(pairs, encoder, tmp_
         assert parts[0] != pytest.approx(parts[1], abs=1e-3)
 
 
-@pytest.mark.parametrize(
-    ("names", "error"), [("news", TypeError), (["a", "a"], ValueError), (["a/b"], ValueError), ([""], ValueError)]
-)
-def test_unusable_loader_names_are_an_error(encoder, names, error):
-    with pytest.raises(error, match="loader_names must be"):
-        BERTScoreCallback(BERTScore(encoder), loader_names=names)
-
-
-def test_one_name_per_loader(pairs, encoder, tmp_path):
-    run = trainer(tmp_path, [BERTScoreCallback(BERTScore(encoder), loader_names=["news", "books"])])
-    with pytest.raises(MisconfigurationException, match=r"2 loader_names .* for 3 dataloaders: pass one name per"):
-        run.validate(chooser(pairs, val_sizes=(1, 1, 1)), verbose=False)
-    run.validate(chooser(pairs), verbose=False)
-    assert "val_bertscore_f1" in run.callback_metrics
-
-
 class EmptyTexts(Chooser):
     """In epoch e writes e empty texts, and only empty texts in the sanity check."""
 

