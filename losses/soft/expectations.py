@@ -7,7 +7,7 @@ states, without a tensor of all logits.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,6 @@ from torch import Tensor
 from bertscore_tm.core.memory import constant
 from bertscore_tm.core.onednn import FrozenLinear, can_use_onednn, linear, transposed_matmul
 from bertscore_tm.core.reductions import Reduction
-from bertscore_tm.losses.soft.relaxation import softmax_relaxation
 from bertscore_tm.utilities.settings import require_at_least, require_choice, require_positive
 
 __all__ = ["expected_embedding", "linear_expected_embedding", "require_token_ids", "softmax_expectation"]
@@ -60,15 +59,18 @@ def softmax_expectation(
 ) -> Tensor:
     r"""Return :math:`y = \mathrm{softmax}(z / u)\, E` over content tokens.
 
-    Equals ``expected_embedding(softmax_relaxation(z, u, excluded_ids), table)`` with the same gradients, which can be
-    differentiated again. Only the logits are saved for the backward pass: do not change them in place before it.
+    Equals ``expected_embedding(softmax_relaxation(z, u, excluded_ids), table)`` with the same gradients, which
+    cannot be differentiated again. Only the logits are saved for the backward pass: do not change them in place before.
 
     Positions outside ``indices``, which count the flattened ones, are not computed: y and its gradient are 0 there.
     On an accelerator the products of bfloat16 logits are computed in bfloat16, all else in float32: y differs from
     that in float64 by at most 0.8% of the largest entry of the table.
     """
     rows = logits.reshape(-1, logits.shape[-1])  # (positions, vocabulary)
-    y: Tensor = _SoftmaxExpectation.apply(rows, table.detach(), temperature, list(excluded_ids), indices)  # type: ignore[no-untyped-call]
+    dtype = torch.promote_types(torch.float32, logits.dtype)
+    chunk_size = _chunk_size(len(rows) if indices is None else len(indices), logits.device)
+    settings = _Settings(temperature, sorted({*excluded_ids}), chunk_size, dtype, product_dtype(logits, dtype), indices)
+    y: Tensor = _ExpectedEmbedding.apply(rows, None, None, table.detach(), None, settings)[0]  # type: ignore[no-untyped-call]
     if indices is not None:
         y = y.new_zeros(len(rows), table.shape[1]).index_copy(0, indices, y)  # (positions, width)
     return y.view(*logits.shape[:-1], table.shape[1])
@@ -154,13 +156,13 @@ def linear_expected_embedding(
     for tensor in (input, linear_weight, table, linear_bias):
         if tensor is not None:
             dtype = torch.promote_types(dtype, tensor.dtype)
-    result: tuple[Tensor, Tensor] = _LinearExpectedEmbedding.apply(  # type: ignore[no-untyped-call]
+    result: tuple[Tensor, Tensor] = _ExpectedEmbedding.apply(  # type: ignore[no-untyped-call]
         input.reshape(-1, input.shape[-1]).to(dtype),
         linear_weight,
         None if linear_bias is None else linear_bias.to(dtype),
         table,
         None if target is None else target.reshape(-1, 1),
-        _Settings(temperature, sorted({*excluded_ids}), chunk_size, product_dtype(input, dtype)),
+        _Settings(temperature, sorted({*excluded_ids}), chunk_size, dtype, product_dtype(input, dtype)),
     )
     y = result[0].view(*positions, table.shape[1])
     if target is None:
@@ -186,12 +188,23 @@ def require_token_ids(target: Tensor, needed: Tensor, vocab_size: int, ignore_in
 
 @dataclass(frozen=True)
 class _Settings:
-    """How expectations from hidden states are computed."""
+    """How expectations are computed.
+
+    Args:
+        temperature: u of the softmax.
+        excluded: ids that get no probability, in increasing order.
+        chunk_size: tokens of the vocabulary per chunk.
+        dtype: precision of all but the products.
+        product: precision of the products.
+        indices: the rows that are needed, of logits only; ``None``: all.
+    """
 
     temperature: float
     excluded: list[int]
     chunk_size: int
+    dtype: torch.dtype
     product: torch.dtype
+    indices: Tensor | None = None
 
 
 def product_dtype(values: Tensor, dtype: torch.dtype) -> torch.dtype:
@@ -235,95 +248,40 @@ class _RunningSoftmax:
         return weights, factor
 
 
-class _SoftmaxExpectation(torch.autograd.Function):
-    """Softmax times table, over chunks of the vocabulary, in float32 or float64."""
+class _ExpectedEmbedding(torch.autograd.Function):
+    """Expected embeddings y and, with a target, its surprisal -log p(target) over all tokens at temperature 1.
+
+    Of logits or, with the weight and bias of an output layer, of hidden states; over chunks of the vocabulary.
+    """
 
     @staticmethod
     def forward(
         ctx: Any,
-        logits: Tensor,
-        table: Tensor,
-        temperature: float,
-        excluded: list[int],
-        indices: Tensor | None,
-    ) -> Tensor:
-        """Return y of the needed rows, shape (needed, width)."""
-        dtype = torch.promote_types(torch.float32, logits.dtype)
-        product = product_dtype(logits, dtype)
-        num_rows = len(logits) if indices is None else len(indices)
-        y = torch.zeros(num_rows, table.shape[1], dtype=dtype, device=logits.device)
-        softmax = _RunningSoftmax(y, num_rows, temperature)
-        for part, z in _copy_chunks(logits, excluded, indices, dtype):
-            weights, factor = softmax.add_(z)
-            y.mul_(factor).add_(_multiply(weights, table[part].t(), product))
-        y.div_(softmax.total)
-        ctx.temperature, ctx.excluded, ctx.indices = temperature, excluded, indices
-        ctx.save_for_backward(logits, table, y, softmax.peak, softmax.total)
-        return y
-
-    @staticmethod
-    def backward(ctx: Any, grad_y: Tensor) -> tuple[Tensor | None, ...]:
-        """Return the gradient of the logits."""
-        logits, table, y, peak, total = ctx.saved_tensors
-        dtype, temperature, excluded, indices = y.dtype, ctx.temperature, ctx.excluded, ctx.indices
-        if torch.is_grad_enabled():
-            # Only differentiable operations, for create_graph=True.
-            z = logits if indices is None else logits[indices]
-            p = softmax_relaxation(z, temperature, excluded)
-            into_p = grad_y @ table.to(dtype).t()
-            grad = p * (into_p - (p * into_p).sum(1, keepdim=True)) / temperature
-            grad = grad.to(logits.dtype)
-            if indices is not None:
-                grad = torch.zeros_like(logits).index_copy(0, indices, grad)
-        else:
-            # Divided here rather than in every probability.
-            grad_y = grad_y / total / temperature
-            mean = (grad_y * y).sum(1, keepdim=True)
-            grad = torch.empty_like(logits) if indices is None else torch.zeros_like(logits)
-            for part, z in _copy_chunks(logits, excluded, indices, dtype):
-                weights = _weigh_(z, peak, temperature)
-                into_p = _multiply(grad_y, table[part], product_dtype(logits, dtype)).sub_(mean)
-                if indices is None:
-                    torch.mul(weights, into_p, out=grad[:, part])
-                else:
-                    grad[:, part].index_copy_(0, indices, weights.mul_(into_p).to(grad.dtype))
-        # A row that is -inf elsewhere has all its mass on them.
-        ids = constant(excluded, grad.device)
-        grad = grad.index_fill(1, ids, 0.0) if torch.is_grad_enabled() else grad.index_fill_(1, ids, 0.0)
-        return grad, None, None, None, None
-
-
-class _LinearExpectedEmbedding(torch.autograd.Function):
-    """Expected embeddings y and, with a target, its surprisal -log p(target) over all tokens at temperature 1."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        hidden: Tensor,
-        weight: Tensor,
+        states: Tensor,
+        weight: Tensor | None,
         bias: Tensor | None,
         table: Tensor,
         target: Tensor | None,
         settings: _Settings,
     ) -> tuple[Tensor, Tensor | None]:
-        """Return y, shape (rows, width), and the surprisals, shape (rows, 1)."""
-        dtype, num_rows = hidden.dtype, len(hidden)
-        chunk_size = min(settings.chunk_size, len(weight))
-        with torch.autocast(device_type=hidden.device.type, enabled=False):
-            y = hidden.new_zeros(num_rows, table.shape[1])
-            content, full = (_RunningSoftmax(hidden, num_rows, u) for u in (settings.temperature, 1.0))
-            target_logit = hidden.new_zeros(num_rows, 1)
+        """Return y of the needed rows, shape (needed, width), and the surprisals, shape (needed, 1)."""
+        num_rows = len(states if settings.indices is None else settings.indices)
+        chunk_size = min(settings.chunk_size, len(table))
+        with torch.autocast(device_type=states.device.type, enabled=False):
+            y = states.new_zeros(num_rows, table.shape[1], dtype=settings.dtype)
+            content, full = (_RunningSoftmax(y, num_rows, u) for u in (settings.temperature, 1.0))
+            target_logit = y.new_zeros(num_rows, 1)
             # Reused for every chunk, as allocating would cost more than computing.
-            work = hidden.new_empty(1 if target is None else 2, num_rows * chunk_size)
-            for part, columns in _split_vocabulary(len(weight), chunk_size, settings.excluded, hidden.device):
-                logits = _logits(work[0], hidden, weight[part], bias, part, settings.product)
+            work = y.new_empty(1 if target is None else 2, num_rows * chunk_size)
+            for part, columns in _split_vocabulary(len(table), chunk_size, settings.excluded, states.device):
+                logits = _read_logits(work[0], states, weight, bias, part, settings)
                 if target is not None:
                     full.add_(_view(work[1], logits.shape).copy_(logits))
                     inside, column = _locate(target, part)
                     target_logit = torch.where(inside, logits.gather(1, column), target_logit)
                 if columns is not None:
                     # Not -inf, so that a row whose other logits are -inf stays defined.
-                    logits.index_fill_(1, columns, torch.finfo(dtype).min)
+                    logits.index_fill_(1, columns, torch.finfo(settings.dtype).min)
                 weights, factor = content.add_(logits)
                 y.mul_(factor).add_(_multiply(weights, table[part].t(), settings.product))
             y.div_(content.total)
@@ -331,51 +289,61 @@ class _LinearExpectedEmbedding(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         ctx.settings = settings
         ctx.save_for_backward(
-            hidden, weight, bias, table, target, y, content.peak, content.total, full.peak, full.total
+            states, weight, bias, table, target, y, content.peak, content.total, full.peak, full.total
         )
         return y, surprisal
 
     @staticmethod
     def backward(ctx: Any, grad_y: Tensor | None, grad_surprisal: Tensor | None) -> tuple[Tensor | None, ...]:
-        """Return the gradients of hidden states, weight and bias."""
+        """Return the gradients of logits or hidden states, weight and bias."""
         # torch's once_differentiable would treat gradients of a constant upstream as constants, without an error.
         if torch.is_grad_enabled():
             raise RuntimeError(
-                "linear_expected_embedding cannot be differentiated twice: leave out create_graph=True, or use "
+                "expected embeddings cannot be differentiated twice: leave out create_graph=True, or use "
                 "expected_embedding(softmax_relaxation(logits), table)"
             )
-        hidden, weight, bias, table, target, y, peak, total, full_peak, full_total = ctx.saved_tensors
-        settings = ctx.settings
-        grad_hidden = torch.zeros_like(hidden) if ctx.needs_input_grad[0] else None
+        if grad_y is None and grad_surprisal is None:
+            return None, None, None, None, None, None
+        states, weight, bias, table, target, y, peak, total, full_peak, full_total = ctx.saved_tensors
+        settings, indices = ctx.settings, ctx.settings.indices
+        grad_states = None
+        if ctx.needs_input_grad[0]:
+            # All of the logits' gradient is written if all rows are needed.
+            is_written = weight is None and indices is None
+            grad_states = torch.empty_like(states) if is_written else torch.zeros_like(states)
         grad_weight = torch.empty_like(weight) if ctx.needs_input_grad[1] else None
         grad_bias = torch.empty_like(bias) if ctx.needs_input_grad[2] else None
-        with torch.autocast(device_type=hidden.device.type, enabled=False):
+        with torch.autocast(device_type=states.device.type, enabled=False):
             if grad_y is not None:
                 # Divided here rather than in every probability.
                 grad_y = grad_y / total / settings.temperature
                 mean = (grad_y * y).sum(1, keepdim=True)
-            chunk_size = min(settings.chunk_size, len(weight))
-            work = hidden.new_empty(2, len(hidden) * chunk_size)
-            for part, columns in _split_vocabulary(len(weight), chunk_size, settings.excluded, hidden.device):
-                head = weight[part]
-                logits = _logits(work[0], hidden, head, bias, part, settings.product)
-                grad = _view(work[1], logits.shape).zero_()
+            chunk_size = min(settings.chunk_size, len(table))
+            work = y.new_empty(1 if grad_surprisal is None else 2, len(y) * chunk_size)
+            for part, columns in _split_vocabulary(len(table), chunk_size, settings.excluded, states.device):
+                logits = _read_logits(work[0], states, weight, bias, part, settings)
                 if grad_surprisal is not None:
                     inside, column = _locate(target, part)
-                    _weigh_(grad.copy_(logits), full_peak, 1.0).mul_(grad_surprisal / full_total)
+                    grad = _weigh_(_view(work[1], logits.shape).copy_(logits), full_peak, 1.0)
+                    grad.mul_(grad_surprisal / full_total)
                     grad.scatter_add_(1, column, torch.where(inside, -grad_surprisal, 0.0))
                 if grad_y is not None:
                     weights = _weigh_(logits, peak, settings.temperature)
                     if columns is not None:
                         weights.index_fill_(1, columns, 0.0)
-                    grad.addcmul_(weights, _multiply(grad_y, table[part], settings.product).sub_(mean))
-                if grad_hidden is not None:
-                    grad_hidden.add_(_multiply(grad, head.t(), settings.product))
+                    into_p = _multiply(grad_y, table[part], settings.product).sub_(mean)
+                    grad = weights.mul_(into_p) if grad_surprisal is None else grad.addcmul_(weights, into_p)
+                if grad_states is not None and weight is not None:
+                    grad_states.add_(_multiply(grad, weight[part].t(), settings.product))
+                elif grad_states is not None and indices is not None:
+                    grad_states[:, part].index_copy_(0, indices, grad.to(states.dtype))
+                elif grad_states is not None:
+                    grad_states[:, part] = grad
                 if grad_weight is not None:
-                    grad_weight[part] = transposed_matmul(grad.to(settings.product), hidden.to(settings.product))
+                    grad_weight[part] = transposed_matmul(grad.to(settings.product), states.to(settings.product))
                 if grad_bias is not None:
                     grad_bias[part] = grad.sum(0)
-        return grad_hidden, grad_weight, grad_bias, None, None, None
+        return grad_states, grad_weight, grad_bias, None, None, None
 
 
 def _split_vocabulary(
@@ -392,22 +360,6 @@ def _split_vocabulary(
     return parts
 
 
-def _copy_chunks(
-    logits: Tensor, excluded: list[int], indices: Tensor | None, dtype: torch.dtype
-) -> Iterator[tuple[slice, Tensor]]:
-    """Yield copies of the needed rows' logits of each chunk, with the lowest finite number at excluded tokens.
-
-    The lowest finite number rather than -inf, so that a row whose other logits are -inf stays defined.
-    """
-    num_rows = len(logits) if indices is None else len(indices)
-    size = min(logits.shape[1], _chunk_size(num_rows, logits.device))
-    memory = torch.empty(num_rows * size, dtype=dtype, device=logits.device)
-    for part, columns in _split_vocabulary(logits.shape[1], size, excluded, logits.device):
-        chunk = logits[:, part] if indices is None else logits[:, part].index_select(0, indices)
-        z = memory[: chunk.numel()].view_as(chunk).copy_(chunk)  # (needed, tokens of the chunk)
-        yield part, z if columns is None else z.index_fill_(1, columns, torch.finfo(dtype).min)
-
-
 def _weigh_(z: Tensor, peak: Tensor, temperature: float) -> Tensor:
     """Return exp((z - peak) / u), in place, and 0 for denormal results, which a CPU multiplies some 10 times slower."""
     z.sub_(peak)
@@ -422,21 +374,25 @@ def _view(memory: Tensor, shape: Sequence[int]) -> Tensor:
     return memory[: math.prod(shape)].view(*shape)
 
 
-def _logits(
-    memory: Tensor, hidden: Tensor, head: Tensor, bias: Tensor | None, part: slice, product: torch.dtype
+def _read_logits(
+    memory: Tensor, states: Tensor, weight: Tensor | None, bias: Tensor | None, part: slice, settings: _Settings
 ) -> Tensor:
-    """Return the logits of a chunk of the vocabulary, written into ``memory`` where the product allows it."""
-    part_bias = None if bias is None else bias[part]
-    if product != hidden.dtype:
-        logits = _view(memory, (len(hidden), len(head))).copy_(hidden.to(product) @ head.to(product).t())
+    """Return the logits of a chunk of the vocabulary, written into ``memory`` where a product allows it."""
+    if weight is None:
+        chunk = states[:, part]
+        chunk = chunk if settings.indices is None else chunk.index_select(0, settings.indices)
+        return _view(memory, chunk.shape).copy_(chunk)
+    head, part_bias, product = weight[part], None if bias is None else bias[part], settings.product
+    if product != states.dtype:
+        logits = _view(memory, (len(states), len(head))).copy_(states.to(product) @ head.to(product).t())
         return logits if part_bias is None else logits.add_(part_bias)
-    head = head.to(hidden.dtype)
-    if can_use_onednn(hidden, head):
-        return linear(hidden, head, part_bias)
-    logits = _view(memory, (len(hidden), len(head)))
+    head = head.to(states.dtype)
+    if can_use_onednn(states, head):
+        return linear(states, head, part_bias)
+    logits = _view(memory, (len(states), len(head)))
     if part_bias is None:
-        return logits.addmm_(hidden, head.t(), beta=0)
-    return logits.copy_(part_bias).addmm_(hidden, head.t())
+        return logits.addmm_(states, head.t(), beta=0)
+    return logits.copy_(part_bias).addmm_(states, head.t())
 
 
 def _locate(target: Tensor, part: slice) -> tuple[Tensor, Tensor]:
