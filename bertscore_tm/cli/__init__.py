@@ -1,7 +1,7 @@
 """The shell command ``bertscore-tm``: parse arguments, read files, call the library, print.
 
 The top room: it may import every other room except ``losses`` and ``callbacks``, and no room imports it. Each
-subcommand is a module, see ``COMMANDS``. Its docstring is the text of its ``--help``, of which
+subcommand is a module of its name. Its docstring is the text of its ``--help``, of which
 the list of commands has the first line, ``add_arguments(parser)`` declares the arguments, and
 ``run(arguments, ranks)`` works on each of the ranks, of which the first prints.
 
@@ -27,17 +27,7 @@ from bertscore_tm.utilities.version import __version__
 
 __all__ = ["COMMANDS", "main"]
 
-# Modules of the commands.
-COMMANDS = {
-    "score": "score",
-    "rank": "rank",
-    "show": "show",
-    "compare": "compare",
-    "baseline": "baseline",
-    "tune-layers": "tune_layers",
-    "report": "training_report",
-    "env": "env",
-}
+COMMANDS = ("score", "rank", "show", "compare", "baseline", "tune-layers", "report", "env")
 
 # Shells report a process that a signal ended as 128 plus the signal's number: here SIGINT and SIGPIPE.
 _INTERRUPTED = 130
@@ -115,7 +105,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for name in argv[:1] if argv and argv[0] in COMMANDS else COMMANDS:
-        module = import_module(f"{__name__}.{COMMANDS[name]}")
+        module = import_module(f"{__name__}.{name.replace('-', '_')}")
         description = str(module.__doc__).replace("::", ":")
         command = commands.add_parser(
             name,

@@ -17,7 +17,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from bertscore_tm.cli import options, report
+from bertscore_tm.cli import options, output
 from bertscore_tm.cli.distributed import RankGroup
 from bertscore_tm.cli.inputs import FORMATS, read_texts
 from bertscore_tm.cli.scored_corpus import score_in_parts
@@ -43,12 +43,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--pairs", type=int, metavar="N", default=10_000, help=help)
     help = "seed of the random pairs (default: %(default)s)"
     add("--seed", type=int, default=0, help=help)
-    report.add_output_arguments(parser, _SUFFIXES)
+    output.add_output_arguments(parser, _SUFFIXES)
 
 
 def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
     """Make the table and print it with its standard errors."""
-    report.choose_format(arguments, _SUFFIXES, arguments.texts)
+    output.choose_format(arguments, _SUFFIXES, arguments.texts)
     encoder = ranks.run_on_all(lambda: options.build_encoder(arguments, all_layers=True))
     drawn = ranks.run_on_first(lambda: _draw_pairs(arguments, encoder))
 
@@ -59,12 +59,12 @@ def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
     if scored is None:
         return
     baseline = drawn.measure(scored.scores, encoder)
-    report.write_output(baseline.to_csv(), arguments.output, is_announced=False)
+    output.write_output(baseline.to_csv(), arguments.output)
     if baseline.num_truncated:
         truncation = describe_truncation(baseline.num_truncated, encoder.tokenizer.max_length)
         warn_user(f"{truncation} (of {baseline.num_texts} texts)")
     document = _summarize(baseline, arguments)
-    report.write_output(report.to_json(document) if arguments.json else _format_summary(document), None)
+    output.write_output(output.to_json(document) if arguments.json else _format_summary(document), None)
 
 
 def _draw_pairs(arguments: argparse.Namespace, encoder: FrozenEncoder) -> RandomPairs:
@@ -76,8 +76,8 @@ def _draw_pairs(arguments: argparse.Namespace, encoder: FrozenEncoder) -> Random
 
 def _summarize(baseline: MeasuredBaseline, arguments: argparse.Namespace) -> dict[str, Any]:
     return {
-        "mean": dict(zip(report.SCORES, baseline.mean.T.tolist(), strict=True)),
-        "standard_error": dict(zip(report.SCORES, baseline.standard_error.T.tolist(), strict=True)),
+        "mean": dict(zip(output.SCORES, baseline.mean.T.tolist(), strict=True)),
+        "standard_error": dict(zip(output.SCORES, baseline.standard_error.T.tolist(), strict=True)),
         "num_pairs": baseline.num_pairs,
         "num_texts": baseline.num_texts,
         "num_truncated": baseline.num_truncated,
@@ -94,7 +94,7 @@ def _format_summary(document: dict[str, Any]) -> str:
     ]
     rows = [[str(layer), *cells] for layer, cells in enumerate(zip(*columns, strict=True))]
     return (
-        f"{report.format_rows([['layer', *report.SCORE_LABELS.values()], *rows])}mean ± standard error of "
+        f"{output.format_rows([['layer', *output.SCORE_LABELS.values()], *rows])}mean ± standard error of "
         f"{document['num_pairs']} random pairs of {document['num_texts']} distinct texts, seed {document['seed']}\n"
-        f"signature: {document['signature']}\nwritten to {document['output']}\n"
+        f"signature: {document['signature']}\n"
     )

@@ -29,7 +29,7 @@ from dataclasses import asdict
 from itertools import chain, combinations
 from typing import Any, NamedTuple
 
-from bertscore_tm.cli import options, report
+from bertscore_tm.cli import options, output
 from bertscore_tm.cli.distributed import RankGroup
 from bertscore_tm.cli.errors import CommandError
 from bertscore_tm.cli.inputs import (
@@ -69,15 +69,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--all-pairs", action="store_true", help="compare all pairs of systems")
     options.add_document_argument(group)
     options.add_confidence_argument(group)
-    report.add_report_argument(report.add_output_arguments(parser, _SUFFIXES))
+    output.add_report_argument(output.add_output_arguments(parser, _SUFFIXES))
 
 
 def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
     """Score the systems' texts and print their scores and differences."""
     arguments.candidates = [*arguments.files, *(arguments.candidates or ())]
     files = (*arguments.candidates, *(arguments.references or ()), arguments.idf)
-    suffix = report.choose_format(arguments, _SUFFIXES, *files)
-    report.choose_format(arguments, (".html",), *files, option="report")
+    suffix = output.choose_format(arguments, _SUFFIXES, *files)
+    output.choose_format(arguments, (".html",), *files, option="report")
     systems = ranks.run_on_first(lambda: _read(arguments))
     texts, references, groups = systems
 
@@ -89,14 +89,14 @@ def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
     scored = score_across_ranks(ranks, arguments, TextPairs(candidates, shared), references)
     if scored is not None:
         document = _compare(scored, systems, arguments)
-        content = report.to_json(document) if suffix == ".json" else _format_summary(document, suffix)
-        report.write_output(content, arguments.output)
-        report.write_report(arguments, texts, references, scored, groups)
+        content = output.to_json(document) if suffix == ".json" else _format_summary(document, suffix)
+        output.write_output(content, arguments.output)
+        output.write_report(arguments, texts, references, scored, groups)
 
 
 def _format_summary(document: dict[str, Any], suffix: str) -> str:
     """Format a table of systems and a table of differences, the settings and the signature."""
-    label = report.SCORE_LABELS[document["component"]]
+    label = output.SCORE_LABELS[document["component"]]
     interval = f"{100 * document['confidence']:g}% interval"
     tables = [
         _system_rows(f"{interval} of {label}", document["systems"]),
@@ -104,7 +104,7 @@ def _format_summary(document: dict[str, Any], suffix: str) -> str:
     ]
     unit = "text" if document["num_documents"] is None else "document"
     nouns = dict.fromkeys(("text", "reference", unit))
-    counts = ", ".join(report.format_count(document[f"num_{noun}s"], noun) for noun in nouns)
+    counts = ", ".join(output.format_count(document[f"num_{noun}s"], noun) for noun in nouns)
     lines = [f"{counts}; paired permutation test, Student's t intervals"]
     if unit == "document":
         lines.append("documents of unequal size: paired t test")
@@ -113,14 +113,14 @@ def _format_summary(document: dict[str, Any], suffix: str) -> str:
     lines.append(f"signature: {document['signature']}")
     if suffix == ".tex":
         lines = [f"% {line}" for line in lines]
-    return "\n".join([*(report.format_rows(table, suffix) for table in tables), *lines]) + "\n"
+    return "\n".join([*(output.format_rows(table, suffix) for table in tables), *lines]) + "\n"
 
 
 def _system_rows(interval: str, systems: list[dict[str, Any]]) -> list[list[str]]:
-    rows = [["system", *report.SCORE_LABELS.values(), interval]]
+    rows = [["system", *output.SCORE_LABELS.values(), interval]]
     for system in systems:
-        means = [f"{system[name]:.4f}" for name in report.SCORES]
-        rows.append([system["name"], *means, report.format_interval(system["low"], system["high"])])
+        means = [f"{system[name]:.4f}" for name in output.SCORES]
+        rows.append([system["name"], *means, output.format_interval(system["low"], system["high"])])
     return rows
 
 
@@ -131,7 +131,7 @@ def _difference_rows(label: str, interval: str, tests: list[dict[str, Any]]) -> 
     for test in tests:
         p_values = [test["p_value"], *([test["p_value_holm"]] if is_adjusted else [])]
         row = [f"{test['system']} - {test['minus']}", f"{test['difference']:+.4f}"]
-        row += [report.format_interval(test["low"], test["high"], "+")]
+        row += [output.format_interval(test["low"], test["high"], "+")]
         mark = "≤" if test["is_p_value_at_most"] else ""
         row += ["-" if math.isnan(p) else f"{mark}{p:.4f}" for p in p_values]
         rows.append([*row, *(str(test[outcome]) for outcome in ("wins", "ties", "losses"))])
@@ -187,15 +187,15 @@ def _compare(scored: ScoredCorpus, systems: Systems, arguments: argparse.Namespa
     """Return the JSON document of systems whose texts for each reference follow each other."""
     from bertscore_tm.statistics import P_FLOOR, TIE, compare_paired, holm, mean_interval
 
-    index, names = report.SCORES.index(arguments.component), list(systems.texts)
-    scores = scored.scores[:, 0].reshape(len(report.SCORES), -1, len(names))  # (scores, texts, systems)
+    index, names = output.SCORES.index(arguments.component), list(systems.texts)
+    scores = scored.scores[:, 0].reshape(len(output.SCORES), -1, len(names))  # (scores, texts, systems)
     means = scores.double().mean(1).T.tolist()
     compared = scores[index].T.double()  # (systems, texts)
     bounds = scored.bounds[0][index, 0].item(), scored.bounds[1][index, 0].item()
     settings: dict[str, Any] = {"confidence": arguments.confidence, "bounds": bounds, "groups": systems.groups}
     low, high = (ends.tolist() for ends in mean_interval(compared, **settings))
     rows = [
-        {"name": name, "low": low[i], "high": high[i], **dict(zip(report.SCORES, means[i], strict=True))}
+        {"name": name, "low": low[i], "high": high[i], **dict(zip(output.SCORES, means[i], strict=True))}
         for i, name in enumerate(names)
     ]
     indices = range(len(names))

@@ -15,7 +15,7 @@ import platform
 from importlib import metadata
 from typing import Any
 
-from bertscore_tm.cli import report
+from bertscore_tm.cli import output
 from bertscore_tm.cli.distributed import RankGroup
 from bertscore_tm.utilities.version import __version__
 
@@ -31,7 +31,7 @@ def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
     """Print what is installed and used."""
     document = _describe()
     lines = [f"{name}: {value}\n" for name, value in document.items()]
-    report.write_output(report.to_json(document) if arguments.json else "".join(lines), None)
+    output.write_output(output.to_json(document) if arguments.json else "".join(lines), None)
 
 
 def _describe() -> dict[str, Any]:

@@ -35,6 +35,8 @@ def as_command_error(error: Exception) -> CommandError:
     if isinstance(error, CommandError):
         return error
     message = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else str(error)
+    if isinstance(error, ModuleNotFoundError):
+        message += ": pip install 'bertscore-tm[cli,report,parquet]'"
     return CommandError(message, BAD_INPUT if isinstance(error, ValueError | OSError) else FAILED)
 
 

@@ -20,7 +20,7 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from bertscore_tm.cli import options, report
+from bertscore_tm.cli import options, output
 from bertscore_tm.cli.distributed import RankGroup
 from bertscore_tm.cli.errors import CommandError
 from bertscore_tm.cli.inputs import join_references, read_candidates, read_references
@@ -45,12 +45,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     help = "reduction over several references (default: %(default)s)"
     group.add_argument("--references-reduce", choices=("mean", "max"), default="mean", help=help)
     options.add_scoring_arguments(parser, "candidates", of_references=False, rescale=False)
-    report.add_output_arguments(parser, _SUFFIXES)
+    output.add_output_arguments(parser, _SUFFIXES)
 
 
 def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
     """Rank the candidates, write the best ones and print a summary."""
-    report.choose_format(arguments, _SUFFIXES, *options.take_files(arguments))
+    output.choose_format(arguments, _SUFFIXES, *options.take_files(arguments))
     items = ranks.run_on_first(lambda: _read(arguments))
 
     import torch
@@ -71,7 +71,7 @@ def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
         warn_user(describe_truncation(num_truncated, encoder.tokenizer.max_length))
     counts = [len(item.candidates) for item in items]
     records = list(map(_make_record, items, torch.split(torch.cat([part["scores"] for part in parts]), counts)))
-    report.write_output("".join(map(report.to_json, records)), arguments.output, is_announced=False)
+    output.write_output("".join(map(output.to_json, records)), arguments.output)
     best = [record["score"] for record in records if record["score"] is not None]
     summary = {
         "num_items": len(items),
@@ -80,7 +80,7 @@ def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
         "signature": signature,
         "output": arguments.output,
     }
-    report.write_output(report.to_json(summary) if arguments.json else _format_summary(summary, arguments), None)
+    output.write_output(output.to_json(summary) if arguments.json else _format_summary(summary, arguments), None)
 
 
 def _read(arguments: argparse.Namespace) -> list[Item]:
@@ -126,9 +126,9 @@ def _format_summary(summary: dict[str, Any], arguments: argparse.Namespace) -> s
     best = "no score" if summary["mean_best"] is None else f"{summary['mean_best']:.4f}"
     return (
         f"{arguments.component} of the best candidates: {best} (mean)\n"
-        f"{report.format_count(summary['num_items'], 'line')}, "
-        f"{report.format_count(summary['num_candidates'], 'candidate')}\n"
-        f"signature: {summary['signature']}\nwritten to {arguments.output}\n"
+        f"{output.format_count(summary['num_items'], 'line')}, "
+        f"{output.format_count(summary['num_candidates'], 'candidate')}\n"
+        f"signature: {summary['signature']}\n"
     )
 
 

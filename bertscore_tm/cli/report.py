@@ -1,184 +1,64 @@
-"""Tables, JSON documents, and the file or standard output that they go to."""
+"""Write the web page of a training from the files of the callback ScoredTextWriter or BERTScoreReport.
+
+The page compares all validations text by text. With the encoder that scored them (-m or --language), and the same idf
+and rescaling, some pairs of the last validation open to their token matches.
+
+Examples::
+
+    bertscore-tm report lightning_logs/version_0/texts -o training.html
+    bertscore-tm report texts --prefix val_news -o news.html -m my/model -l 5
+"""
 
 from __future__ import annotations
 
 import argparse
-import json
-import math
-import re
-import sys
-from collections.abc import Sequence
-from importlib.util import find_spec
+from functools import partial
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from bertscore_tm.cli.errors import FAILED, CommandError, print_message
-from bertscore_tm.utilities.files import is_special, write_atomically
-from bertscore_tm.utilities.score_names import SCORES as SCORES
-from bertscore_tm.utilities.untrusted_text import for_terminal
-
-if TYPE_CHECKING:
-    from bertscore_tm.cli.scored_corpus import ScoredCorpus
-
-SCORE_LABELS = {"precision": "P", "recall": "R", "f1": "F1"}
-
-_FORMATS = {".txt": "plain", ".md": "pipe", ".tex": "latex_booktabs"}
-_MARKDOWN = str.maketrans({character: f"\\{character}" for character in "\\`*_<>|"})
-_MINUS = re.compile(r"(?<![\w.])-(?=\d)")
+from bertscore_tm.cli import options, output
+from bertscore_tm.cli.distributed import RankGroup
+from bertscore_tm.cli.errors import CommandError
 
 
-def add_output_arguments(parser: argparse.ArgumentParser, suffixes: Sequence[str]) -> argparse._ArgumentGroup:
-    """Declare the arguments for the output, a file with one of these suffixes, and return their group.
-
-    A command with a single one always writes a file, and prints a summary.
-    """
-    group = parser.add_argument_group("output")
-    group.add_argument("--json", action="store_true", help="print one JSON document")
-    group.add_argument(
-        "-o",
-        "--output",
-        metavar="FILE",
-        required=len(suffixes) == 1,
-        help=f"write the output to this file, in the format of its suffix: {', '.join(suffixes)}",
-    )
-    return group
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument("folder", metavar="FOLDER", help="folder with files such as val_step_499.jsonl")
+    help = "name of the files before _step_, such as val_news (default: %(default)s)"
+    parser.add_argument("--prefix", metavar="NAME", default="val", help=help)
+    options.add_encoder_arguments(parser)
+    group = parser.add_argument_group("token weights and rescaling")
+    group.add_argument("--idf", action="store_true", help="weight tokens by their idf in the references")
+    options.add_rescale_argument(group)
+    output.add_title_argument(output.add_output_arguments(parser, (".html",)))
 
 
-def add_report_argument(group: argparse._ArgumentGroup) -> None:
-    """Declare the argument for the web page."""
-    help = "also write a web page of all pairs, their scores and token matches to this .html file"
-    group.add_argument("--report", metavar="FILE", help=help)
-    add_title_argument(group)
+def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
+    """Write the page."""
+    output.choose_format(arguments, (".html",))
 
-
-def add_title_argument(group: argparse._ArgumentGroup) -> None:
-    """Declare the argument for the heading of a web page."""
-    group.add_argument(
-        "--title", metavar="TEXT", default="BERTScore", help="heading of the page (default: %(default)s)"
-    )
-
-
-def choose_format(arguments: argparse.Namespace, suffixes: Sequence[str], *inputs: Any, option: str = "output") -> str:
-    """Choose a format by the output's suffix, and check, before scores are computed, that it can be written.
-
-    The first suffix, or ".json" with ``--json``, is the format on standard output, on devices and in pipes. ``inputs``,
-    of which those that are names are read, are not replaced.
-    """
-    if find_spec("tabulate") is None:
-        raise CommandError("tables need tabulate: pip install 'bertscore-tm[cli]'", FAILED)
-    path, default = getattr(arguments, option), ".json" if arguments.json and len(suffixes) > 1 else suffixes[0]
-    # Opened by its name, the file that standard output goes to would be written from its start.
-    if path in ("-", "/dev/stdout"):
-        if len(suffixes) == 1:
-            raise CommandError(f"argument --{option}: the summary is printed on standard output: give a file, not -")
-        arguments.output = path = None
-    if path is None:
-        return default
-    target = Path(path)
-    folder = target.resolve().parent
-    if not folder.is_dir():
-        raise CommandError(f"argument --{option}: the folder {folder} does not exist")
-    if is_special(target):
-        return default
-    if any(isinstance(name, str) and Path(name).resolve() == target.resolve() for name in inputs):
-        raise CommandError(f"argument --{option}: {path} is read, and would be replaced")
-    suffix = target.suffix.lower()
-    if suffix not in suffixes:
-        raise CommandError(f"argument --{option}: {path} must end with {' or '.join(suffixes)}")
-    if default == ".json" != suffix:
-        raise CommandError(f"--json and --output {path} exclude each other: name the file .json, or remove --json")
-    return suffix
-
-
-def write_output(content: str | bytes, path: str | None, *, is_announced: bool = True) -> None:
-    """Write a text, or the bytes of a picture, to standard output or atomically to a file.
-
-    On standard output control characters are escaped. If the file cannot be written, a text is printed, so that it is
-    not lost.
-    """
-    if path is None:
-        assert isinstance(content, str)
-        sys.stdout.write(for_terminal(content, keep="\n\t"))
-        # At exit Python could not report an error in one line.
-        sys.stdout.flush()
-        return
-    try:
-        write_atomically(path, content)
-    except OSError as error:
-        if isinstance(content, str):
-            write_output(content, None)
-        raise CommandError(str(error), FAILED) from error
-    if is_announced:
-        print_message(f"wrote {path}")
-
-
-def write_report(
-    arguments: argparse.Namespace,
-    systems: dict[str, list[str]],
-    references: list[list[str]],
-    scored: ScoredCorpus,
-    groups: Sequence[str] | None,
-) -> None:
-    """Write the web page, if one is requested, of systems whose texts for each reference follow each other."""
-    if arguments.report is None:
-        return
     from bertscore_tm.report import Report
+    from bertscore_tm.report.history import read_history, step_of
+    from bertscore_tm.scoring.alignment import compute_alignment
+    from bertscore_tm.scoring.rescaling import find_baseline
+    from bertscore_tm.scoring.signature import score_signature
+    from bertscore_tm.scoring.token_weights import token_weights
 
-    scores = scored.scores[:, 0].reshape(len(SCORES), -1, len(systems))
-    best = scored.best_reference[0].reshape(-1, len(systems))
-    results = {
-        name: dict(zip(SCORES, scores[..., number], strict=True)) | {"best_reference": best[:, number]}
-        for number, name in enumerate(systems)
-    }
-    settings: dict[str, Any] = {"encoder": scored.encoder, "signature": scored.signature, "groups": groups}
-    page = Report(systems, references, results, align=scored.align, title=arguments.title, **settings)
-    write_output(page.to_html().encode(), arguments.report)
-
-
-def to_json(document: dict[str, Any]) -> str:
-    """Return a JSON document in a line, with numbers rounded to six decimals and null for those that do not exist."""
-    # Unpaired surrogates cannot be written.
-    return for_terminal(json.dumps(_round(document), ensure_ascii=False, allow_nan=False)) + "\n"
-
-
-def _round(value: Any) -> Any:
-    if isinstance(value, float):
-        return None if math.isnan(value) else round(value, 6)
-    if isinstance(value, dict):
-        return {key: _round(item) for key, item in value.items()}
-    return [_round(item) for item in value] if isinstance(value, list | tuple) else value
-
-
-def format_count(number: int, noun: str) -> str:
-    """Return a number with its noun in the singular or plural."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
-def format_interval(low: float, high: float, sign: str = "") -> str:
-    """Return an interval with four decimals, or a dash if there is none."""
-    return "-" if math.isnan(low) else f"[{low:{sign}.4f}, {high:{sign}.4f}]"
-
-
-def format_rows(rows: Sequence[Sequence[str]], suffix: str = ".txt") -> str:
-    r"""Format the rows of a table, of which the first is the header, as text, Markdown or LaTeX (with booktabs).
-
-    The first column is left-aligned, the others are right-aligned. Control characters are escaped.
-
-    Example:
-        >>> print(format_rows([["system", "F1"], ["a_b", "0.41"]], ".md"), end="")
-        | system   |   F1 |
-        |:---------|-----:|
-        | a\_b     | 0.41 |
-    """
-    from tabulate import tabulate
-
-    cells = [[for_terminal(cell) for cell in row] for row in rows]
-    if suffix == ".md":
-        cells = [[cell.translate(_MARKDOWN) for cell in row] for row in cells]
-    alignment = ["left", *["right"] * (len(rows[0]) - 1)]
-    # Numbers are formatted already.
-    table: str = tabulate(cells[1:], cells[0], tablefmt=_FORMATS[suffix], colalign=alignment, disable_numparse=True)
-    if suffix == ".tex":
-        # LaTeX takes a bracket after the end of a line for a length.
-        table = re.sub(r"^ *\[", "{}[", _MINUS.sub("$-$", table).replace("≤", r"$\leq$"), flags=re.MULTILINE)
-    return f"{table}\n"
+    pattern = f"{arguments.prefix}_step_*.jsonl"
+    paths = sorted(map(str, Path(arguments.folder).glob(pattern)), key=step_of)
+    if not paths:
+        raise CommandError(f"{arguments.folder} has no files {pattern}, as ScoredTextWriter writes them: give --prefix")
+    settings: dict[str, Any] = {"title": arguments.title}
+    if arguments.model is not None or arguments.language is not None:
+        encoder = options.build_encoder(arguments)
+        baseline = find_baseline(encoder, arguments.rescale)
+        references = list(chain.from_iterable(read_history(paths[-1:]).references))
+        weights = token_weights(encoder, arguments.idf, references, encoder.device)
+        settings["encoder"] = encoder
+        settings["signature"] = score_signature(encoder, weights.source, baseline)
+        settings["align"] = partial(
+            compute_alignment, encoder=encoder, weights=weights, device=encoder.device, baseline=baseline
+        )
+    page = Report.from_files(paths, num_alignments=40, **settings)
+    output.write_output(page.to_html().encode(), arguments.output)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from bertscore_tm.cli import options, report
+from bertscore_tm.cli import options, output
 from bertscore_tm.cli.distributed import RankGroup
 from bertscore_tm.cli.errors import CommandError
 from bertscore_tm.cli.inputs import read_documents, read_pairs
@@ -36,10 +36,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     help = "reference of --candidate-text; repeat for several references"
     group.add_argument("--reference-text", metavar="TEXT", action="append", help=help)
     options.add_scoring_arguments(parser)
-    group = report.add_output_arguments(parser, _SUFFIXES)
+    group = output.add_output_arguments(parser, _SUFFIXES)
     help = "also print the scores of each pair; pairs and references count from 1, except in JSON arrays"
     group.add_argument("--per-segment", action="store_true", help=help)
-    report.add_report_argument(group)
+    output.add_report_argument(group)
     options.add_confidence_argument(group, None)
     options.add_document_argument(group)
     help = "show the progress on standard error even if it is not a terminal"
@@ -72,8 +72,8 @@ def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
     if arguments.rescale is True:
         arguments.rescale = getattr(arguments, "baseline_path", True)
     files = options.take_files(arguments)
-    suffix = report.choose_format(arguments, _SUFFIXES, *files)
-    report.choose_format(arguments, (".html",), *files, option="report")
+    suffix = output.choose_format(arguments, _SUFFIXES, *files)
+    output.choose_format(arguments, (".html",), *files, option="report")
     if suffix in (".tsv", ".csv") and not arguments.per_segment:
         raise CommandError(f"argument --output: a {suffix} file lists the scores of each pair: add --per-segment")
     pairs, documents = ranks.run_on_first(lambda: _read(arguments))
@@ -86,17 +86,17 @@ def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
     summary = _format_summary(document, arguments)
     if suffix == ".json":
         if arguments.per_segment:
-            segments = zip(report.SCORES, scored.scores[:, 0].tolist(), strict=True)
+            segments = zip(output.SCORES, scored.scores[:, 0].tolist(), strict=True)
             document["segments"] = {**dict(segments), "best_reference": best.tolist()}
-        summary = report.to_json(document)
+        summary = output.to_json(document)
     elif arguments.per_segment and suffix != ".csv":
         summary = "".join(f"# {line}\n" for line in summary.splitlines())
         summary += _format_table(scored, best, document, "\t")
     if suffix == ".csv":
-        report.write_output(_format_table(scored, best, document, ","), arguments.output)
-    report.write_output(summary, None if suffix == ".csv" else arguments.output)
+        output.write_output(_format_table(scored, best, document, ","), arguments.output)
+    output.write_output(summary, None if suffix == ".csv" else arguments.output)
     name = arguments.candidates or "candidates"
-    report.write_report(arguments, {name: texts.candidates}, texts.references, scored, documents)
+    output.write_report(arguments, {name: texts.candidates}, texts.references, scored, documents)
 
 
 def _read(arguments: argparse.Namespace) -> tuple[TextPairs, list[str] | None]:
@@ -124,13 +124,13 @@ def _summarize(
 ) -> dict[str, Any]:
     """Return the JSON document of the means and, if requested, their intervals."""
     scores = scored.scores[:, 0].double()
-    document: dict[str, Any] = dict(zip(report.SCORES, scores.mean(-1).tolist(), strict=True))
+    document: dict[str, Any] = dict(zip(output.SCORES, scores.mean(-1).tolist(), strict=True))
     if arguments.confidence is not None:
         from bertscore_tm.statistics import mean_interval
 
         bounds = scored.bounds[0][:, 0], scored.bounds[1][:, 0]
         ends = mean_interval(scores, arguments.confidence, bounds=bounds, groups=documents)
-        for name, low, high in zip(report.SCORES, *(end.tolist() for end in ends), strict=True):
+        for name, low, high in zip(output.SCORES, *(end.tolist() for end in ends), strict=True):
             document |= {f"{name}_low": low, f"{name}_high": high}
         document["confidence"] = arguments.confidence
         document["num_documents"] = None if documents is None else len(set(documents))
@@ -139,29 +139,22 @@ def _summarize(
 
 
 def _format_summary(document: dict[str, Any], arguments: argparse.Namespace) -> str:
-    cells = [f"{label} {document[name]:.4f}" for name, label in report.SCORE_LABELS.items()]
-    lines = []
-    counts = f"{report.format_count(document['num_candidates'], 'candidate')}, "
-    counts += report.format_count(document["num_references"], "reference")
+    cells = [f"{label} {document[name]:.4f}" for name, label in output.SCORE_LABELS.items()]
+    counts = ", ".join(output.format_count(document[f"num_{noun}s"], noun) for noun in ("candidate", "reference"))
+    lines = [counts, f"signature: {document['signature']}"]
     if arguments.confidence is not None:
-        described = f"{100 * arguments.confidence:g}% intervals of the means"
-        count, unit = document["num_documents"], "document"
-        if count is None:
-            count, unit = document["num_candidates"], "candidate"
-        if count < 2:
-            described = f"no {described}: {report.format_count(count, unit)}"
-        else:
-            ends = [report.format_interval(document[f"{name}_low"], document[f"{name}_high"]) for name in report.SCORES]
-            cells = [f"{cell} {interval}" for cell, interval in zip(cells, ends, strict=True)]
-            described += f" from {report.format_count(count, unit)}" if unit == "document" else ""
-        lines = [described]
-    return "\n".join(["  ".join(cells), *lines, counts, f"signature: {document['signature']}"]) + "\n"
+        ends = [output.format_interval(document[f"{name}_low"], document[f"{name}_high"]) for name in output.SCORES]
+        cells = [f"{cell} {interval}" for cell, interval in zip(cells, ends, strict=True)]
+        documents = document["num_documents"]
+        source = "" if documents is None else f" from {output.format_count(documents, 'document')}"
+        lines.insert(0, f"{100 * arguments.confidence:g}% intervals of the means{source}")
+    return "\n".join(["  ".join(cells), *lines]) + "\n"
 
 
 def _format_table(scored: ScoredCorpus, best: Tensor, document: dict[str, Any], separator: str) -> str:
     """Return a header, and a line per candidate with its scores and, of several, its best reference."""
     has_choice = document["num_references"] > document["num_candidates"] or bool(best.any())
-    header = ["segment", "layer", *report.SCORES, *(["best_reference"] if has_choice else [])]
+    header = ["segment", "layer", *output.SCORES, *(["best_reference"] if has_choice else [])]
     lines = [separator.join(header)]
     # Arrays are read row by row: lists of the scores of a large corpus would take ten times the memory.
     rows = zip(scored.scores[:, 0].T.numpy(), best.numpy(), strict=True)

@@ -18,7 +18,7 @@ import argparse
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
-from bertscore_tm.cli import options, report
+from bertscore_tm.cli import options, output
 from bertscore_tm.cli.distributed import RankGroup
 from bertscore_tm.cli.errors import CommandError
 from bertscore_tm.cli.inputs import read_pairs
@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--worst", type=int, metavar="N", help=help)
     options.add_component_argument(group, "the score of --worst")
     options.add_scoring_arguments(parser, of_references=False)
-    report.add_output_arguments(parser, _SUFFIXES)
+    output.add_output_arguments(parser, _SUFFIXES)
 
 
 def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
     if arguments.candidates or arguments.references or arguments.row or arguments.worst:
         options.take_files(arguments)
     inputs = (arguments.candidates, *(arguments.references or ()), arguments.idf)
-    suffix = report.choose_format(arguments, _SUFFIXES, *inputs)
+    suffix = output.choose_format(arguments, _SUFFIXES, *inputs)
     if suffix in _PICTURES and (arguments.worst or len(arguments.row or [0])) > 1:
         raise CommandError(
             f"{arguments.output} can show one pair: give a single --row, or --worst 1; score --report shows all"
@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
 
     order = list(range(len(texts)))
     if arguments.worst is not None:
-        scores = scored.scores[report.SCORES.index(arguments.component), 0]
+        scores = scored.scores[output.SCORES.index(arguments.component), 0]
         order = scores.argsort(stable=True)[: arguments.worst].tolist()
     pairs: list[dict[str, Any]] = []
     for i in order:
@@ -80,12 +80,12 @@ def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
     if suffix == ".json":
         for pair in pairs:
             pair["alignment"] = pair["alignment"] and pair["alignment"].to_dict()
-        content: str | bytes = report.to_json({"pairs": pairs, "signature": scored.signature})
+        content: str | bytes = output.to_json({"pairs": pairs, "signature": scored.signature})
     elif suffix == ".txt":
         content = "\n".join([*map(_format_pair, pairs), f"signature: {scored.signature}\n"])
     else:
         content = _draw(pairs[0]["alignment"], suffix)
-    report.write_output(content, arguments.output)
+    output.write_output(content, arguments.output)
 
 
 def _read(arguments: argparse.Namespace) -> TextPairs:

@@ -22,7 +22,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from bertscore_tm.cli import options, report
+from bertscore_tm.cli import options, output
 from bertscore_tm.cli.distributed import RankGroup
 from bertscore_tm.cli.errors import CommandError
 from bertscore_tm.cli.inputs import Table, join_references, read_candidates, read_pairs, read_references
@@ -59,19 +59,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     choices, help = ("pearson", "spearman", "kendall"), "correlation coefficient (default: %(default)s)"
     group.add_argument("--coefficient", choices=choices, default="pearson", help=help)
     options.add_confidence_argument(group)
-    report.add_output_arguments(parser, _SUFFIXES)
+    output.add_output_arguments(parser, _SUFFIXES)
 
 
 def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
     """Score with all layers and print the layers, best first."""
-    suffix = report.choose_format(arguments, _SUFFIXES, *options.take_files(arguments), arguments.darr)
+    suffix = output.choose_format(arguments, _SUFFIXES, *options.take_files(arguments), arguments.darr)
     judged = ranks.run_on_first(lambda: _read(arguments))
     references = judged.texts.references[:: 1 if judged.human else 2]
     scored = score_across_ranks(ranks, arguments, judged.texts, references, all_layers=True)
     if scored is not None:
         document = _summarize(scored, judged, arguments)
-        content = report.to_json(document) if suffix == ".json" else _format_summary(document, arguments)
-        report.write_output(content, arguments.output)
+        content = output.to_json(document) if suffix == ".json" else _format_summary(document, arguments)
+        output.write_output(content, arguments.output)
 
 
 def _read(arguments: argparse.Namespace) -> JudgedTexts:
@@ -133,18 +133,20 @@ def _rank_layers(scores: Tensor, judged: JudgedTexts, arguments: argparse.Namesp
 
 def _summarize(scored: ScoredCorpus, judged: JudgedTexts, arguments: argparse.Namespace) -> dict[str, Any]:
     rankings = {
-        name: _rank_layers(scores, judged, arguments) for name, scores in zip(report.SCORES, scored.scores, strict=True)
+        name: _rank_layers(scores, judged, arguments) for name, scores in zip(output.SCORES, scored.scores, strict=True)
     }
     best = rankings[arguments.component][0]
-    coefficient = "darr" if arguments.darr else arguments.coefficient
-    # A path on this machine means nothing on another.
-    model = Path(scored.encoder.name).resolve().name if Path(scored.encoder.name).is_dir() else scored.encoder.name
-    data = Path(arguments.darr or arguments.candidates).name
-    row = {"model": model, "num_layers": best["layer"], "component": arguments.component, "data": data}
+    model = Path(scored.encoder.name)
     return {
-        "row": row | {coefficient: best["mean"]},
+        "row": {
+            "model": model.name if model.is_dir() else scored.encoder.name,
+            "num_layers": best["layer"],
+            "component": arguments.component,
+            "data": Path(arguments.darr or arguments.candidates).name,
+            "darr" if arguments.darr else arguments.coefficient: best["mean"],
+        },
         "rankings": rankings,
-        "coefficient": coefficient,
+        "coefficient": "darr" if arguments.darr else arguments.coefficient,
         "confidence": arguments.confidence,
         "num_judged": len(judged.texts) // (1 if judged.human else 2),
         "num_systems": None if judged.systems is None else len(set(judged.systems)),
@@ -156,14 +158,14 @@ def _format_summary(document: dict[str, Any], arguments: argparse.Namespace) -> 
     ranking = document["rankings"][arguments.component]
     rows = [["layer", "mean", *ranking[0]["agreement"]]]
     for layer in ranking:
-        cells = [f"{x['value']:.4f} {report.format_interval(x['low'], x['high'])}" for x in layer["agreement"].values()]
+        cells = [f"{x['value']:.4f} {output.format_interval(x['low'], x['high'])}" for x in layer["agreement"].values()]
         rows.append([str(layer["layer"]), f"{layer['mean']:.4f}", *cells])
-    judged, measure = report.format_count(document["num_judged"], "text"), arguments.coefficient.title()
+    noun, measure = "text", arguments.coefficient.title()
     if arguments.darr:
-        judged = report.format_count(document["num_judged"], "preference")
-        measure = "share of concordant minus share of discordant pairs"
+        noun, measure = "preference", "share of concordant minus share of discordant pairs"
+    judged = output.format_count(document["num_judged"], noun)
     if document["num_systems"] is not None:
-        judged += f" of {report.format_count(document['num_systems'], 'system')}"
+        judged += f" of {output.format_count(document['num_systems'], 'system')}"
     settings = f"{judged}: {measure}, {100 * arguments.confidence:g}% intervals"
-    label = report.SCORE_LABELS[arguments.component]
-    return f"{report.format_rows(rows)}{label} and {settings}\nsignature: {document['signature']}\n"
+    label = output.SCORE_LABELS[arguments.component]
+    return f"{output.format_rows(rows)}{label} and {settings}\nsignature: {document['signature']}\n"

@@ -243,12 +243,6 @@ def test_systems_in_a_column_must_fit(command, tmp_path, places, message):
     check_error(command("-c", "outputs.jsonl", "--system-column", "system", exit_code=2), message)
 
 
-def test_a_missing_library_is_reported_before_the_scores(command, monkeypatch):
-    monkeypatch.setattr("bertscore_tm.cli.report.find_spec", lambda name: None)
-    printed = command(*FILES, exit_code=1)
-    check_error(printed, r"tables need tabulate: pip install 'bertscore-tm\[cli\]'")
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from bertscore_tm.cli import main
 from bertscore_tm.cli.errors import CommandError
 from bertscore_tm.cli.inputs import join_references, read_table, read_texts
-from tests.support.shell import from_stdin
+from tests.support.shell import check_error, from_stdin, run_here
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -172,13 +172,11 @@ def test_a_process_ends_normally_after_reading_parquet(tmp_path):
         assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 2
 
 
-def test_parquet_needs_pyarrow(tmp_path, monkeypatch):
+def test_a_missing_library_is_named_with_the_remedy(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     (tmp_path / "pairs.parquet").write_bytes(b"PAR1")
-    with pytest.raises(
-        CommandError, match=r"pairs\.parquet: Parquet files need pyarrow: pip install 'bertscore-tm\[parq"
-    ):
-        read_table(str(tmp_path / "pairs.parquet"))
+    printed = run_here(capsys, "score", tmp_path / "pairs.parquet", exit_code=1)
+    check_error(printed, r"pyarrow.*: pip install 'bertscore-tm\[cli,report,parquet\]'")
 
 
 def test_columns_by_name_and_by_number(tmp_path):
