@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-pytest_plugins = ["tests.support.public_surface"]
-
 # Imports of seconds are inside functions: the controller of a parallel run imports this file before it starts workers.
 if TYPE_CHECKING:
     from bertscore_tm import FrozenEncoder

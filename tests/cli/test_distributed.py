@@ -10,7 +10,7 @@ from bertscore_tm.cli.distributed import choose_device
 from bertscore_tm.scoring import corpus
 from bertscore_tm.scoring.texts import TextPairs
 from tests.support.models import save_tiny_model
-from tests.support.ranks import run_separate_ranks
+from tests.support.ranks import end_ranks
 from tests.support.shell import numbers_in, run_here, run_on_ranks, run_rank
 from tests.support.texts import real_pairs, several_references
 
@@ -78,23 +78,23 @@ def test_bad_input_of_all_ranks_or_of_one_ends_all_with_one_line(folder, argumen
     assert second == (2, "", "")
 
 
-def run_and_crash(rank, report, folder):
+def run_and_crash(rank, folder):
     def crash(*args, **kwargs):
         raise RuntimeError("a bug")
 
     if rank == 1:
         corpus.score_corpus = crash
-    report["printed"] = run_rank(rank, folder, [ARGUMENTS] * 2)
+    return run_rank(rank, folder, [ARGUMENTS] * 2)
 
 
 @pytest.mark.slow
 @pytest.mark.distributed
 def test_a_rank_that_crashes_ends_the_others(folder):
-    first, second = run_separate_ranks(run_and_crash, 2, str(folder))
-    assert (first.report["printed"].exit_code, first.report["printed"].out) == (1, "")
-    (line,) = (line for line in first.report["printed"].err.splitlines() if line.startswith("bertscore-tm"))
+    first, second = end_ranks(run_and_crash, 2, str(folder))
+    assert (first.result.exit_code, first.result.out) == (1, "")
+    (line,) = (line for line in first.result.err.splitlines() if line.startswith("bertscore-tm"))
     assert line.startswith("bertscore-tm: error: lost the connection to another process: ")
-    assert (second.exit_code, second.report) == (1, {})
+    assert (second.exit_code, second.result) == (1, None)
 
 
 def test_each_rank_of_a_machine_uses_its_own_gpu(monkeypatch):

@@ -12,7 +12,7 @@ import pytest
 from bertscore_tm.cli import main, shards
 from bertscore_tm.encoder import FrozenEncoder
 from tests.support.models import save_tiny_model
-from tests.support.ranks import run_separate_ranks
+from tests.support.ranks import end_ranks
 from tests.support.shell import run_here, run_on_ranks, write_lines, write_records
 from tests.support.texts import real_pairs
 
@@ -33,7 +33,7 @@ KILLED = {
 }
 
 
-def die_after(rank, report, folder, count, arguments):
+def die_after(rank, folder, count, arguments):
     """Run the command, and end as by a power failure while it appends the part after so many."""
     shards.SMALLEST = shards.LARGEST = SIZE
     append, written = shards._append, []
@@ -89,7 +89,7 @@ def test_a_killed_run_resumes(command, tmp_path, monkeypatch, case):
     expected = (tmp_path / output).read_bytes()
     (tmp_path / output).unlink()
     words = [*options, "-m", "model", "--device", "cpu"]
-    (ended,) = run_separate_ranks(die_after, 1, str(tmp_path), num_written, words)
+    (ended,) = end_ranks(die_after, 1, str(tmp_path), num_written, words)
     assert ended.exit_code == -signal.SIGKILL
     assert not (tmp_path / output).exists()
     unfinished = shards.partial_path(output)

@@ -24,7 +24,7 @@ from bertscore_tm.callbacks import BERTScoreCallback
 from bertscore_tm.functional import SCORES, bert_score
 from bertscore_tm.losses import SoftBERTScoreLoss
 from tests.support.lightning_modules import trainer
-from tests.support.ranks import run_separate_ranks
+from tests.support.ranks import run_ranks
 from tests.support.texts import real_pairs
 
 VOCABULARY = 30522
@@ -192,24 +192,24 @@ STRATEGIES = {
 
 
 def fit_everything(
-    rank: int, report: dict[str, Any], folder: Path, model: str, pairs: tuple[list[str], list[str]]
-) -> None:
-    for name, strategy in STRATEGIES.items():
-        report[name] = {
+    rank: int, folder: Path, model: str, pairs: tuple[list[str], list[str]]
+) -> dict[str, dict[str, Any]]:
+    return {
+        name: {
             precision: fit(folder, model, pairs, precision=precision, strategy=strategy(), devices=2)
             for precision in PRECISIONS
         }
+        for name, strategy in STRATEGIES.items()
+    }
 
 
 @pytest.mark.slow
 @pytest.mark.distributed
 def test_precision_in_two_processes(minilm, tmp_path):
     pairs = real_pairs(COUNT)
-    ranks = run_separate_ranks(fit_everything, 2, tmp_path, minilm, pairs)
-    assert [rank.exit_code for rank in ranks] == [0, 0]
     wanted = expected(minilm, pairs)
-    for rank in ranks:
-        for name in STRATEGIES:
-            assert_same_scores(rank.report[name], wanted)
-            assert all(run["sharded"] == (name == "sharded") for run in rank.report[name].values())
-            assert all(len(run["losses"]) == 2 for run in rank.report[name].values())
+    for of_rank in run_ranks(fit_everything, 2, tmp_path, minilm, pairs):
+        for name, runs in of_rank.items():
+            assert_same_scores(runs, wanted)
+            assert all(run["sharded"] == (name == "sharded") for run in runs.values())
+            assert all(len(run["losses"]) == 2 for run in runs.values())

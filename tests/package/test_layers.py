@@ -62,16 +62,10 @@ def room_of(module: str) -> str:
 @cache
 def sources() -> dict[str, Path]:
     """Return the files of the package by import name."""
-    folders = {"bertscore_tm": "bertscore_tm", "losses": "bertscore_tm.losses", "callbacks": "bertscore_tm.callbacks"}
     paths = {}
-    for folder, package in folders.items():
-        for path in sorted((ROOT / folder).rglob("*.py")):
-            if path.is_relative_to(ROOT / "bertscore_tm/losses") or path.is_relative_to(
-                ROOT / "bertscore_tm/callbacks"
-            ):
-                continue
-            parts = path.relative_to(ROOT / folder).with_suffix("").parts
-            paths[".".join([package, *(part for part in parts if part != "__init__")])] = path
+    for path in sorted(path for folder in (FACE, "losses", "callbacks") for path in (ROOT / folder).rglob("*.py")):
+        parts = [part for part in path.relative_to(ROOT).with_suffix("").parts if part != "__init__"]
+        paths[".".join(parts if parts[0] == FACE else [FACE, *parts])] = path
     return paths
 
 
@@ -80,18 +74,13 @@ def tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
-def imported(module: str, path: Path) -> Iterator[tuple[str, ast.stmt]]:
-    """Yield what a file imports, as ``module.name``, and the statements."""
-    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+def imported(path: Path) -> Iterator[tuple[str, ast.stmt]]:
+    """Yield what a file imports, as ``module.name``, and the statements; ruff refuses relative imports."""
     for node in ast.walk(tree(path)):
         if isinstance(node, ast.Import):
             yield from ((alias.name, node) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            base = node.module or ""
-            if node.level:
-                parents = package.split(".")[: len(package.split(".")) - node.level + 1]
-                base = ".".join([*parents, *([node.module] if node.module else [])])
-            yield from ((f"{base}.{alias.name}", node) for alias in node.names)
+            yield from ((f"{node.module}.{alias.name}", node) for alias in node.names)
 
 
 @cache
@@ -99,7 +88,7 @@ def imports() -> list[Import]:
     return [
         Import(room_of(module), target, f"{path.relative_to(ROOT)}:{node.lineno}")
         for module, path in sources().items()
-        for target, node in imported(module, path)
+        for target, node in imported(path)
     ]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 
-from tests.support.ranks import run_separate_ranks
+from tests.support.ranks import run_ranks
 
 
 def on_ranks(function, *args, world_size=2):
@@ -13,19 +13,18 @@ def on_ranks(function, *args, world_size=2):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    ranks = run_separate_ranks(rank_main, world_size, function, port, *args)
-    codes = [rank.exit_code for rank in ranks]
-    assert codes == [0] * world_size
-    return [rank.report for rank in ranks]
+    return run_ranks(run_cases, world_size, function, port, *args)
 
 
-def rank_main(rank, report, function, port, *args):
+def run_cases(rank, function, port, *args):
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    report = {}
     for name, case in function(rank, *args):
         try:
             report[name] = case()
         except Exception as error:  # noqa: BLE001 - what it is, is the result
             report[name] = f"{type(error).__name__}: {error}"
+    return report
 
 
 def results(reports, name):

@@ -40,10 +40,10 @@ class RankError(RuntimeError):
 
 @dataclass(frozen=True)
 class Ended:
-    """How a rank ended: its exit code (the negative signal number where a signal killed it), report and traceback."""
+    """How a rank ended: its exit code (the negative signal number where a signal killed it), result and traceback."""
 
     exit_code: int
-    report: Any
+    result: Any
     error: str
 
 
@@ -59,27 +59,12 @@ def run_ranks(function: Callable[..., Any], world_size: int, *args: Any, timeout
     Raises:
         RankError: a rank raised an exception or died. The others are killed soon after.
     """
-    ranks = _run(_return_result, world_size, (function, *args), timeout_s, grace_s=ERROR_GRACE_S)
+    ranks = end_ranks(function, world_size, *args, timeout_s=timeout_s, grace_s=ERROR_GRACE_S)
     # One rank's error makes others fail, or be killed: all that is known is reported.
     errors = [f"rank {rank} failed: {ended.error}" for rank, ended in enumerate(ranks) if ended.error]
     if errors:
         raise RankError("\n".join(errors))
-    return [ended.report["result"] for ended in ranks]
-
-
-def run_separate_ranks(
-    function: Callable[..., None], world_size: int, *args: Any, endless: tuple[int, ...] = ()
-) -> list[Ended]:
-    """Run ``function(rank, report, *args)`` in one gloo process per rank and return how each of them ended.
-
-    Args:
-        function: importable; puts its findings into the dictionary ``report``, which arrives when it returns or raises,
-            and arrives empty when the process was killed.
-        world_size: number of ranks.
-        *args: further arguments.
-        endless: ranks that are killed when all others have ended.
-    """
-    return _run(function, world_size, args, 60, endless)
+    return [ended.result for ended in ranks]
 
 
 def start_rank_server() -> None:
@@ -105,15 +90,11 @@ def gloo_group(rank: int, world_size: int, init_method: str, timeout_s: int) -> 
         dist.destroy_process_group()
 
 
-def _return_result(rank: int, report: dict[str, Any], function: Callable[..., Any], *args: Any) -> None:
-    report["result"] = function(rank, *args)
-
-
-def _run(
-    function: Callable[..., None],
+def end_ranks(
+    function: Callable[..., Any],
     world_size: int,
-    args: tuple[Any, ...],
-    timeout_s: int,
+    *args: Any,
+    timeout_s: int = 60,
     endless: tuple[int, ...] = (),
     grace_s: float | None = None,
 ) -> list[Ended]:
@@ -147,21 +128,19 @@ def _run(
 
 def _ended(exit_code: int | None, path: Path) -> Ended:
     assert exit_code is not None
-    report, error = pickle.loads(path.read_bytes()) if path.exists() else ({}, "the process died")
-    return Ended(exit_code, report, error)
+    return Ended(exit_code, *(pickle.loads(path.read_bytes()) if path.exists() else (None, "the process died")))
 
 
 def _rank_main(rank: int, world_size: int, folder: str, job: bytes, timeout_s: int) -> None:
     # How Lightning recognises a process that it has not started itself.
     os.environ.update(LOCAL_RANK=str(rank), NODE_RANK="0")
-    report: dict[str, Any] = {}
-    error = ""
+    result, error = None, ""
     with gloo_group(rank, world_size, f"file://{folder}/rendezvous", timeout_s):
         try:
             function, args = pickle.loads(job)
-            function(rank, report, *args)
+            result = function(rank, *args)
         except BaseException:
             error = traceback.format_exc()
             raise
         finally:
-            (Path(folder) / f"{rank}.pickle").write_bytes(pickle.dumps((report, error)))
+            (Path(folder) / f"{rank}.pickle").write_bytes(pickle.dumps((result, error)))
