@@ -239,8 +239,6 @@ def _check_items(candidates: Any, references: Any, weights: Any) -> list[Item]:
 
 def _check_lists(entries: Any, name: str) -> list[list[str]]:
     """Return a list of texts per item; an entry of the references may be a single text."""
-    if isinstance(entries, FrozenEncoder):
-        raise TypeError(f"{name} is an encoder: pass it as encoder=")
     if isinstance(entries, str):
         raise TypeError(f"{name} is a single string: pass a list with one entry per item")
     return [

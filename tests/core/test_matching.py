@@ -91,7 +91,7 @@ def test_pairs_without_content_match_nothing():
 
 @pytest.mark.parametrize("match", [match_greedily, match_by_softmax])
 def test_rows_without_keys_give_zero_and_finite_gradients(match):
-    s = torch.randn(3, 4, 5, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    s = torch.randn(3, 4, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()
     keys = torch.tensor([[True, False, True, False, False], [False] * 5, [True] * 5])
     matched = match(s, keys)
     assert matched[1].abs().max() == 0
@@ -99,14 +99,7 @@ def test_rows_without_keys_give_zero_and_finite_gradients(match):
     matched.sum().backward()
     assert torch.isfinite(s.grad).all()
     assert s.grad[1].abs().max() == 0
-    assert s.grad[0][:, ~keys[0]].abs().max() == 0
-    assert (s.grad[0][:, keys[0]] != 0).any()
-
-
-def test_gradients_of_soft_matching():
-    s = torch.randn(2, 3, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()
-    keys = torch.tensor([[True, True, False, True], [False] * 4])
-    assert torch.autograd.gradcheck(lambda x: match_by_softmax(x, keys, 0.3), s)
+    assert torch.autograd.gradcheck(lambda x: match(x, keys, 0.3), s)
 
 
 @pytest.mark.parametrize("temperature", [0.0, -0.1, math.nan])

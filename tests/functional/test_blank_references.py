@@ -77,26 +77,18 @@ def test_the_best_reference_is_counted_among_all(encoder):
         assert LISTS[i][index] == FILTERED[i][other_index]
 
 
-@pytest.mark.parametrize("references_reduce", ["mean", "max"])
-@pytest.mark.parametrize("idf", [False, True])
-def test_a_ranking_leaves_them_out(encoder, references_reduce, idf):
-    items, options = [CANDIDATES] * 4, {"references_reduce": references_reduce, "idf": idf}
-    ranked = rank_candidates(items, LISTS, encoder, **options)
-    expected = rank_candidates(items, FILTERED, encoder, **options)
+WEIGHTS = [[5.0, 1.0, 3.0], [1.0, 5.0, 3.0], [2.0, 5.0], [1.0, 5.0]]
+
+
+@pytest.mark.parametrize("options", [{"idf": True}, {"references_reduce": "max"}, {"weights": WEIGHTS}])
+def test_a_ranking_and_a_reward_leave_them_out(encoder, options):
+    ranked = rank_candidates([CANDIDATES] * 4, LISTS, encoder, **options)
+    if "weights" in options:
+        options = {"weights": [[1.0, 3.0], [1.0, 3.0], [2.0], [1.0]]}
+    expected = rank_candidates([CANDIDATES] * 4, FILTERED, encoder, **options)
     assert ranked.signature == expected.signature
-    for scores, expected_scores in zip(ranked.scores, expected.scores, strict=True):
-        assert torch.equal(scores, expected_scores)
-
-
-def test_a_ranking_leaves_their_weights_out(encoder):
-    ranked = rank_candidates([CANDIDATES], LISTS[:1], encoder, weights=[[5.0, 1.0, 3.0]])
-    expected = rank_candidates([CANDIDATES], FILTERED[:1], encoder, weights=[[1.0, 3.0]])
-    assert torch.equal(ranked.scores[0], expected.scores[0])
-
-
-@pytest.mark.parametrize("references_reduce", ["mean", "max"])
-def test_a_reward_leaves_them_out(encoder, references_reduce):
-    reward = BERTScoreReward(encoder, references_reduce=references_reduce, length_band=(0.9, 1.1))
+    assert all(map(torch.equal, ranked.scores, expected.scores))
+    reward = BERTScoreReward(encoder, length_band=(0.9, 1.1))
     assert reward(CANDIDATES, LISTS) == pytest.approx(reward(CANDIDATES, FILTERED), abs=1e-6)
 
 
@@ -146,17 +138,3 @@ def test_files_with_blank_lines_where_there_are_fewer_references(minilm, tmp_pat
     # References count from 1, blank lines included.
     for row, references in zip(rows[1:4], lists, strict=False):
         assert references[int(row[-1]) - 1] != ""
-
-
-def test_a_rank_command_leaves_them_out(minilm, tmp_path, capsys):
-    path = tmp_path / "samples.jsonl"
-    path.write_text('{"candidates": ["a cat sat", "it rains"]}\n')
-    outputs = []
-    for name, files in (("one", [["the cat sat"]]), ("three", [[""], ["the cat sat"], [" "]])):
-        references = [write(tmp_path / f"{name}{j}.txt", lines) for j, lines in enumerate(files)]
-        output = tmp_path / f"{name}.jsonl"
-        options = ["--num-layers", "5", "-m", minilm, "-o", str(output)]
-        assert main(["rank", "-c", str(path), "-r", *references, *options]) == 0
-        outputs.append(output.read_text())
-    assert outputs[0] == outputs[1]
-    capsys.readouterr()

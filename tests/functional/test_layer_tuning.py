@@ -11,7 +11,6 @@ from bertscore_tm import FrozenEncoder, bert_score
 from bertscore_tm.layer_tuning import (
     Estimate,
     LayerAgreement,
-    correlation,
     rank_layers,
     rank_layers_by_preference,
     system_means,
@@ -64,11 +63,6 @@ def test_correlations_are_scipys_of_the_reference_packages_scores(texts, scores,
         assert layer.mean == pytest.approx(sum(expected.values()) / 2, abs=1e-4)
 
 
-def test_confidence_widens_the_interval(texts, scores):
-    narrow, wide = (rank_layers(scores["f1"], texts[2], confidence=x)[0].agreement["adequacy"] for x in (0.5, 0.99))
-    assert wide.low < narrow.low < narrow.high < wide.high
-
-
 def test_systems(texts, scores, oracle_f1):
     human = torch.tensor(texts[2]["adequacy"])
     ranked = rank_layers(system_means(scores["f1"], SYSTEMS), {"adequacy": system_means(human, SYSTEMS)})
@@ -110,12 +104,3 @@ def test_of_equal_layers_the_lower_is_first():
 def test_bad_arguments(call, message):
     with pytest.raises(ValueError, match=message):
         call()
-
-
-def test_the_correlation_is_pearsons_with_an_interval_of_95_percent():
-    x, y = np.random.default_rng(0).normal(size=(2, 20))
-    expected = stats.pearsonr(x, x + y)
-    estimate = correlation(x.tolist(), (x + y).tolist())
-    assert vars(estimate) == pytest.approx(
-        {"value": expected.statistic, **expected.confidence_interval(0.95)._asdict()}
-    )

@@ -28,18 +28,8 @@ def test_correlation_agrees_with_scipy(how):
     variance = {"pearson": 1 / 297, "spearman": (1 + ours.value**2 / 2) / 297, "kendall": 0.437 / 296}[how]
     ends = math.atanh(ours.value) + stats.norm.ppf([0.05, 0.95]) * math.sqrt(variance)
     assert [ours.low, ours.high] == pytest.approx(np.tanh(ends))
-    # An interval that does not use the formula.
-    resampled = stats.bootstrap(
-        (scores, human),
-        lambda x, y: function(x, y).statistic,
-        paired=True,
-        vectorized=False,
-        n_resamples=1000,
-        confidence_level=0.9,
-        method="percentile",
-        rng=np.random.default_rng(1),
-    ).confidence_interval
-    assert [ours.low, ours.high] == pytest.approx(resampled, abs=0.02)
+    perfect = correlation([1, 2, 3, 4, 5], [2, 4, 6, 8, 10], how)
+    assert (perfect.value, perfect.low, perfect.high) == pytest.approx((1, 1, 1))
 
 
 @pytest.mark.parametrize("how", ["spearman", "kendall"])
@@ -63,12 +53,6 @@ def test_ranks_are_of_values_that_differ_by_more_than_rounding():
     assert rank_with_ties(rows).tolist() == [[1, 2, 1, 3, 0], [1, 0, 1, 2, 3]]
     # Steps below 1e-6 do not chain all values into one rank.
     assert rank_with_ties(np.arange(6) * 4e-7).tolist() == [0, 0, 0, 1, 1, 1]
-
-
-@pytest.mark.parametrize("how", ["pearson", "spearman", "kendall"])
-def test_perfect_correlation(how):
-    perfect = correlation([1, 2, 3, 4, 5], [2, 4, 6, 8, 10], how)
-    assert (perfect.value, perfect.low, perfect.high) == pytest.approx((1, 1, 1))
 
 
 def test_holm_is_the_closed_bonferroni_test():

@@ -1,13 +1,9 @@
-"""The metric on several ranks: scores of one process, few bytes, uneven updates, errors, calls by hand, dead ranks."""
+"""The metric on several ranks: scores of one process, few bytes, uneven updates, errors, calls by hand."""
 
 from __future__ import annotations
 
-import os
-import signal
-import time
 import warnings
 from collections.abc import Callable
-from datetime import timedelta
 from functools import partial
 from itertools import chain, product
 from typing import Any
@@ -16,14 +12,13 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torchmetrics import Metric, MetricCollection, SumMetric
+from torchmetrics import Metric, SumMetric
 from torchmetrics.utilities.exceptions import TorchMetricsUserError
 from torchmetrics.utilities.prints import rank_zero_only
-from torchmetrics.wrappers import MetricTracker
 
 from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.functional import SCORES, bert_score
-from tests.support.ranks import end_ranks, run_ranks
+from tests.support.ranks import run_ranks
 from tests.support.texts import real_pairs, several_references
 
 pytestmark = [
@@ -134,24 +129,18 @@ def record_collectives() -> list[tuple[str, int]]:
 def count_all(rank: int, model: str, pairs: tuple[list[str], list[str]]) -> dict[Any, tuple[Any, ...]]:
     calls = record_collectives()
     encoder = FrozenEncoder(model, num_layers=1)
-    options: dict[str, dict[str, Any]] = {
-        "mean": {},
-        "none": {"reduction": "none"},
-        "idf": {"idf": True},
-        "corpus": {"idf": pairs[1][:5]},
-    }
     result = {}
-    for (name, settings), count, long, indexed in product(options.items(), (4, 12), (False, True), (False, True)):
+    for idf, count, long, indexed in product((False, True), (4, 12), (False, True), (False, True)):
         preds, target = ([text * (3 if long else 1) for text in side[:count]] for side in pairs)
         # Two numbers in common, of which each is sent by both ranks before it is found to be the same.
         indices = [rank * (count - 2) + i for i in range(count)] if indexed else None
-        metric = BERTScore(encoder, **settings)
+        metric = BERTScore(encoder, idf=idf)
         metric.update(preds, target, indices=indices)
         calls.clear()
         metric.compute()
         # What a rank holds after compute is its own share.
         assert num_pairs(metric) == count
-        result[name, count, long, indexed] = sum(size for _, size in calls), [call for call, _ in calls]
+        result[idf, count, long, indexed] = sum(size for _, size in calls), [call for call, _ in calls]
     return result
 
 
@@ -162,17 +151,16 @@ def test_bytes_grow_with_pairs_and_vocabulary_alone(minilm):
     # Counts and settings: of a fixed size. Before each gathering the length of what is to come.
     header, length = 8 * (4 + 8), 8
     result = {key: bytes_sent for key, (bytes_sent, _) in reports[0].items()}
-    for (name, count, long, indexed), sent in result.items():
+    for (idf, count, long, indexed), sent in result.items():
         scores = length + per_score * count
         indices = length + per_index * count if indexed else 0
-        frequencies = per_token_id * (vocabulary + 1) if name == "idf" else 0
+        frequencies = per_token_id * (vocabulary + 1) if idf else 0
         # The second rank has the common pairs second, so that it sends two scores less, padded to the longest.
-        assert sent <= length + header + scores + indices + frequencies, (name, count, indexed)
+        assert sent <= length + header + scores + indices + frequencies
         assert sent >= header + frequencies + per_score * (count - 2)
-        assert result[name, count, True, indexed] == sent, "bytes do not depend on the number of tokens"
-        assert reports[1][name, count, long, indexed][1] == reports[0][name, count, long, indexed][1]
-    assert result["idf", 12, False, True] - result["idf", 4, False, True] == (per_score + per_index) * 8
-    assert result["mean", 12, False, False] == result["corpus", 12, False, False] == result["none", 12, True, False]
+        assert result[idf, count, True, indexed] == sent, "bytes do not depend on the number of tokens"
+        assert reports[1][idf, count, long, indexed][1] == reports[0][idf, count, long, indexed][1]
+    assert result[True, 12, False, True] - result[True, 4, False, True] == (per_score + per_index) * 8
 
 
 # --- as in training
@@ -185,17 +173,10 @@ def use_as_in_training(rank: int, model: str, data: tuple[list[str], list[str]])
         result = report[f"idf={idf}"] = {}
         # The first rank alone asks again, as for a file of results that it writes.
         cached = BERTScore(encoder, idf=idf, reduction="none")
-        single = BERTScore(encoder, component="f1")
-        tracker = MetricTracker(MetricCollection([BERTScore(encoder, idf=True)]) if idf else single, maximize=True)
-        for numbers in ([0, 1], [2]):
-            tracker.increment()
-            tracker.update(*part(data, numbers[rank:]))
-            tracker.compute()
         cached.update(*part(data, [0, 1] if rank == 0 else [2]))
         result["cached"] = cached.compute()
         if rank == 0:
             result["cached again"] = cached.compute()
-            tracker.best_metric()
 
         metric = BERTScore(encoder, idf=idf, reduction="none", compute_with_cache=False)
         metric.update(*part(data, [0, 1] if rank == 0 else [2]))
@@ -297,67 +278,3 @@ def test_sync_and_compute_by_hand_as_in_torchmetrics(minilm, calls, on_compute):
     metric = BERTScore(FrozenEncoder(minilm, num_layers=LAYERS), reduction="none", **settings)
     for count, scores in zip(counts, try_calls(metric, calls, (["a cat"], ["the cat"])), strict=True):
         assert len(scores["f1"]) == count if isinstance(count, Tensor) else scores == count
-
-
-# --- a rank whose other rank dies or is silent ends with an error and keeps its pairs
-
-SHARES = ([0, 1, 2, 3], [4, 5, 6])
-
-
-def die() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def die_after_collectives(count: int) -> None:
-    """Let this process take part in so many collectives and die before the next."""
-    left = [count]
-
-    def dying(function: Callable[..., Any]) -> Callable[..., Any]:
-        def collective(*args: Any, **kwargs: Any) -> Any:
-            if left[0] == 0:
-                die()
-            left[0] -= 1
-            return function(*args, **kwargs)
-
-        return collective
-
-    for name in ("all_gather", "all_reduce", "barrier"):
-        setattr(dist, name, dying(getattr(dist, name)))
-
-
-def compute_without_the_other_rank(rank: int, model: str, pairs: Any, idf: bool, other: str) -> dict[str, Any]:
-    """Rank 0 computes, fails and returns its own scores; the other rank dies or never calls ``compute``."""
-    # A rank that dies is noticed at once, a silent one after this time.
-    group = dist.new_group(timeout=timedelta(seconds=1 if other == "is silent" else 60))
-    encoder = FrozenEncoder(model, num_layers=LAYERS)
-    metric = BERTScore(encoder, idf=idf, process_group=group)
-    metric.update(*part(pairs, SHARES[rank]))
-    # Lets both come this far, so that it is the metric's own collectives that fail.
-    dist.barrier()
-    if (rank, other) == (1, "dies within compute"):
-        # A gather of torchmetrics takes three: the first is complete, and the document frequencies are not.
-        die_after_collectives(3)
-    while (rank, other) == (1, "is silent"):
-        time.sleep(60)
-    with pytest.raises(RuntimeError):  # of torch's collectives
-        metric.compute()
-    alone = BERTScore(encoder, idf=idf, sync_on_compute=False)
-    alone.merge_state(metric)
-    return alone.compute()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("idf", "other"),
-    [(False, "is silent"), (True, "dies within compute")],
-)
-def test_a_rank_without_the_other_ends_with_an_error_and_its_pairs(minilm, idf, other):
-    pairs = real_pairs(7)
-    endless = (1,) if other == "is silent" else ()
-    first, second = end_ranks(compute_without_the_other_rank, 2, minilm, pairs, idf, other, endless=endless)
-    assert second.exit_code == -signal.SIGKILL
-    # A killed rank has the exit code of its signal, and this one ended by itself.
-    assert first.exit_code == 0
-    wanted = bert_score(*part(pairs, SHARES[0]), FrozenEncoder(minilm, num_layers=LAYERS), idf=idf)
-    for name in SCORES:
-        assert first.result[name].item() == pytest.approx(wanted[name].mean().item(), abs=1e-6)
