@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from typing import Any
 
 import lightning.pytorch as pl
@@ -21,7 +22,7 @@ from bertscore_tm.metric import BERTScore
 from bertscore_tm.scoring.texts import as_documents
 from bertscore_tm.scoring.token_weights import TokenWeights
 from bertscore_tm.utilities.user_warnings import warn_user
-from bertscore_tm.views import Alignment, require_matplotlib
+from bertscore_tm.views import Alignment
 
 __all__ = ["SampleLogger", "align_with_closest", "choose_samples"]
 
@@ -85,6 +86,8 @@ class SampleLogger(RunWriter):
         writer: Callable[[Logger | None, SampleTable], None] | None = None,
     ) -> None:
         super().__init__(name)
+        if num_alignments:
+            import_module("matplotlib")  # an error before training
         self.num_examples = num_examples
         self.num_alignments = num_alignments
         self.inputs = inputs
@@ -93,12 +96,6 @@ class SampleLogger(RunWriter):
         self.writer = writer
         # By the dataloader's index and the example's number.
         self._inputs: dict[int, dict[int, str]] = {}
-
-    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        """Check that the trainer has a BERTScoreCallback, and that pictures can be drawn."""
-        super().setup(trainer, pl_module, stage)
-        if self.num_alignments:
-            require_matplotlib("SampleLogger (unless num_alignments=0)")
 
     @property
     def state_key(self) -> str:

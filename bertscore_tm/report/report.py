@@ -22,7 +22,7 @@ from bertscore_tm.scoring.alignment import AlignmentData, compute_alignment
 from bertscore_tm.scoring.corpus import SCORES
 from bertscore_tm.scoring.rescaling import Rescale, find_baseline
 from bertscore_tm.scoring.signature import score_signature
-from bertscore_tm.scoring.texts import as_list, as_text_pairs
+from bertscore_tm.scoring.texts import as_references, as_text_pairs
 from bertscore_tm.scoring.token_weights import Idf, token_weights
 from bertscore_tm.statistics import P_FLOOR, compare_paired, holm, mean_interval
 from bertscore_tm.utilities.files import write_atomically
@@ -70,7 +70,7 @@ class Report:
 
     Raises:
         TypeError: a text is not a string.
-        ValueError: the numbers of texts and scores differ, or there are none.
+        ValueError: the numbers of texts and scores differ.
         ImportError: scipy is not installed.
 
     Example:
@@ -99,8 +99,6 @@ class Report:
     ) -> None:
         self.candidates, self.references = _as_named(systems, references)
         results = scores if isinstance(systems, Mapping) else {_SINGLE: scores}
-        if results.keys() != self.candidates.keys():
-            raise ValueError(f"scores are of {list(results)}, but systems of {list(self.candidates)}: use equal names")
         self.scores = {name: _stack_scores(name, results[name], len(self.references)) for name in self.candidates}
         self.best = {name: results[name].get("best_reference") for name in self.candidates}
         self.align = align
@@ -169,23 +167,14 @@ class Report:
     def from_files(
         cls,
         paths: Sequence[str | os.PathLike[str]],
-        *,
-        align: Align | None = None,
-        encoder: FrozenEncoder | None = None,
-        signature: str = "",
-        num_alignments: int = 200,
-        title: str = "BERTScore",
+        **options: Any,
     ) -> Report:
         """Report the validations of a training, as :class:`bertscore_tm.callbacks.BERTScoreReport` does.
 
         Args:
             paths: files of :class:`bertscore_tm.callbacks.ScoredTextWriter`, such as ``val_step_499.jsonl``, in order;
                 also URLs. Those with other references than the last one are left out.
-            align: function of a candidate and a reference that returns their alignment. Default: no alignments.
-            encoder: the encoder of the scores, whose tokenizer counts truncated and empty texts.
-            signature: all settings that change a score, in one line.
-            num_alignments: as for the class.
-            title: heading of the page.
+            **options: the keywords of the class, such as ``align``, ``encoder``, ``signature`` and ``title``.
 
         Returns:
             The report.
@@ -203,17 +192,7 @@ class Report:
             1
         """
         history = read_history([os.fspath(path) for path in paths])
-        return cls(
-            history.candidates,
-            history.references,
-            history.scores,
-            align=align,
-            encoder=encoder,
-            signature=signature,
-            is_history=True,
-            num_alignments=num_alignments,
-            title=title,
-        )
+        return cls(history.candidates, history.references, history.scores, is_history=True, **options)
 
     def to_html(self) -> str:
         """Return the page.
@@ -242,8 +221,8 @@ class Report:
         names = list(self.scores)
         means = [float(self.scores[name][2].double().nan_to_num().mean()) for name in names]
         best = max(range(len(names)), key=lambda number: means[number])
-        empty = [self._find_empty(name) for name in names]
-        cuts = self._count_cut()
+        full, cuts = self._read_texts()
+        empty = [self._find_empty(name, full) for name in names]
         comparisons = self._compare(names, best)
         return {
             "title": for_page(self.title),
@@ -317,35 +296,32 @@ class Report:
             for (a, b), test, p in zip(pairs, compared, adjusted, strict=True)
         ]
 
-    def _find_empty(self, name: str) -> list[int]:
+    def _read_texts(self) -> tuple[set[str], dict[str, str] | None]:
+        """Return the texts with content, and of each text that was cut after how many tokens if the encoder is known.
+
+        Of a history, those of the last validation.
+        """
+        systems = list(self.candidates.values())[-1 if self.is_history else 0 :]
+        distinct = list(dict.fromkeys(chain(*(texts or () for texts in systems), *self.references)))
+        if self.encoder is None:
+            return {text for text in distinct if text.strip()}, None
+        tokenizer = self.encoder.tokenizer
+        tokenized = tokenizer(distinct)
+        cuts = {}
+        with quiet_transformers():
+            for text, ids, is_cut in zip(distinct, tokenized.ids, tokenized.truncated, strict=True):
+                if is_cut:
+                    whole = tokenizer.tokenizer(text, add_special_tokens=False)["input_ids"]
+                    cuts[text] = f"cut after {len(ids) - tokenizer.num_special_tokens:,} of {len(whole):,} tokens"
+        return {text for text, has in zip(distinct, tokenized.has_content, strict=True) if has}, cuts
+
+    def _find_empty(self, name: str, full: set[str]) -> list[int]:
         """Return the rows without a text or references; of a history, of the last validation."""
         texts = self.candidates[name]
         if texts is None or (self.is_history and name != next(reversed(self.scores))):
             return []
-        distinct = list(dict.fromkeys(chain(texts, *self.references)))
-        full = {text for text in distinct if text.strip()}
-        if self.encoder is not None:
-            has_content = self.encoder.tokenizer(distinct).has_content
-            full = {text for text, has in zip(distinct, has_content, strict=True) if has}
         rows = enumerate(zip(texts, self.references, strict=True))
         return [row for row, (text, references) in rows if text not in full or full.isdisjoint(references)]
-
-    def _count_cut(self) -> dict[str, str] | None:
-        """Return of each text that was cut after how many of its tokens; ``None`` if the encoder is not known."""
-        if self.encoder is None:
-            return None
-        tokenizer = self.encoder.tokenizer
-        named = list(self.candidates.values())[-1 if self.is_history else 0 :]
-        kept = [texts for texts in named if texts is not None]
-        distinct = list(dict.fromkeys(chain(*kept, *self.references)))
-        tokenized, special = tokenizer(distinct), tokenizer.num_special_tokens
-        cut = [i for i, is_cut in enumerate(tokenized.truncated) if is_cut]
-        with quiet_transformers():
-            whole = [len(tokenizer.tokenizer(distinct[i], add_special_tokens=False)["input_ids"]) for i in cut]
-        return {
-            distinct[i]: f"cut after {len(tokenized.ids[i]) - special:,} of {count:,} tokens"
-            for i, count in zip(cut, whole, strict=True)
-        }
 
     def _describe_cuts(self, name: str, cuts: dict[str, str]) -> dict[int, str]:
         """Return which texts of a row were cut, by the row."""
@@ -420,16 +396,11 @@ def _say_result(names: list[str], comparisons: list[dict[str, Any]], means: list
 def _as_named(systems: Systems, references: References) -> tuple[dict[str, list[str] | None], list[list[str]]]:
     """Check texts; return candidates by the name of the system, and lists of references."""
     named = systems if isinstance(systems, Mapping) else {_SINGLE: systems}
-    if not named:
-        raise ValueError("systems is empty: pass the candidates of at least one system")
-    entries = as_list(references, "references", dimensions=2)
-    reference_lists = as_text_pairs([""] * len(entries), entries).references
+    reference_lists = as_references(references, "references")
     checked = {
         name: None if texts is None else as_text_pairs(texts, reference_lists).candidates
         for name, texts in named.items()
     }
-    if not reference_lists:
-        raise ValueError("references is empty: pass at least one pair")
     return checked, reference_lists
 
 

@@ -75,7 +75,7 @@ function testOf(a, b) {
   return `, p ${test.isAtMost ? "at most " : ""}${format(test.p)}${adjusted}`;
 }
 
-// Of two validations that were not tested: the paired t test, by an approximation of Wallace and one of the normal tail.
+// Of two systems or validations that were not tested: the paired t test, by approximations of Wallace's and the normal tail.
 function approximateTest(a, b) {
   const values = finite(rows.map((row) => score(b, row) - score(a, row))), f = values.length - 1;
   if (f < 5 || data.isGrouped || !data.comparisons.length || a === b) return "";

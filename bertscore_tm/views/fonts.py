@@ -38,10 +38,9 @@ def _warn_of_missing(scripts: frozenset[str]) -> None:
     """Warn, once per process, of scripts that no installed font has."""
     from matplotlib import get_cachedir
 
-    package = "fonts-noto-cjk" if scripts & {"Cjk", "Hangul", "Hiragana", "Katakana"} else "fonts-noto-core"
     warn_user(
         f"no installed font has the characters of {', '.join(sorted(scripts))}, which pictures show as squares: "
-        f"install Noto Sans of the script (the package {package} on Debian), and remove matplotlib's list of fonts in "
+        f"install Noto Sans (fonts-noto-core and fonts-noto-cjk on Debian), and remove matplotlib's list of fonts in "
         f"{get_cachedir()}"
     )
 
