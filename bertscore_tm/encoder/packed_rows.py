@@ -32,9 +32,7 @@ T = TypeVar("T")
 class Row:
     """A packed row, and what the attention of several layers needs to know of it, which the first of them makes.
 
-    Args:
-        groups: lengths of the texts in the row, longest first: each length with the number of texts.
-        has_kernel: whether a kernel attends within texts.
+    ``groups`` are the lengths of its texts, longest first: each length with the number of texts.
     """
 
     groups: Sequence[tuple[int, int]]

@@ -56,14 +56,9 @@ def cut_probed(encoder: nn.Module, config: PretrainedConfig, layers_kept: int, f
             except Exception as error:
                 if isinstance(error, ImportError) or is_out_of_memory(error):
                     raise
-                finding = str(error) if isinstance(error, _ProbeError) else f"{type(error).__name__}: {error}"
-                raise ValueError(describe_refusal(config, name, finding)) from error
+                raise ValueError(describe_refusal(config, name, f"{type(error).__name__}: {error}")) from error
     _results[key] = probe.family
     return probe.family
-
-
-class _ProbeError(Exception):
-    """What a probe found."""
 
 
 class _Probe:
@@ -118,7 +113,7 @@ class _Probe:
         self.family = replace(self.family, final_modules=tuple(reversed(names)))
         states = self.run_whole(ids)
         if states.shape[:3] != (self.layers + 1, *ids.shape):
-            raise _ProbeError(f"hidden states of shape {tuple(states.shape)} for {self.layers} layers")
+            raise ValueError(f"hidden states of shape {tuple(states.shape)} for {self.layers} layers")
 
     def find_batching(self) -> None:
         """Find out how texts share a forward pass; those of equal length must not affect each other."""
@@ -133,14 +128,14 @@ class _Probe:
         # is limited to some tokens of the highest weight.
         batching = self.forward_pass(self.layers, all_layers=True).find_batching(texts, candidates, torch.float32)
         if batching is None:
-            raise _ProbeError("a text got other vectors next to a text of equal length than alone")
+            raise ValueError("a text got other vectors next to a text of equal length than alone")
         self.family = replace(self.family, batching=batching)
 
     def find_embeddings(self) -> None:
         """Find out whether input embeddings instead of token ids give the same vectors."""
         try:
             states = self.run_whole(cast(Any, self.encoder).get_input_embeddings()(self.ids))[self.layer]
-        except (AttributeError, LookupError, NotImplementedError, RuntimeError, TypeError, ValueError) as error:
+        except Exception as error:
             if is_out_of_memory(error):
                 raise
             takes = False
@@ -156,6 +151,6 @@ class _Probe:
         expected = self.run_whole(self.ids)[tried]
         self.family.cut(self.encoder, self.family.layers_to_keep(tried))
         if not are_same_vectors(self.forward_pass(tried)(self.ids)[0], expected, torch.float32):
-            raise _ProbeError(f"layer {tried} of the model without the layers above it differs")
+            raise ValueError(f"layer {tried} of the model without the layers above it differs")
         if tried != self.layer:
             self.family.set_layers(self.encoder, lists, self.layers)

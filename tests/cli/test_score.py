@@ -231,15 +231,16 @@ def test_blank_lines_in_files_of_references_are_none(command, minilm, tmp_path):
     candidates, references = pairs()
     lists = [[text, *references[:i]][: 1 + i % 3] for i, text in enumerate(references)]
     write_lines(tmp_path / "hyp", candidates)
+    # The first reference of an input may be in any of the files.
+    rows = [dict(enumerate(texts, i % (4 - len(texts)))) for i, texts in enumerate(lists)]
     for number in range(3):
-        # The first reference of an input may be in any of the files.
-        lines = [dict(enumerate(texts, i % (4 - len(texts)))).get(number, "") for i, texts in enumerate(lists)]
-        write_lines(tmp_path / f"ref{number}", lines)
+        write_lines(tmp_path / f"ref{number}", [row.get(number, "") for row in rows])
     files = ["-c", str(tmp_path / "hyp"), "-r", *(str(tmp_path / f"ref{number}") for number in range(3))]
     document = json.loads(command(*files, "-l", str(LAYER), "--idf", "--json", "--per-segment").out)
     counted = [text for texts in lists for text in texts]
     expected = oracle(minilm, candidates, lists, idf=True, idf_sents=counted)
     assert (segments(document) - expected).abs().max() <= TOLERANCE
+    assert all(best in row for best, row in zip(document["segments"]["best_reference"], rows, strict=True))
     assert document["num_references"] == len(counted)
     assert f"|idf:{len(counted)}|" in document["signature"]
 

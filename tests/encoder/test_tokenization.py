@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoConfig, AutoTokenizer
 
-from bertscore_tm import BERTScore, FrozenEncoder, bert_score
+from bertscore_tm import FrozenEncoder, bert_score
 from bertscore_tm.encoder.tokenization import TextTokenizer, cut_into_windows
 from examples.benchmarks.processes import run_fresh
 from tests.support.models import tiny_model
@@ -134,20 +134,6 @@ def test_every_token_comes_from_the_window_with_most_context(make_tokenizer, len
         context = {n: min(token - s, s + room - 1 - token) for n, s in enumerate(starts) if s <= token < s + room}
         best = max(context.values())
         assert owner[token + 1] == min(n for n, c in context.items() if c == best)
-
-
-def test_windows_in_the_metric_with_idf_and_without_warning(minilm, recwarn):
-    texts = [long_text(70), "a short one", long_text(65)[5:]]
-    target = [[long_text(69), "b"], ["another short one"], [long_text(64)]]
-    encoder = FrozenEncoder(minilm, num_layers=3, max_length=40, long_text="window")
-    assert len(encoder.tokenizer([target[2][0]]).ids[0]) > 2 * 40
-    expected = bert_score(texts, target, encoder, idf=True)
-    metric = BERTScore(encoder, idf=True, reduction="none")
-    for text, references in zip(texts, target, strict=True):
-        metric.update([text], [references])
-    torch.testing.assert_close(metric.compute()["f1"], expected["f1"], atol=1e-6, rtol=0)
-    assert "long:window/19" in metric.signature()
-    assert not [w for w in recwarn if issubclass(w.category, UserWarning)]
 
 
 def memory_of_a_document(minilm, words):

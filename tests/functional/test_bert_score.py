@@ -253,12 +253,6 @@ def test_truncation_is_counted_and_warned_about(minilm):
         torch.testing.assert_close(scores[name], cut[name], atol=1e-6, rtol=0)
 
 
-@pytest.mark.parametrize("layer", [7, -8])
-def test_layer_out_of_range(minilm, layer):
-    with pytest.raises(ValueError, match=f"num_layers={layer} is not one of the layers 0 to 6"):
-        bert_score(["a"], ["b"], FrozenEncoder(minilm, num_layers=layer))
-
-
 def test_a_name_is_loaded_as_an_encoder(minilm):
     for name, error, said in (((), OSError, "of 'roberta-large'"), ((minilm,), ValueError, "pass num_layers")):
         with pytest.raises(error, match=said):

@@ -6,7 +6,6 @@ import torch
 from transformers import BertTokenizer
 
 from bertscore_tm import BERTScore, bert_score, rank_candidates
-from bertscore_tm.cli import main
 from bertscore_tm.compat import bert_score as bert_score_drop_in
 from bertscore_tm.compat import evaluate, torchmetrics
 from bertscore_tm.losses import BERTScoreReward
@@ -112,29 +111,3 @@ def test_drop_ins_count_them_as_documents_as_bert_score_does(minilm, name, idf):
     expected = score_with_peer(LISTS, minilm, idf)
     for score in NAMES:
         torch.testing.assert_close(scores[score], expected[score], atol=1e-6, rtol=0)
-
-
-def write(path, lines):
-    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    return str(path)
-
-
-@pytest.mark.filterwarnings("ignore:1 candidate scored 0")
-def test_files_with_blank_lines_where_there_are_fewer_references(minilm, tmp_path, capsys):
-    candidates = [" ".join(text.split()) for text in CANDIDATES]
-    lists = [["", "the cat", "a dog"], ["it rains", "", "it snows"], ["hello", "", ""], ["", "", ""]]
-    filtered = [["the cat", "a dog"], ["it rains", "it snows"], ["hello"], [""]]
-    files = [write(tmp_path / f"ref{j}.txt", [row[j] for row in lists]) for j in range(3)]
-    path = write(tmp_path / "hyp.txt", candidates)
-    options = ["--num-layers", "5", "-m", minilm, "--idf", "--per-segment"]
-    assert main(["score", "-c", path, "-r", *files, *options]) == 0
-    printed = capsys.readouterr().out
-    assert "6 references" in printed
-    rows = [line.split("\t") for line in printed.splitlines() if not line.startswith("#")]
-    assert rows[0][-1] == "best_reference"
-    scores = peer.score(candidates, filtered, model_type=minilm, num_layers=5, idf=True, batch_size=1, nthreads=0)
-    result = torch.tensor([[float(cell) for cell in row[2:5]] for row in rows[1:]])
-    torch.testing.assert_close(result.T, torch.stack(scores), atol=2e-6, rtol=0)
-    # References count from 1, blank lines included.
-    for row, references in zip(rows[1:4], lists, strict=False):
-        assert references[int(row[-1]) - 1] != ""

@@ -87,29 +87,6 @@ def test_malformed_indices(encoder, indices):
 # --- what goes wrong
 
 
-@pytest.mark.parametrize(
-    ("bad", "error", "idf", "how"),
-    [
-        ((["one"], ["one", "two"]), ValueError, False, "forward"),
-        ((["one", None], ["one", "two"]), TypeError, True, "update"),
-        ((["one"], [[]]), ValueError, True, "forward"),
-        (("one", ["one"]), TypeError, False, "update"),
-        ((["word " * 600], ["one"]), ValueError, True, "forward"),
-    ],
-)
-def test_a_bad_batch_is_left_out(minilm, bad, error, idf, how):
-    """Nothing of it is added, and nothing earlier is lost."""
-    metric = updated(
-        BERTScore(FrozenEncoder(minilm, num_layers=2, long_text="error"), idf=idf, reduction="none"), FIRST
-    )
-    before = metric.compute()
-    with pytest.raises(error):
-        getattr(metric, how)(*bad)
-    assert_equal(metric.compute(), before, 0)
-    getattr(metric, how)(*SECOND)
-    assert_equal(metric.compute(), per_pair(metric.encoder, FIRST, SECOND, idf=idf))
-
-
 @pytest.mark.parametrize("idf", [False, True])
 def test_empty_update_changes_nothing(encoder, idf):
     metric = BERTScore(encoder, idf=idf, reduction="none")

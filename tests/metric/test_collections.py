@@ -14,7 +14,6 @@ from lightning.pytorch.loggers import CSVLogger
 from torch import Tensor
 from torch.utils.data import DataLoader
 from torchmetrics import MetricCollection
-from torchmetrics.text import BLEUScore, CHRFScore
 
 from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.functional import SCORES
@@ -99,23 +98,6 @@ def test_each_has_its_own_numbers_from_one_encoding(minilm, workshop, how, cache
         groups = [["f1", "pairs", "plain"], ["idf", "recall_idf"]]
         groups += [[name] for name in ("corpus", "layer1", "layer3", "layer3_idf")]
         assert sorted(map(sorted, collection.compute_groups.values())) == sorted(groups)
-
-
-def test_collection_with_other_text_metrics(workshop):
-    others = {"bleu": BLEUScore(n_gram=2), "chrf": CHRFScore()}
-    several = kind(many_references=True)
-    collection = MetricCollection({"bert": workshop.metric(kind(component="f1", many_references=True)), **others})
-    alone = {name: metric.clone() for name, metric in others.items()}
-    for numbers in (BATCHES[0], BATCHES[2]):
-        preds, target = workshop.batch(several, numbers)
-        # Only the one that knows the argument gets it.
-        collection.update(preds, target, indices=numbers)
-        for metric in alone.values():
-            metric.update(preds, target)
-    result = collection.compute()
-    workshop.check(result["bert"], kind(component="f1", many_references=True, indexed=True), BATCHES[0] + BATCHES[2])
-    for name, metric in alone.items():
-        assert result[name] == metric.compute()
 
 
 # --- which share their states

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -70,22 +69,6 @@ def test_a_mapping_is_read_once_and_not_changed(encoder):
     updated(metric)
     expected = bert_score(PREDS * 2, TARGET * 2, encoder, idf=every_weight)
     assert_close(stacked(metric.compute()), stacked(expected))
-
-
-def test_warns_about_a_truncated_corpus(minilm):
-    sents = ["word " * 20, "short", "other " * 9, "other " * 9]
-    with pytest.warns(UserWarning, match="3 texts of idf are longer than 8 tokens and were truncated") as caught:
-        metric = BERTScore(FrozenEncoder(minilm, num_layers=LAYERS, max_length=8), idf=sents)
-    assert len(caught) == 1
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        # Their number is nothing of the pairs'.
-        metric.update("short", "short")
-        metric.compute()
-        BERTScore(FrozenEncoder(minilm, num_layers=LAYERS), idf=sents)
-        BERTScore(FrozenEncoder(minilm, num_layers=LAYERS, max_length=8, long_text="window"), idf=sents)
-    with pytest.raises(ValueError, match="the limit is 8"):
-        BERTScore(FrozenEncoder(minilm, num_layers=LAYERS, max_length=8, long_text="error"), idf=sents)
 
 
 # --- a layer of all

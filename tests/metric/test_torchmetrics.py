@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import ast
 import copy
-import inspect
 import io
 import pickle
 from collections.abc import Sequence
 from itertools import chain, product
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from torchmetrics import Metric, SumMetric
 from torchmetrics.utilities.exceptions import TorchMetricsUserError
 from torchmetrics.wrappers import (
     MetricTracker,
@@ -114,16 +110,6 @@ def live(rank: int, world_size: int, metric: BERTScore, batches: Sequence[tuple[
     return outcome
 
 
-def test_few_protected_names_of_torchmetrics_are_used():
-    theirs = {name for name in (*dir(Metric), *vars(SumMetric())) if name.startswith("_") and not name.startswith("__")}
-    used = set()
-    for path in Path(inspect.getfile(BERTScore)).parent.glob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            used |= {node.attr} if isinstance(node, ast.Attribute) else set()
-            used |= {node.name} if isinstance(node, ast.FunctionDef) else set()
-    assert used & theirs == {"_sync_dist", "_computed", "_wrap_compute", "_apply", "_load_from_state_dict", "_plot"}
-
-
 @every_kind
 def test_one_process(workshop, name):
     made = KINDS[name]
@@ -215,11 +201,8 @@ def test_compute_before_update(workshop, name):
         outcome = metric.compute()
     per_pair = KINDS[name].options.get("reduction") == "none"
     layers = (LAYERS + 1,) if KINDS[name].all_layers else ()
-    for key, value in outcome.items() if isinstance(outcome, dict) else [("", outcome)]:
-        if key.endswith(("low", "high")):
-            assert value.isnan().all()
-        else:
-            assert_close(value, torch.zeros(*layers, 0) if per_pair else torch.zeros(layers))
+    for value in outcome.values() if isinstance(outcome, dict) else [outcome]:
+        assert_close(value, torch.zeros(*layers, 0) if per_pair else torch.zeros(layers))
 
 
 @pytest.mark.parametrize("name", ["plain", "idf"])

@@ -1,5 +1,6 @@
 """A corpus is divided into steps of bounded memory, in which each distinct text is encoded once."""
 
+import warnings
 from collections import Counter
 from threading import Event
 
@@ -131,7 +132,8 @@ def test_document_frequencies_are_those_of_all_blocks(minilm, monkeypatch, idf):
         with pytest.warns(UserWarning, match=f"^{long} texts of idf are longer than 12 tokens"):
             result = token_weights.token_weights(encoder, *arguments)
     else:
-        result = token_weights.token_weights(encoder, *arguments)
+        with warnings.catch_warnings(action="error"):  # those of the pairs tell
+            result = token_weights.token_weights(encoder, *arguments)
     counts = Counter(token for ids in encoder.tokenizer(texts).ids for token in set(ids))
     expected = torch.tensor([counts[token] for token in range(len(result.table))], dtype=torch.float64)
     torch.testing.assert_close(result.table, ((len(texts) + 1) / (expected + 1)).log(), rtol=0, atol=1e-12)

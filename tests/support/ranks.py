@@ -95,10 +95,9 @@ def end_ranks(
     world_size: int,
     *args: Any,
     timeout_s: int = 60,
-    endless: tuple[int, ...] = (),
     grace_s: float | None = None,
 ) -> list[Ended]:
-    """Run the ranks until all but the endless ones have ended, or until ``grace_s`` after the first that failed."""
+    """Run the ranks until all have ended, or until ``grace_s`` after the first that failed."""
     start_rank_server()
     context = multiprocessing.get_context("forkserver")
     # Plain pickling: multiprocessing's own sends tensors as file descriptors, of which there are not enough.
@@ -112,7 +111,7 @@ def end_ranks(
             process.start()
         try:
             limit = time.monotonic() + HANGS_AFTER_S
-            pending = [process for rank, process in enumerate(ranks) if rank not in endless]
+            pending = ranks
             while pending and wait([process.sentinel for process in pending], max(limit - time.monotonic(), 0)):
                 if grace_s is not None and any(process.exitcode for process in ranks):
                     limit = min(limit, time.monotonic() + grace_s)
