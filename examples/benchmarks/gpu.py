@@ -1,11 +1,10 @@
 """Checks and timings on GPUs: against the CPU, and next to bert-score, torchmetrics and cross-entropy alone.
 
     python -m examples.benchmarks.gpu [--json FILE]
-    python -m examples.benchmarks.gpu --tiny    every line on a CPU, to see that it runs
 
 Scores, losses and gradients in each precision; packed and padded texts; recovery when memory runs out; deterministic
 mode; TF32; memory left behind; kernels and waits per call; times. A check that fails or raises is reported, and the
-others go on; the exit status is then 1.
+others go on; the exit status is then 1. Without a GPU, every line runs on the CPU with few texts.
 """
 
 from __future__ import annotations
@@ -350,25 +349,22 @@ def run(bench: Bench) -> Iterator[dict[str, Any]]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print a line per figure for each GPU, and return 1 if any failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tiny", action="store_true", help="few texts and a small model, on the CPU")
     parser.add_argument("--json", type=Path, help="write all rows to this file")
     options = parser.parse_args(arguments)
     quieten()
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    count = 0 if options.tiny else torch.cuda.device_count()
-    if not count and not options.tiny:
-        parser.error("there is no GPU: --tiny runs every line on the CPU")
+    count = torch.cuda.device_count()
     pairs = [(pair.summary, " ".join(pair.document.split()[:30])) for pair in collect_pairs(())]
-    few, many = pairs[:: len(pairs) // (8 if options.tiny else 64)], pairs[: 16 if options.tiny else 2048]
+    few, many = pairs[:: len(pairs) // (64 if count else 8)], pairs[: 2048 if count else 16]
     rows = []
     for device in [torch.device("cuda", number) for number in range(count)] or [torch.device("cpu")]:
         bench = Bench(
             device,
             pairs=([*next(zip(*few, strict=True))], [text for _, text in few]),
             many=([text for text, _ in many], [text for _, text in many]),
-            width=32 if options.tiny else 1024,
-            layers=2 if options.tiny else 17,
-            rounds=1 if options.tiny else 3,
+            width=1024 if count else 32,
+            layers=17 if count else 2,
+            rounds=3 if count else 1,
             tokenizer=AutoTokenizer.from_pretrained(MODEL),
         )
         name = torch.cuda.get_device_name(device) if count else "cpu"

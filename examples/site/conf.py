@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +36,7 @@ myst_heading_anchors = 4
 myst_enable_extensions = ["dollarmath"]
 suppress_warnings = ["myst.header"]
 
-autodoc_default_options = {"members": True, "imported-members": True, "show-inheritance": True}
+autodoc_default_options = {"members": True, "imported-members": True}
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
@@ -106,14 +105,13 @@ CHANGELOG
 
 
 def setup(app: Any) -> None:
-    """Register the contents, the base classes and the equations with Sphinx.
+    """Register the contents and the equations with Sphinx.
 
     Args:
         app: Sphinx's application.
     """
     app.connect("source-read", _add_contents)
     app.connect("build-finished", _copy_first_page)
-    app.connect("autodoc-process-bases", _name_public_bases)
     app.add_html_math_renderer("mathml", (_visit_math, None), (_visit_math_block, None))
 
 
@@ -131,22 +129,6 @@ def _add_contents(app: Any, name: str, source: list[str]) -> None:
         )
         # Hosts of sites leave out folders that start with a dot.
         source[0] = source[0].replace("(.github/CONTRIBUTING.md)", "(examples/site/contributing.md)") + _CONTENTS
-
-
-def _name_public_bases(app: Any, name: str, cls: type, options: Any, bases: list[Any]) -> None:
-    """Replace an internal base class by the first public class that it derives from."""
-    for number, base in enumerate(bases):
-        bases[number] = next(filter(_is_public, getattr(base, "__mro__", (base,))))
-
-
-def _is_public(base: Any) -> bool:
-    """Return whether a class is on the reference pages, or is another package's."""
-    name, module = getattr(base, "__name__", ""), getattr(base, "__module__", "")
-    if module.partition(".")[0] != bertscore_tm.__name__:
-        return not name.startswith("_")
-    # Such as bertscore_tm.callbacks.
-    face = sys.modules[".".join(module.split(".")[:2])]
-    return name in getattr(face, "__all__", ()) or name in bertscore_tm.__all__
 
 
 def _visit_math(writer: Any, node: nodes.math) -> None:

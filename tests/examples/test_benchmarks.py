@@ -70,8 +70,6 @@ def test_texts_are_distinct_and_of_the_lengths_asked_for():
     pieces = cut_sentences(["a cat sat", "on the mat, it rains"], 12, (2, 9))
     assert len({*pieces}) == 12
     assert {len(text.split()) for text in pieces} <= {*range(2, 10)}
-    with pytest.raises(ValueError, match="1 words are too few for 9 distinct texts"):
-        cut_sentences(["a"], 9, (1, 3))
 
 
 def test_scoring(options):
@@ -143,8 +141,9 @@ def test_the_command_prints_the_parts_that_it_is_asked_for(docstring_pairs, monk
     assert capsys.readouterr().out == "a step: 0.1 (0.1 to 0.3) s\n"
 
 
-def test_the_checks_of_gpus_run_on_a_cpu(tmp_path, capsys):
-    assert gpu.main(["--tiny", "--json", str(tmp_path / "gpu.json")]) == 0
+def test_the_checks_of_gpus_run_on_a_cpu(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+    assert gpu.main(["--json", str(tmp_path / "gpu.json")]) == 0
     printed = capsys.readouterr().out.splitlines()
     rows = json.loads((tmp_path / "gpu.json").read_text())["rows"]
     assert len(rows) == sum(line.startswith("     cpu: ") for line in printed) > 35
@@ -160,16 +159,10 @@ def test_a_failed_check_of_gpus_is_reported(monkeypatch, capsys):
         yield "a difference", float("nan"), 1.0
         raise RuntimeError("no kernel image")
 
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
     monkeypatch.setattr(gpu, "CHECKS", (fails,))
-    assert gpu.main(["--tiny"]) == 1
+    assert gpu.main([]) == 1
     assert capsys.readouterr().out.splitlines() == [
         "FAIL cpu: a difference: nan",
         "FAIL cpu: fails: RuntimeError: no kernel image",
     ]
-
-
-def test_without_a_gpu_its_checks_are_an_error(monkeypatch, capsys):
-    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
-    with pytest.raises(SystemExit):
-        gpu.main([])
-    assert "there is no GPU: --tiny" in capsys.readouterr().err

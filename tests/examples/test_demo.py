@@ -30,7 +30,7 @@ def test_demo_reports_the_scores_of_what_it_wrote(bert_score_f1, tmp_path, capsy
         assert f"F1 {f1:.3f}   {candidate}  |  {reference}" in printed
     expected = means["largest val_bertscore_f1"] - means["smallest val_loss"]
     assert result["difference"] == pytest.approx(expected, abs=1e-6)
-    files = {"alignment.png", "curve.png", "texts.jsonl", "checkpoints"}
+    files = {"alignment.png", "texts.jsonl", "checkpoints"}
     assert files == {path.name for path in tmp_path.iterdir()}
 
 

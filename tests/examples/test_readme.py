@@ -1,7 +1,10 @@
-"""The README says first why, and what it says of other packages holds; `test_packaging` runs its blocks."""
+"""The README says first why, and what it says of other packages holds; `test_pages` runs its blocks of Python."""
 
 import json
+import os
 import re
+import subprocess
+import sys
 import warnings
 
 import bert_score as oracle
@@ -11,7 +14,7 @@ import transformers
 from torchmetrics.functional.text import bert_score as torchmetrics_score
 
 from bertscore_tm import FrozenEncoder, bert_score
-from tests.support.markdown_blocks import ROOT, blocks
+from tests.support.markdown_blocks import ROOT, blocks, same_output
 from tests.support.models import EVERY_FAMILY, save_tiny_model
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -31,6 +34,22 @@ def test_why_comes_before_how():
 def test_the_number_of_families_is_that_of_the_tested_ones():
     (number,) = re.findall(r"\[(\d+)\s+model\s+families\]", README)
     assert int(number) == len(EVERY_FAMILY)
+
+
+def test_links_are_whole_as_a_package_index_has_no_files():
+    assert not [link for link in re.findall(r"\]\(([^)\s]+)\)", README) if not link.startswith(("https://", "#"))]
+
+
+@pytest.mark.slow
+def test_the_shell_prints_what_the_page_shows(tmp_path):
+    (shell,) = (block for block in BLOCKS if "printf" in block.content)
+    # The command and the interpreter are those of this environment.
+    commands = shell.content.replace("bertscore-tm ", f"{sys.executable} -m bertscore_tm.cli ")
+    commands = commands.replace("python3 -c", f"{sys.executable} -c")
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    printed = subprocess.run(["sh", "-ec", commands], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert (printed.returncode, printed.stderr) == (0, "")
+    assert same_output(*(re.sub(r"\|transformers:.*", "", text) for text in (shell.output, printed.stdout)))
 
 
 # What the table says of other packages.

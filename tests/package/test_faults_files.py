@@ -1,17 +1,13 @@
-"""Full disks, damaged files and an unreachable hub: a clear message, and no result is lost."""
+"""Full disks and damaged files: a clear message, and no result is lost."""
 
 from __future__ import annotations
 
-import os
 import resource
 import shutil
-import socket
 import sys
-import time
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -137,7 +133,8 @@ def replace_by_empty_json(path: Path) -> None:
 def test_a_damaged_file_is_an_error_with_the_remedy(tiny, tmp_path, what, file, damage):
     folder = shutil.copytree(tiny, tmp_path / "model")
     damage(folder / file)
-    with pytest.raises(OSError, match=rf"^could not load the {what} of .*model'\. Pass a name on the hub, or a folder"):
+    said = rf"^could not load the {what} of .*model'\. Pass a name on the hub, or a folder .*merge_and_unload"
+    with pytest.raises(OSError, match=said):
         FrozenEncoder(folder, num_layers=2).encode(["a cat"])
 
 
@@ -152,30 +149,3 @@ def test_missing_weights_are_an_error(tiny, tmp_path):
     assert torch.equal(incomplete.vectors, wanted.vectors)
     with pytest.raises(OSError, match=r"its file lacks 1 of them \(encoder\.layer\.2\.output\.dense\.weight\)"):
         FrozenEncoder(folder, num_layers=3).encode(["a cat"])
-
-
-def test_unreachable_hub_is_one_error(monkeypatch, tmp_path):
-    hub = pytest.importorskip("huggingface_hub")
-    monkeypatch.setattr(hub.constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(hub.constants, "ENDPOINT", "http://127.0.0.1:9")
-    monkeypatch.setattr(hub.constants, "HUGGINGFACE_CO_URL_TEMPLATE", "http://127.0.0.1:9/{repo_id}/{filename}")
-    # transformers keeps its client, which knows the endpoint of its first use.
-    monkeypatch.setattr("transformers.utils.hub._hf_api", None, raising=False)
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    monkeypatch.chdir(tmp_path)
-    connect, attempts = socket.create_connection, []
-
-    def noted(address: tuple[str, int], timeout: Any = None, source_address: Any = None, **options: Any) -> Any:
-        attempts.append(address)
-        return connect(address, timeout, source_address, **options)
-
-    monkeypatch.setattr(socket, "create_connection", noted)
-    waited: list[float] = []
-    # The hub's client retries; its waiting times are not tested here.
-    monkeypatch.setattr(time, "sleep", waited.append)
-    with pytest.raises(OSError, match="could not load the configuration") as caught:
-        FrozenEncoder("nobody/no-such-model", num_layers=2)
-    assert "of 'nobody/no-such-model'. Pass a name on the hub, or a folder" in str(caught.value)
-    assert set(attempts) == {("127.0.0.1", 9)}
-    assert sum(waited) < 60
-    assert os.listdir(tmp_path) == []  # noqa: PTH208

@@ -1,7 +1,5 @@
 """Folders and objects that hold only a part of an encoder: an error names what is missing."""
 
-import json
-
 import pytest
 from transformers import AutoModel, AutoTokenizer
 
@@ -42,15 +40,6 @@ def test_a_token_without_an_embedding_is_named(tmp_path):
     last = tokenizer.convert_ids_to_tokens(size)
     with pytest.raises(ValueError, match=rf"embeddings of {size}: token {size}, '{last}', has none"):
         bert_score([f"a {last}"], ["a cat"], encoder)
-
-
-@pytest.mark.parametrize("place", [".", "adapter_config.json"])
-def test_a_place_without_a_model_is_an_error_with_the_remedy(tmp_path, place):
-    save_tiny_model("bert", tmp_path)
-    (tmp_path / "config.json").unlink()
-    (tmp_path / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA"}))
-    with pytest.raises(OSError, match=r"^could not load the configuration of .* PEFT adapter .*merge_and_unload"):
-        FrozenEncoder(tmp_path / place, num_layers=1)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """The import names in every kind of installation, the built files and the declared dependencies."""
 
 import importlib
-import json
 import os
 import re
 import subprocess
@@ -9,13 +8,10 @@ import sys
 import tarfile
 import tomllib
 import venv
-from email import message_from_bytes
 from hashlib import sha256
 from importlib import metadata
-from itertools import pairwise
 from pathlib import Path
 from tempfile import gettempdir
-from zipfile import ZipFile
 
 import pytest
 from filelock import FileLock
@@ -23,7 +19,7 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 import bertscore_tm
-from tests.support.markdown_blocks import ROOT, blocks, same_output
+from tests.support.markdown_blocks import ROOT
 from tests.support.public_surface import CALLED
 
 DEPENDENCIES = [path for path in sys.path if path.endswith("site-packages")]
@@ -58,23 +54,6 @@ def run(python, code, folder):
 def test_from_the_checkouts_root_and_from_elsewhere(tmp_path):
     assert run(sys.executable, SEARCH, ROOT) == ROOT / "bertscore_tm/__init__.py"
     run(sys.executable, SEARCH, tmp_path)
-
-
-README = blocks(ROOT / "README.md")
-# Runs the blocks of the shell and of Python in order, as a reader pastes them, and prints what each prints.
-RUN = """
-import io, json, sys, warnings
-from contextlib import redirect_stdout
-names, outputs = {"__name__": "__main__"}, []
-warnings.simplefilter("ignore")
-for block in json.load(open("blocks.json")):
-    printed = io.StringIO()
-    with redirect_stdout(printed):
-        exec(compile(block, "README.md", "exec"), names)
-    outputs.append(printed.getvalue())
-import bertscore_tm
-json.dump([bertscore_tm.__file__, outputs], open("outputs.json", "w"))
-"""
 
 
 @pytest.fixture(scope="module")
@@ -183,48 +162,6 @@ def test_an_editable_install_adds_one_name(install, tmp_path):
         f"from importlib.util import find_spec\nprint([name for name in {others} if find_spec(name)] or {str(ROOT)!r})"
     )
     assert run(python, code, tmp_path) == ROOT
-
-
-@pytest.mark.slow
-def test_the_description_is_the_readme_with_whole_links(built):
-    from readme_renderer import markdown
-
-    with ZipFile(built[".whl"]) as wheel:
-        metadata_file = next(name for name in wheel.namelist() if name.endswith("/METADATA"))
-        message = message_from_bytes(wheel.read(metadata_file))
-    assert message["Description-Content-Type"] == "text/markdown"
-    description = message.get_payload(decode=True).decode()
-    assert description.strip() == (ROOT / "README.md").read_text(encoding="utf-8").strip()
-    targets = re.findall(r'(?:href|src)="([^#"][^"]*)"', markdown.render(description, stream=sys.stderr))
-    # Where they lead, `test_links_lead_somewhere` checks.
-    assert not [target for target in targets if not target.startswith("https://")]
-    assert len(targets) > 20
-
-
-@pytest.mark.slow
-def test_all_blocks_run_in_order_from_the_wheel(built, tmp_path):
-    """In a new interpreter, from another folder, with the outputs that the page shows."""
-    with ZipFile(built[".whl"]) as wheel:
-        wheel.extractall(tmp_path / "site")
-    scripts = [block for block in README if block.language == "python"]
-    (tmp_path / "blocks.json").write_text(json.dumps([block.content for block in scripts]))
-    environment = os.environ | {"PYTHONPATH": str(tmp_path / "site"), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, "-c", RUN], cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    file, outputs = json.loads((tmp_path / "outputs.json").read_text())
-    assert file.startswith(str(tmp_path / "site"))
-    for block, printed in zip(scripts, outputs, strict=True):
-        assert same_output(block.output or "", printed), (block.content, printed)
-    assert (tmp_path / "report.html").stat().st_size > 10_000
-    (shell,) = (block for block in README if block.language == "console" and "printf" in block.content)
-    # The command and the interpreter are those of this environment.
-    commands = shell.content.replace("bertscore-tm ", f"{sys.executable} -m bertscore_tm.cli ")
-    commands = commands.replace("python3 -c", f"{sys.executable} -c")
-    printed = subprocess.run(["sh", "-ec", commands], cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert (printed.returncode, printed.stderr) == (0, "")
-    expected = next(after.content for block, after in pairwise(README) if block is shell)
-    said = [re.sub(r"\|transformers:.*", "", text) for text in (expected, printed.stdout)]
-    assert same_output(*said)
 
 
 def pinned(path: Path) -> dict[str, Version]:

@@ -24,7 +24,7 @@ class Block:
     content: str
     line: int
     output: str | None
-    """Content of the ``text`` block directly after a python block: the expected output."""
+    """Content of the ``text`` block directly after the block: the expected output."""
 
     def compiled(self) -> Any:
         # With the lines above, so that errors point into the page.
