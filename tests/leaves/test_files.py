@@ -2,7 +2,6 @@
 
 import os
 import stat
-import threading
 
 import fsspec
 import pytest
@@ -76,17 +75,6 @@ def test_a_device_is_written_in_place(tmp_path):
     assert stat.S_ISCHR(null.stat().st_mode)
     assert stat.S_ISCHR(full.stat().st_mode)
     assert sorted(names(tmp_path)) == ["full", "link", "null"]
-
-
-def test_a_named_pipe_is_written_in_place(tmp_path):
-    pipe, read = tmp_path / "pipe", []
-    os.mkfifo(pipe)
-    reader = threading.Thread(target=lambda: read.append(pipe.read_text(encoding="utf-8")), daemon=True)
-    reader.start()
-    write_atomically(pipe, "zwölf")
-    reader.join(30)
-    assert read == ["zwölf"]
-    assert names(tmp_path) == ["pipe"]
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o640, 0o444])

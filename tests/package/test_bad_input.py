@@ -142,7 +142,10 @@ def test_several_references_in_rows(encoder):
     [
         (None, ["a"], TypeError, "preds must be a string or a sequence of strings, got None (NoneType)"),
         (b"a", ["a"], TypeError, "a sequence of strings, got b'a' (bytes): decode bytes to a string first"),
+        (["a"], [bytearray(b"a")], TypeError, "got bytearray(b'a') (bytearray): decode bytes to a string first"),
         ([[101, 7]], ["a"], TypeError, "preds[0] must be a string, got [101, 7] (list): decode token ids"),
+        (["a"], [[101, 7]], TypeError, "target[0][0] must be a string, got 101 (int): decode token ids"),
+        (np.array("a"), ["a"], TypeError, "preds must have one text per row, got ndarray of shape ()"),
         (pa.array(["a", None]), ["a", "b"], TypeError, "preds[1] must be a string, got None (NoneType)"),
         (pa.table({"x": ["a"]}), ["a"], TypeError, "preds must be a string or a sequence of strings, got pyarrow"),
         (["a"], [["a", float("nan")]], TypeError, "target[0][1] must be a string, got nan (float)"),
