@@ -3,21 +3,13 @@
 from dataclasses import replace
 
 import pytest
-import torch
-from transformers import BertConfig, EncoderDecoderConfig, EncoderDecoderModel, Seq2SeqTrainer, Seq2SeqTrainingArguments
+from transformers import DataCollatorForSeq2Seq, Seq2SeqTrainer, Seq2SeqTrainingArguments
 
 from tests.support.markdown_blocks import ROOT, blocks
 
 PAGE = ROOT / "examples" / "hugging_face_trainer.md"
 VALIDATION = ["a cat sat on the mat", "it rains", "the bank of the river is green", "stocks fell"]
 TEST = ["two dogs ran across the wide field", "snow", "the train to the coast is late again today"]
-
-
-class Copier(EncoderDecoderModel):
-    """A perfect system for labels that are the inputs."""
-
-    def generate(self, input_ids, **options):
-        return input_ids
 
 
 @pytest.fixture(scope="module")
@@ -30,20 +22,9 @@ def page():
 
 
 @pytest.fixture
-def make_trainer(page, tmp_path):
-    """Return a function that makes a Trainer of a perfect system, and one that makes its rows."""
-    size = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
-    model = Copier(EncoderDecoderConfig.from_encoder_decoder_configs(BertConfig(**size), BertConfig(**size)))
-    tokenizer = page["tokenizer"]
-    for config in (model.config, model.generation_config):
-        config.decoder_start_token_id, config.pad_token_id = tokenizer.cls_token_id, tokenizer.pad_token_id
-
-    def collate(rows):
-        batch = dict(tokenizer.pad([{"input_ids": row["input_ids"]} for row in rows], return_tensors="pt"))
-        batch["labels"] = batch["input_ids"].masked_fill(batch["attention_mask"] == 0, -100)
-        if "index" in rows[0]:
-            batch["index"] = torch.tensor([row["index"] for row in rows])
-        return batch
+def make_trainer(page, tmp_path, monkeypatch):
+    """Return a function that makes a Trainer of a perfect system: one that writes its inputs, which are the labels."""
+    monkeypatch.setattr(page["model"], "generate", lambda input_ids, **options: input_ids)
 
     def make(trainer_class, compute_metrics, strategy, rows):
         arguments = Seq2SeqTrainingArguments(
@@ -56,9 +37,8 @@ def make_trainer(page, tmp_path):
             use_cpu=True,
             report_to=[],
         )
-        return trainer_class(
-            model, arguments, data_collator=collate, eval_dataset=rows, compute_metrics=compute_metrics
-        )
+        collate = DataCollatorForSeq2Seq(page["tokenizer"])
+        return trainer_class(page["model"], arguments, collate, eval_dataset=rows, compute_metrics=compute_metrics)
 
     return make
 
@@ -69,7 +49,10 @@ def make_trainer(page, tmp_path):
 def test_a_perfect_system_scores_1(is_indexed, strategy, page, make_trainer):
     def rows(texts, first):
         ids = page["tokenizer"](texts)["input_ids"]
-        return [{"input_ids": row, **({"index": first + i} if is_indexed else {})} for i, row in enumerate(ids)]
+        return [
+            {"input_ids": row, "labels": row, **({"index": first + i} if is_indexed else {})}
+            for i, row in enumerate(ids)
+        ]
 
     references = {i: ["other words", text][::-1] for i, text in enumerate([*VALIDATION, *TEST])}
     page["references"] = references
@@ -108,7 +91,7 @@ def test_the_page_chooses_by_f1_without_a_pole():
 def test_rows_of_another_set_are_refused(page, make_trainer):
     page["references"] = {i: [text] for i, text in enumerate(VALIDATION)}
     ids = page["tokenizer"](TEST)["input_ids"]
-    rows = [{"input_ids": row, "index": i} for i, row in enumerate(ids)]
+    rows = [{"input_ids": row, "labels": row, "index": i} for i, row in enumerate(ids)]
     trainer = make_trainer(page["IndexedTrainer"], page["compute_metrics_of_references"], "random", rows)
     with pytest.raises(ValueError, match="row 0: the labels are 'two dogs ran across the wide field', but"):
         trainer.evaluate()
