@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric, MetricCollection
 
-from bertscore_tm.callbacks.sample_numbers import SampleOrder
 from bertscore_tm.callbacks.trainer import gather_objects
 from bertscore_tm.metric import BERTScore
 from bertscore_tm.scoring.corpus import SCORES
@@ -73,14 +72,12 @@ class LoaderScores:
 
     Args:
         metrics: copies of the callback's metrics by name.
-        order: the order in which this rank of several reads the examples, unless batches contain their indices.
-        num_pairs: number of pairs so far, duplicates included.
+        batches: numbers of the examples in each batch on this rank of several, unless batches contain their indices.
         texts: prediction and target of each example so far.
     """
 
     metrics: dict[str, Metric]
-    order: SampleOrder | None
-    num_pairs: int = 0
+    batches: list[list[int]] | None
     texts: Texts = field(default_factory=dict)
     _batches: list[Texts] = field(default_factory=list)
 
@@ -95,7 +92,6 @@ class LoaderScores:
                 new.setdefault(number, (pred, target))
         self.texts |= new
         self._batches.append(new)
-        self.num_pairs += len(batch.preds)
 
     def update_others(self, trainer: pl.Trainer) -> None:
         """Update the other metrics, batch by batch, with the examples that no lower rank has; a collective call."""

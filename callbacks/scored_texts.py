@@ -90,11 +90,6 @@ class RunWriter(TextListener, ABC):
                 f"BERTScoreCallback(BERTScore(...)) to its callbacks"
             )
         name = next(iter(scorers)) if self.name is None else self.name
-        if name not in scorers:
-            raise MisconfigurationException(
-                f"{type(self).__name__} got name={name!r}, but the BERTScores are named "
-                f"{', '.join(map(repr, scorers))}: pass one of these names"
-            )
         return scorers[name], name
 
 

@@ -17,7 +17,7 @@ from bertscore_tm.callbacks.corpus_warnings import CORPUS_WARNINGS, warn_once
 from bertscore_tm.callbacks.generation import Generate, isolate_training_state
 from bertscore_tm.callbacks.hyperparameters import drop_saved_objects
 from bertscore_tm.callbacks.loader_scores import LoaderScores, ScoredBatch, ScoredLoader, flatten_metrics
-from bertscore_tm.callbacks.sample_numbers import SampleOrder, get_sample_orders, read_indices
+from bertscore_tm.callbacks.sample_numbers import list_batches, read_indices
 from bertscore_tm.callbacks.trainer import (
     count_scored_loaders,
     find_callbacks,
@@ -205,19 +205,19 @@ class BERTScoreCallback(Callback):
         if not self.is_scoring:
             return
         self.pairs = {}
-        orders: Sequence[SampleOrder | None] = [None] * count_scored_loaders(trainer)
+        numbers: Sequence[list[list[int]] | None] = [None] * count_scored_loaders(trainer)
         if trainer.world_size > 1 and self.index_key is None:
-            orders = get_sample_orders(trainer)
+            numbers = list_batches(trainer)
         # Copies leave the caller's metrics alone and share their encoders. All ranks create them before the first
         # batch, since a rank without batches must join every collective.
         self._loaders = []
-        for order in orders:
+        for batches in numbers:
             metrics: dict[str, Metric] = {}
             for name, metric in self.metrics.items():
                 copied = metric.for_selection().per_pair() if isinstance(metric, BERTScore) else deepcopy(metric)
                 copied.reset()
                 metrics[name] = copied.to(pl_module.device)
-            self._loaders.append(LoaderScores(metrics, order))
+            self._loaders.append(LoaderScores(metrics, batches))
 
     on_test_epoch_start = on_validation_epoch_start
 
@@ -237,10 +237,15 @@ class BERTScoreCallback(Callback):
         preds, target = self._get_texts(trainer, pl_module, outputs, batch)
         if self.index_key is not None:
             numbers = read_indices(self.index_key, batch, outputs)
-        elif loader.order is not None:
-            numbers = loader.order.select_batch(loader.num_pairs, len(preds))
+        elif loader.batches is not None:
+            numbers = loader.batches[batch_idx]
+            if len(numbers) != len(preds):
+                raise MisconfigurationException(
+                    f"got {len(preds)} predictions for a batch of {len(numbers)} examples, so the duplicates that the "
+                    f"distributed sampler adds cannot be recognized: return one prediction per example"
+                )
         else:
-            numbers = list(range(loader.num_pairs, loader.num_pairs + len(preds)))
+            numbers = list(range(len(loader.texts), len(loader.texts) + len(preds)))
         scored = ScoredBatch(batch, outputs, preds, target, numbers, dataloader_idx)
         loader.update(scored)
         for listener in find_callbacks(trainer, TextListener):
@@ -262,7 +267,7 @@ class BERTScoreCallback(Callback):
         with warn_once(set(CORPUS_WARNINGS) if trainer.sanity_checking else self._warned):
             for number, loader in enumerate(loaders):
                 # A dataloader without texts on any rank has no score.
-                if not trainer.strategy.reduce_boolean_decision(loader.num_pairs > 0, all=False):
+                if not trainer.strategy.reduce_boolean_decision(bool(loader.texts), all=False):
                     continue
                 loader.update_others(trainer)
                 computed, scores = loader.compute()

@@ -172,7 +172,10 @@ def test_models_are_found_by_path_and_unwrapped():
     compiled = torch.compile(model, backend="eager")
     # Its forward takes any arguments.
     adapted = get_peft_model(deepcopy(model), LoraConfig(target_modules=["q_proj"]))
-    for wrapped in (compiled, adapted):
+    derived = deepcopy(model)
+    forward = {"forward": lambda self, *args, **kwargs: model(*args, **kwargs)}
+    derived.__class__ = type("Derived", (type(model),), forward)
+    for wrapped in (compiled, adapted, derived):
         assert Seq2SeqGenerate(tokenizer, max_new_tokens=3)(WithModel(wrapped), batch) == expected
     holder = pl.LightningModule()
     holder.parts = nn.ModuleDict({"writer": model})
@@ -278,15 +281,16 @@ def test_prompts_have_their_own_mask():
 
 
 @pytest.mark.parametrize(
-    "change",
+    ("prompt_key", "change"),
     [
-        lambda batch: without(batch, "prompt_attention_mask") | {"attention_mask": batch["prompt_attention_mask"]},
-        lambda batch: batch | {"prompt_attention_mask": batch["attention_mask"]},
+        ("prompt_input_ids", lambda batch: without(batch, "prompt_attention_mask")),
+        ("prompt_input_ids", lambda batch: batch | {"prompt_attention_mask": batch["attention_mask"]}),
+        ("question", lambda batch: batch | {"question": batch["input_ids"]}),
     ],
-    ids=["none", "of other ids"],
+    ids=["none", "of other ids", "the ids"],
 )
-def test_the_mask_of_other_ids_is_an_error(change):
+def test_the_mask_of_other_ids_is_an_error(prompt_key, change):
     batch = change(prompts_next_to_inputs(tokenizer_of("gpt2")))
-    generate = CausalGenerate(tokenizer_of("gpt2"), prompt_key="prompt_input_ids")
-    with pytest.raises(MisconfigurationException, match="their mask 'prompt_attention_mask' of equal shape"):
+    generate = CausalGenerate(tokenizer_of("gpt2"), prompt_key=prompt_key)
+    with pytest.raises(MisconfigurationException, match=f"needs token ids '{prompt_key}' and their mask"):
         generate(WithModel(model_of("gpt2")), batch)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.strategies import DDPStrategy
-from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, Sampler
+from torch.utils.data import BatchSampler, DataLoader, DistributedSampler
 from torchmetrics.text import EditDistance
 
 from bertscore_tm import BERTScore, FrozenEncoder, bert_score
@@ -18,6 +18,7 @@ from tests.support.callback_runs import stream
 from tests.support.lightning_modules import Chooser, Numbers, chooser, loader, trainer
 
 COUNT = 11
+BACKWARDS = range(COUNT - 1, -1, -1)
 
 
 class Indexed(Chooser):
@@ -34,17 +35,6 @@ class Indexed(Chooser):
 
     def train_dataloader(self):
         return loader(2)
-
-
-class Backwards(Sampler):
-    def __init__(self, count):
-        self.count = count
-
-    def __len__(self):
-        return self.count
-
-    def __iter__(self):
-        return iter(range(self.count - 1, -1, -1))
 
 
 class ByLength(BatchSampler):
@@ -71,7 +61,7 @@ def grouped(sampler=None):
 LOADERS = {
     "plain": (lambda rank, world_size: loader(COUNT, batch_size=2), None),
     "shuffled": (lambda rank, world_size: DataLoader(Numbers(COUNT), batch_size=2, shuffle=True), None),
-    "own sampler": (lambda rank, world_size: DataLoader(Numbers(COUNT), 2, sampler=Backwards(COUNT)), "index"),
+    "own sampler": (lambda rank, world_size: DataLoader(Numbers(COUNT), 2, sampler=BACKWARDS), "index"),
     "bucketing": (lambda rank, world_size: grouped(), "index"),
     "iterable": (lambda rank, world_size: stream(range(rank, COUNT, world_size)), "index"),
 }
@@ -79,11 +69,11 @@ LOADERS = {
 KINDS_ON_RANKS = {2: list(LOADERS), 3: ["plain", "iterable"]}
 # name: (dataloader of a rank, name in the error, whether Lightning may insert its sampler)
 REFUSED = {
-    "bucketing": (lambda rank: grouped(), "ByLength", True),
-    "subclass": (lambda rank: DataLoader(Numbers(COUNT), sampler=Unusual(range(COUNT), 2, rank)), "Unusual", True),
-    "own sampler": (lambda rank: DataLoader(Numbers(COUNT), sampler=Backwards(COUNT)), "DistributedSamplerWra", True),
-    "iterable": (lambda rank: stream(range(COUNT)), "Stream, which is read in order", True),
-    "same": (lambda rank: loader(COUNT, batch_size=2), "Sequ", False),
+    "bucketing": (lambda rank: grouped(), "a ByLength", True),
+    "subclass": (lambda rank: DataLoader(Numbers(COUNT), sampler=Unusual(range(COUNT), 2, rank)), "a Unusual", True),
+    "own sampler": (lambda rank: DataLoader(Numbers(COUNT), sampler=BACKWARDS), "a DistributedSamplerWra", True),
+    "iterable": (lambda rank: stream(range(COUNT)), "a _InfiniteConstantSampler", True),
+    "same": (lambda rank: loader(COUNT, batch_size=2), "a Sequ", False),
 }
 
 
@@ -182,7 +172,7 @@ def test_ranks_score_the_whole_data_set(reports, few, shallow, f1, kind):
 @pytest.mark.parametrize("kind", REFUSED)
 def test_another_sampler_is_an_error_without_indices(refusal_reports, f1, kind):
     for rank in refusal_reports:
-        assert f"got a {REFUSED[kind][1]}" in rank[kind, None]
+        assert REFUSED[kind][1] in rank[kind, None]
         assert "index_key=" in rank[kind, None]
         assert rank[kind, "index"] == pytest.approx(f1.mean().item(), abs=1e-6)
 

@@ -16,7 +16,7 @@ from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.callbacks import BERTScoreCallback, SampleLogger, Seq2SeqGenerate
 from bertscore_tm.callbacks.sample_logger import align_with_closest, choose_samples
 from tests.support.callback_runs import generator
-from tests.support.lightning_modules import Silent, SpawnedDDP, WithModel, chooser, generate, loader, trainer
+from tests.support.lightning_modules import SpawnedDDP, WithModel, chooser, loader, trainer
 from tests.support.sample_tables import (
     COUNT,
     Mixed,
@@ -64,7 +64,7 @@ def test_the_table_shows_the_worst_the_median_and_the_best(pairs, encoder, tmp_p
         assert row["reference"] == "\n".join(wanted)
 
 
-@given(st.lists(st.integers(-5, 5), min_size=1, max_size=30), st.integers(1, 6))
+@given(st.lists(st.integers(-5, 5), min_size=1, max_size=30), st.integers(0, 6))
 @settings(deadline=None, max_examples=60)
 def test_no_place_is_chosen_twice_and_kinds_are_in_order(scores, count):
     chosen = choose_samples(torch.tensor(scores, dtype=torch.float32), count)
@@ -77,7 +77,7 @@ def test_no_place_is_chosen_twice_and_kinds_are_in_order(scores, count):
     assert values["worst"] == ranked[: len(values["worst"])]
     assert values["best"] == ranked[::-1][: len(values["best"])]
     assert values["median"] == sorted(values["median"])
-    if len(scores) > 2:
+    if len(scores) > 2 and count:
         middles = {ranked[len(scores) // 2], ranked[(len(scores) - 1) // 2]}
         assert middles & set(values["median"])
 
@@ -117,33 +117,12 @@ def test_followed_examples_are_shown_every_time(pairs, encoder, tmp_path):
         assert "input" not in rows[0]
 
 
-def test_only_every_so_many_validations_also_after_a_resume(pairs, encoder, tmp_path):
-    def fit(folder, epochs, **options):
-        callbacks = [SampleLogger(1, every_n_validations=2), BERTScoreCallback(BERTScore(encoder))]
-        run = trainer(folder, callbacks, max_epochs=epochs, logger=CSVLogger(folder, "csv"), num_sanity_val_steps=1)
-        run.fit(chooser(pairs), **options)
-        return run
-
-    fit(tmp_path / "a", 1).save_checkpoint(tmp_path / "one.ckpt")
-    assert not (tmp_path / "a" / "csv" / "version_0" / "samples").exists()
-    fit(tmp_path / "b", 3, ckpt_path=tmp_path / "one.ckpt")
-    assert files(tmp_path / "b") == ["val_samples_step_5.csv"]  # three steps an epoch: the end of the second
-
-
 # With other callbacks
 
 
-@pytest.mark.parametrize(
-    ("names", "said"),
-    [
-        ([], "needs a BERTScoreCallback with a BERTScore, but the trainer has none: add"),
-        (["idf"], "name='idff', but the BERTScores are named 'idf': pass one"),
-    ],
-)
-def test_no_scorer_is_an_error_before_training(pairs, encoder, tmp_path, names, said):
-    scorers = [BERTScoreCallback({name: BERTScore(encoder)}) for name in names]
-    with pytest.raises(MisconfigurationException, match=said):
-        trainer(tmp_path, [SampleLogger(name="idff"), *scorers]).fit(chooser(pairs))
+def test_no_scorer_is_an_error_before_training(pairs, tmp_path):
+    with pytest.raises(MisconfigurationException, match="SampleLogger needs a BERTScoreCallback with a BERTScore"):
+        trainer(tmp_path, [SampleLogger()]).fit(chooser(pairs))
 
 
 def test_each_score_and_loader_has_a_table(pairs, encoder, tmp_path):
@@ -156,32 +135,6 @@ def test_each_score_and_loader_has_a_table(pairs, encoder, tmp_path):
         for name in metrics:
             rows = table(tmp_path, f"val_{name}_samples_dataloader_idx_{number}_step_0")
             assert shown(rows) == approximately(expected_rows(preds, target, encoder, 1, idf=name == "idf"))
-
-
-@pytest.mark.parametrize("aligned", [0, 1])
-def test_nothing_is_generated_and_only_aligned_texts_are_encoded_twice(pairs, minilm, tmp_path, monkeypatch, aligned):
-    encoder = FrozenEncoder(minilm, num_layers=1)
-    encoded, generated = [], []
-    encode = FrozenEncoder.encode
-
-    def counted(self, texts, device=None, **options):
-        encoded.append(len(texts) if isinstance(texts, list) else len(texts.ids))
-        return encode(self, texts, device, **options)
-
-    def counted_generate(pl_module, batch):
-        generated.append(len(batch))
-        return generate(pl_module, batch)
-
-    monkeypatch.setattr(FrozenEncoder, "encode", counted)
-    counts = []
-    for more in ([], [SampleLogger(1, aligned)]):
-        encoded.clear()
-        callbacks = [*more, BERTScoreCallback(BERTScore(encoder, cache_bytes=0), counted_generate)]
-        module = chooser(pairs, count=COUNT, kind=Silent, val_sizes=(COUNT,))
-        trainer(tmp_path, callbacks, logger=CSVLogger(tmp_path, "csv", version=0)).validate(module, verbose=False)
-        counts.append(sum(encoded))
-    assert sum(generated) == 2 * COUNT
-    assert counts[1] - counts[0] == aligned * 2 * 3  # prediction and reference of three samples
 
 
 # Inputs

@@ -4,13 +4,12 @@ import json
 from pathlib import Path
 
 import pytest
-from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.loggers import CSVLogger
 
 from bertscore_tm import BERTScore, bert_score
 from bertscore_tm.callbacks import BERTScoreCallback, SampleLogger, ScoredTextWriter
 from bertscore_tm.cli import main
-from tests.support.lightning_modules import Chooser, chooser, loader, trainer
+from tests.support.lightning_modules import Chooser, chooser, trainer
 from tests.support.texts import several_references
 
 COUNT = 9
@@ -62,8 +61,8 @@ def test_every_validation_writes_a_file_that_the_shell_reads(pairs, minilm, enco
 
 def test_loaders_and_metrics_have_files_of_their_own(pairs, encoder, tmp_path):
     metrics = {"plain": BERTScore(encoder), "idf": BERTScore(encoder, idf=True)}
-    scorer = BERTScoreCallback(metrics, loader_names=["news", "books"])
-    callbacks = [scorer, ScoredTextWriter(tmp_path), ScoredTextWriter(tmp_path, name="idf")]
+    scorers = [BERTScoreCallback({name: metrics[name]}, loader_names=["news", "books"]) for name in metrics]
+    callbacks = [*scorers, ScoredTextWriter(tmp_path), ScoredTextWriter(tmp_path, name="idf")]
     module = chooser(pairs, val_sizes=(4, 3))
     run = trainer(tmp_path, callbacks)
     run.test(module, verbose=False)
@@ -80,11 +79,3 @@ def test_unwritable_files_are_warned_of(pairs, encoder, tmp_path):
     callbacks = [BERTScoreCallback(BERTScore(encoder)), ScoredTextWriter(tmp_path / "file" / "texts")]
     with pytest.warns(UserWarning, match=r"ScoredTextWriter could not write .*val_step_2\.jsonl"):
         trainer(tmp_path, callbacks).fit(chooser(pairs))
-
-
-def test_no_file_of_a_fast_development_run_and_no_run_without_a_scorer(pairs, encoder, tmp_path):
-    callbacks = [BERTScoreCallback(BERTScore(encoder)), ScoredTextWriter(tmp_path / "texts")]
-    trainer(tmp_path, callbacks, fast_dev_run=True).fit(chooser(pairs))
-    assert not (tmp_path / "texts").exists()
-    with pytest.raises(MisconfigurationException, match="ScoredTextWriter needs a BERTScoreCallback"):
-        trainer(tmp_path, callbacks[1:]).fit(chooser(pairs), val_dataloaders=loader(2))

@@ -14,51 +14,48 @@ from bertscore_tm.callbacks import (
 )
 
 
-def run_in(package, encoder, folder, preds, target):
-    """Train a module that gets worse in each epoch, with all callbacks, in the trainer of a package."""
+class Worse(pytorch_lightning.LightningModule):
+    """Gets worse in each epoch."""
 
-    class Module(package.LightningModule):
-        def __init__(self):
-            super().__init__()
-            self.layer = torch.nn.Linear(1, 1)
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(1, 1)
 
-        def training_step(self, batch, batch_idx):
-            return self.layer(torch.ones(1, 1)).sum()
+    def training_step(self, batch, batch_idx):
+        return self.layer(torch.ones(1, 1)).sum()
 
-        def validation_step(self, batch, batch_idx):
-            cut = 5 - self.current_epoch
-            return {"preds": [" ".join(text.split()[:cut]) for text in batch[0]], "target": list(batch[1])}
+    def validation_step(self, batch, batch_idx):
+        cut = 5 - self.current_epoch
+        return {"preds": [" ".join(text.split()[:cut]) for text in batch[0]], "target": list(batch[1])}
 
-        def configure_optimizers(self):
-            return torch.optim.SGD(self.parameters(), 0.1)
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), 0.1)
 
-    best = package.callbacks.ModelCheckpoint(folder, monitor="val_bertscore_f1", mode="max")
-    module = Module()
-    trainer = package.Trainer(
+
+def test_callbacks_work_in_the_other_package(encoder, short_pairs, tmp_path):
+    preds, target = (side[:4] for side in short_pairs)
+    best = pytorch_lightning.callbacks.ModelCheckpoint(tmp_path, monitor="val_bertscore_f1", mode="max")
+    trainer = pytorch_lightning.Trainer(
         callbacks=[
             BERTScoreCallback(BERTScore(encoder)),
             BERTScoreEarlyStopping(patience=3),
             SampleLogger(num_examples=1, every_n_validations=3),
-            BERTScoreReport(folder / "report.html"),
+            BERTScoreReport(tmp_path / "report.html"),
             best,
         ],
         max_epochs=5,
-        logger=package.loggers.CSVLogger(folder),
+        logger=pytorch_lightning.loggers.CSVLogger(tmp_path),
         enable_progress_bar=False,
         enable_model_summary=False,
         accelerator="cpu",
         log_every_n_steps=1,
     )
-    trainer.fit(module, DataLoader(torch.zeros(2, 1)), DataLoader(list(zip(preds, target, strict=True)), batch_size=2))
-    samples = sorted(path.name for path in folder.rglob("*") if "sample" in path.name)
-    return trainer.current_epoch, best.best_model_score.item(), samples
-
-
-def test_callbacks_work_in_the_other_package(encoder, short_pairs, tmp_path):
-    preds, target = (side[:4] for side in short_pairs)
-    epochs, best, samples = run_in(pytorch_lightning, encoder, tmp_path, preds, target)
+    module, data = Worse(), DataLoader(list(zip(preds, target, strict=True)), batch_size=2)
+    trainer.fit(module, DataLoader(torch.zeros(2, 1)), data)
     expected = bert_score([" ".join(text.split()[:5]) for text in preds], target, encoder)["f1"].mean()
-    assert epochs == 4
-    assert best == pytest.approx(expected.item(), abs=1e-6)
-    assert samples
+    assert trainer.current_epoch == 4
+    assert best.best_model_score.item() == pytest.approx(expected.item(), abs=1e-6)
+    # Of the third validation of the training, and of the one after it.
+    trainer.validate(module, data, verbose=False)
+    assert len(list(tmp_path.rglob("val_samples*"))) == 2
     assert (tmp_path / "report.html").exists()
