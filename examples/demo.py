@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader
 from bertscore_tm import BERTScore, FrozenEncoder, align, bert_score
 from bertscore_tm.callbacks import BERTScoreCallback, Seq2SeqGenerate
 from bertscore_tm.statistics import compare_paired
-from examples.docstrings import Collate, load_corpus, load_generator, quieten
+from examples.docstrings import Collate, load_corpus, load_generator, positive, quieten
 
 PAIRS = {"the meeting was moved to friday": "the meeting has been postponed until friday", "it rains": "stocks fell"}
 
@@ -49,12 +49,10 @@ class Summarizer(pl.LightningModule):
 def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     """Run the demo, write a picture and texts, and return the curve, the chosen steps and the difference of F1."""
     parser = argparse.ArgumentParser("python -m examples.demo", description=__doc__.partition("\n")[0])
-    parser.add_argument("--steps", type=int, default=300, help="training steps")
-    parser.add_argument("--pairs", type=int, default=100, help="test pairs")
+    parser.add_argument("--steps", type=positive, default=300, help="training steps")
+    parser.add_argument("--pairs", type=positive, default=100, help="test pairs")
     parser.add_argument("--output", type=Path, default=Path("outputs/demo"), help="folder of files")
     options = parser.parse_args(arguments)
-    if options.steps < 10 or options.pairs < 2:
-        parser.error(f"--steps must be at least 10 and --pairs at least 2, got {options.steps} and {options.pairs}")
     quieten()
     options.output.mkdir(parents=True, exist_ok=True)
     encoder = FrozenEncoder(get_model_path(), num_layers=5)
@@ -92,7 +90,7 @@ def train(encoder: FrozenEncoder, options: argparse.Namespace) -> dict[str, Any]
     trainer = pl.Trainer(
         accelerator="cpu",
         max_steps=options.steps,
-        val_check_interval=options.steps // 10,
+        val_check_interval=max(options.steps // 10, 1),
         check_val_every_n_epoch=None,
         num_sanity_val_steps=0,
         callbacks=[

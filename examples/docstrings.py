@@ -97,15 +97,11 @@ def collect_pairs(packages: Sequence[str] = PACKAGES) -> list[DocstringPair]:
 
     Returns:
         The pairs, ordered by module name and by position in the module.
-
-    Raises:
-        ModuleNotFoundError: a package is not installed.
     """
     modules = _modules_below(Path(sysconfig.get_path("stdlib")), ())
     for package in packages:
         spec = importlib.util.find_spec(package)
-        if spec is None:
-            raise ModuleNotFoundError(f"package {package!r} is not installed", name=package)
+        assert spec is not None, f"{package} is not installed"
         for folder in spec.submodule_search_locations or ():
             modules |= _modules_below(Path(folder), (package,))
     pairs: list[DocstringPair] = []

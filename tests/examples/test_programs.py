@@ -239,7 +239,7 @@ def test_reranking_program_reports_the_scores_of_its_choice(corpus, bert_score_f
         assert figures[f"{name}, layer 5"] == pytest.approx(f1, abs=1e-6)
 
 
-@pytest.mark.parametrize("name", [name for name in PROGRAMS if name not in ("lightning_cli", "demo")])
+@pytest.mark.parametrize("name", [name for name in PROGRAMS if name != "lightning_cli"])
 def test_programs_refuse_zero_steps(name, capsys):
     with pytest.raises(SystemExit):
         import_module(f"examples.{name}").main(["--steps", "0"])

@@ -26,22 +26,12 @@ def test_examples_run(module_name):
     assert runner.failures == 0, "".join(report)
 
 
-# Shared by the package's modules; users call the functions that use them.
-SHARED = {"accumulator", "score_and_warn"}
-
-
 def called_names() -> list:
-    names = (*CALLED, ".core.matching", ".core.scores")
-    modules = [importlib.import_module(f"bertscore_tm{name}") for name in names]
-    values = [
-        (f"{module.__name__}.{name}", getattr(module, name))
-        for module in modules
-        for name in module.__all__
-        if name not in SHARED
-    ]
+    modules = [importlib.import_module(f"{PACKAGE}{name}") for name in CALLED]
+    values = {f"{module.__name__}.{name}": getattr(module, name) for module in modules for name in module.__all__}
     return [
         pytest.param(value, id=name)
-        for name, value in values
+        for name, value in values.items()
         if inspect.isfunction(value) or (inspect.isclass(value) and not dataclasses.is_dataclass(value))
     ]
 
