@@ -18,7 +18,7 @@ Parameters, defaults, results and their meaning are those of the other package, 
 Of ``bert-score`` and ``evaluate``:
 
 * Several references with all layers return shape (layers, candidates).
-* ``BERTScorer.score`` refuses unequal numbers of candidates and references.
+* ``BERTScorer.score`` refuses unequal numbers of candidates and references, which are a ``ValueError``.
 * A local folder whose configuration names a listed model has its layer and baseline.
 * ``evaluate``: idf weights are computed at each call, and a dictionary passed as ``idf`` is used.
 

