@@ -56,25 +56,20 @@ def test_from_the_checkouts_root_and_from_elsewhere(tmp_path):
     run(sys.executable, SEARCH, tmp_path)
 
 
-@pytest.fixture(scope="module")
-def build_both():
-    """Return a function that builds the sdist of a folder, and the wheel from it, into another folder."""
-
-    def build(source: Path, folder: Path) -> dict[str, Path]:
-        command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(source)]
-        environment = os.environ | {"SOURCE_DATE_EPOCH": "1000000000"}
-        # The workers of a parallel run would write the same files next to the sources.
-        with FileLock(Path(gettempdir(), "bertscore_tm_build.lock")):
-            done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return {path.suffix: path for path in folder.iterdir()}
-
-    return build
+def build(source: Path, folder: Path) -> dict[str, Path]:
+    """Build the sdist of a folder, and the wheel from it, into another folder."""
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(source)]
+    environment = os.environ | {"SOURCE_DATE_EPOCH": "1000000000"}
+    # The workers of a parallel run would write the same files next to the sources.
+    with FileLock(Path(gettempdir(), "bertscore_tm_build.lock")):
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return {path.suffix: path for path in folder.iterdir()}
 
 
 @pytest.fixture(scope="module")
-def built(build_both, tmp_path_factory):
-    return build_both(ROOT, tmp_path_factory.mktemp("built"))
+def built(tmp_path_factory):
+    return build(ROOT, tmp_path_factory.mktemp("built"))
 
 
 @pytest.fixture(scope="module")
@@ -90,24 +85,21 @@ def unpacked(built, tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_built_again_the_wheel_has_the_same_bytes(built, unpacked, build_both, tmp_path):
-    again = build_both(unpacked, tmp_path)
+def test_built_again_the_wheel_has_the_same_bytes(built, unpacked, tmp_path):
+    again = build(unpacked, tmp_path)
     assert {kind: path.name for kind, path in again.items()} == {kind: path.name for kind, path in built.items()}
     assert built.keys() == {".gz", ".whl"}
     assert sha256(built[".whl"].read_bytes()).digest() == sha256(again[".whl"].read_bytes()).digest()
 
 
 @pytest.mark.slow
-def test_the_sdist_holds_what_its_tests_need(unpacked):
-    if (ROOT / ".git").exists():
-        listed = ["git", "ls-files", "-z"]
-        names = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0")
-        packed = {str(path.relative_to(unpacked)) for path in unpacked.rglob("*") if path.is_file()}
-        made = {name for name in packed if name in ("PKG-INFO", "setup.cfg") or ".egg-info/" in name}
-        assert packed - made == {name for name in names if name and (ROOT / name).is_file()}
-    command = [sys.executable, "-m", "pytest", "-q", "tests/package/test_layers.py"]
-    done = subprocess.run(command, cwd=unpacked, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="git lists the files")
+def test_the_sdist_holds_the_tracked_files(unpacked):
+    listed = ["git", "ls-files", "-z"]
+    names = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0")
+    packed = {str(path.relative_to(unpacked)) for path in unpacked.rglob("*") if path.is_file()}
+    made = {name for name in packed if name in ("PKG-INFO", "setup.cfg") or ".egg-info/" in name}
+    assert packed - made == {name for name in names if name and (ROOT / name).is_file()}
 
 
 @pytest.fixture
