@@ -1,9 +1,7 @@
 """Every block of the pages runs and prints the output on the page, and every link has a target."""
 
-import json
 import os
 import re
-import runpy
 import shlex
 import socket
 import subprocess
@@ -17,11 +15,11 @@ import torch
 
 from bertscore_tm.cli import main
 from tests.support.markdown_blocks import ROOT, anchors, blocks, links, markdown_files, same_output
+from tests.support.shell import write_lines, write_records
 from tests.support.texts import real_pairs
 
 PAGES = sorted((ROOT / "examples").glob("*.md"))
 README = ROOT / "README.md"
-STUDY = ROOT / "examples" / "study" / "README.md"
 BLOCKS = {path.relative_to(ROOT).as_posix(): blocks(path) for path in (README, *PAGES)}
 # Blocks that need a package which the tests do without: compiled only, unless it is there.
 NEEDS = {
@@ -73,25 +71,18 @@ def texts(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     hyps, refs = real_pairs(6)
     for name, lines in {"hyps": hyps, "other": hyps[::-1], "refs": refs, "refs2": refs, "sentences": hyps}.items():
-        (tmp_path / f"{name}.txt").write_text("".join(f"{text}\n" for text in lines), encoding="utf-8")
-    rows = [{"candidate": a, "reference": b, "human": len(a)} for a, b in zip(hyps, refs, strict=True)]
-    (tmp_path / "judged.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
-    samples = [{"candidates": [a, b]} for a, b in zip(hyps, refs, strict=True)]
-    (tmp_path / "samples.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in samples), encoding="utf-8")
+        write_lines(tmp_path / f"{name}.txt", lines)
+    pairs = list(zip(hyps, refs, strict=True))
+    write_records(tmp_path / "judged.jsonl", [{"candidate": a, "reference": b, "human": len(a)} for a, b in pairs])
+    write_records(tmp_path / "samples.jsonl", [{"candidates": pair} for pair in pairs])
     return tmp_path
 
 
 def commands(start):
-    lines = [
-        (path.name, line)
-        for path in [*PAGES, STUDY]
-        for block in blocks(path)
-        if block.language == "console"
-        for line in block.content.replace("\\\n", " ").splitlines()
-    ]
-    starts = ("bertscore-tm ", "torchrun ", "python -m examples.")
-    assert all(line.startswith(starts) for _, line in lines), lines
-    return [line for _, line in dict.fromkeys(lines) if line.startswith(start)]
+    shell = [block.content for path in PAGES for block in blocks(path) if block.language == "console"]
+    lines = "".join(shell).replace("\\\n", " ").splitlines()
+    assert all(line.startswith(("bertscore-tm ", "torchrun ", "python -m examples.")) for line in lines), lines
+    return [line for line in dict.fromkeys(lines) if line.startswith(start)]
 
 
 def offline(command, minilm):
@@ -118,7 +109,7 @@ def test_shell_commands_run_in_order(minilm, texts, capsys):
 @pytest.mark.slow
 @pytest.mark.distributed
 @pytest.mark.usefixtures("one_thread")
-@pytest.mark.parametrize("command", sorted(line for line in set(commands("torchrun ")) if " score " in line))
+@pytest.mark.parametrize("command", [line for line in commands("torchrun ") if " score " in line])
 def test_several_processes_print_what_one_prints(command, minilm, texts, capsys):
     words = offline(command, minilm)
     start = words.index("bertscore_tm.cli") + 1
@@ -153,22 +144,6 @@ def run_two_nodes(words, texts, environment):
         _, said = node.communicate()
         assert node.returncode == 0, said
     assert list((texts / "elsewhere").iterdir()) == []
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("command", sorted(set(commands("python -m examples."))))
-def test_programs_know_the_options_they_are_shown_with(command, capsys, monkeypatch):
-    words = shlex.split(command.partition("#")[0])[2:]
-    shown = [word for word in words if word.startswith("--")]
-    before = words[: words.index(shown[0])] if shown else words
-    monkeypatch.setattr(sys, "argv", [*before, "--help"])
-    with pytest.raises(SystemExit) as ended:
-        runpy.run_module(words[0], run_name="__main__", alter_sys=True)
-    assert ended.value.code in (0, None)
-    helped = capsys.readouterr().out
-    assert "usage" in helped.lower()
-    for option in shown:
-        assert re.search(rf"{option}\b", helped), f"{option} is no option of {words[0]}"
 
 
 def test_make_has_the_targets():
