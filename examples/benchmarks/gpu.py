@@ -41,14 +41,11 @@ Pairs = tuple[list[str], list[str]]
 
 @dataclass(frozen=True)
 class Bench:
-    """What the checks share: a device, pairs, and the sizes of the model that is timed."""
+    """What the checks share: a device, pairs to compare and pairs to time, and MiniLM's tokenizer."""
 
     device: torch.device
     pairs: Pairs
     many: Pairs
-    width: int
-    layers: int
-    rounds: int
     tokenizer: Any
 
     @property
@@ -68,10 +65,10 @@ class Bench:
 
     def large(self, dtype: str) -> FrozenEncoder:
         """Return a random model in the shape of roberta-large up to layer 17, or smaller."""
-        heads, inner = max(self.width // 64, 2), 4 * self.width
-        shape = {"hidden_size": self.width, "num_attention_heads": heads, "intermediate_size": inner}
-        model = self.random_model(num_hidden_layers=self.layers, **shape)
-        return FrozenEncoder(model, self.tokenizer, num_layers=self.layers, dtype=dtype, device=self.device)
+        shape = {"hidden_size": 1024, "num_attention_heads": 16, "intermediate_size": 4096} if self.on_gpu else {}
+        layers = 17 if self.on_gpu else 2
+        model = self.random_model(num_hidden_layers=layers, **shape)
+        return FrozenEncoder(model, self.tokenizer, num_layers=layers, dtype=dtype, device=self.device)
 
     def allocated(self) -> int:
         """Return the bytes in use on the device."""
@@ -81,7 +78,7 @@ class Bench:
     def best(self, calls: dict[str, Callable[[], Any]]) -> dict[str, float]:
         """Return the best time of each call in seconds, of alternating rounds after one to warm up."""
         seconds: dict[str, list[float]] = {name: [] for name in calls}
-        for name, call in [*calls.items()] * (self.rounds + 1):
+        for name, call in [*calls.items()] * (4 if self.on_gpu else 2):
             self.synchronize()
             began = time.perf_counter()
             call()
@@ -313,11 +310,11 @@ def measure_times(bench: Bench) -> Iterator[tuple[str, Any, None]]:
 
 
 def _loss_calls(bench: Bench, encoder: FrozenEncoder) -> dict[str, Callable[[], Any]]:
-    size, rows = len(bench.tokenizer), 8 if bench.on_gpu else 2
+    size, rows, width = len(bench.tokenizer), 8 if bench.on_gpu else 2, encoder.config.hidden_size
     labels = torch.randint(1000, size, (rows, 128 if bench.on_gpu else 16), device=bench.device)
     answers = labels.masked_fill(torch.arange(labels.shape[1], device=bench.device) < labels.shape[1] * 7 // 8, -100)
-    states = torch.randn(*labels.shape, bench.width, device=bench.device, dtype=torch.bfloat16).requires_grad_()
-    head = torch.randn(size, bench.width, device=bench.device, dtype=torch.bfloat16).mul_(0.02).requires_grad_()
+    states = torch.randn(*labels.shape, width, device=bench.device, dtype=torch.bfloat16).requires_grad_()
+    head = torch.randn(size, width, device=bench.device, dtype=torch.bfloat16).mul_(0.02).requires_grad_()
     loss: Any = SoftBERTScoreLoss(encoder).to(bench.device)
 
     def cross_entropy() -> None:
@@ -355,18 +352,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     count = torch.cuda.device_count()
     pairs = [(pair.summary, " ".join(pair.document.split()[:30])) for pair in collect_pairs(())]
-    few, many = pairs[:: len(pairs) // (64 if count else 8)], pairs[: 2048 if count else 16]
+    few, many = (
+        ([text for text, _ in part], [text for _, text in part])
+        for part in (pairs[:: len(pairs) // (64 if count else 8)], pairs[: 2048 if count else 16])
+    )
     rows = []
     for device in [torch.device("cuda", number) for number in range(count)] or [torch.device("cpu")]:
-        bench = Bench(
-            device,
-            pairs=([*next(zip(*few, strict=True))], [text for _, text in few]),
-            many=([text for text, _ in many], [text for _, text in many]),
-            width=1024 if count else 32,
-            layers=17 if count else 2,
-            rounds=3 if count else 1,
-            tokenizer=AutoTokenizer.from_pretrained(MODEL),
-        )
+        bench = Bench(device, few, many, AutoTokenizer.from_pretrained(MODEL))
         name = torch.cuda.get_device_name(device) if count else "cpu"
         for row in run(bench):
             rows.append({"device": name, **row})

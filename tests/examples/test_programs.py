@@ -73,25 +73,18 @@ def check_f1(recording, bert_score_f1):
     return check
 
 
-@pytest.fixture
-def gradients(monkeypatch):
-    """Return a function that makes a program's BERTScore loss append the gradients of its value to a list."""
+def record_gradients(program, monkeypatch):
+    """Make a program's BERTScore loss append the gradients of its value to a list."""
+    values = []
 
-    def record(program):
-        values = []
+    class Recorded(SoftBERTScoreLoss):
+        def forward(self, *args, **kwargs):
+            loss, parts = super().forward(*args, **kwargs)
+            loss.register_hook(lambda gradient: values.append(gradient.item()))
+            return loss, parts
 
-        class Recorded(SoftBERTScoreLoss):
-            def forward(self, *args, **kwargs):
-                result = super().forward(*args, **kwargs)
-                loss = result[0] if isinstance(result, tuple) else result
-                if loss.requires_grad:
-                    loss.register_hook(lambda gradient: values.append(gradient.item()))
-                return result
-
-        monkeypatch.setattr(program, "SoftBERTScoreLoss", Recorded)
-        return values
-
-    return record
+    monkeypatch.setattr(program, "SoftBERTScoreLoss", Recorded)
+    return values
 
 
 def test_the_page_lists_the_programs_which_are_short():
@@ -109,9 +102,9 @@ def test_metric_program_scores_with_indices(corpus, recording, check_f1, monkeyp
     assert f"step 2: precision {figures['val_bertscore_precision']:.3f}" in capsys.readouterr().out
 
 
-def test_plain_loop_trains_with_the_loss_and_scores(corpus, recording, gradients, check_f1, monkeypatch, capsys):
+def test_plain_loop_trains_with_the_loss_and_scores(corpus, recording, check_f1, monkeypatch, capsys):
     program, models = import_module("examples.plain_loop"), []
-    recorded, load = gradients(program), program.load_generator
+    recorded, load = record_gradients(program, monkeypatch), program.load_generator
 
     def load_generator(pairs):
         model, tokenizer = load(pairs)
@@ -131,10 +124,10 @@ def test_plain_loop_trains_with_the_loss_and_scores(corpus, recording, gradients
 
 
 def test_loss_program_raises_the_weight_logs_and_tests_the_best_checkpoint(
-    corpus, gradients, bert_score_f1, monkeypatch, tmp_path
+    corpus, bert_score_f1, monkeypatch, tmp_path
 ):
     program, tested = import_module("examples.lightning_loss"), []
-    recorded = gradients(program)
+    recorded = record_gradients(program, monkeypatch)
 
     class Recording(Seq2SeqGenerate):
         def __call__(self, pl_module, batch):
