@@ -122,11 +122,17 @@ _FAMILIES = {
 }
 EVERY_FAMILY = dict(sorted((family, kind) for kind, families in _FAMILIES.items() for family in families.split()))
 
-_DECODERS: dict[str, Any] = {
-    "bytes": decoders.ByteLevel,
-    "wordpiece": decoders.WordPiece,
-    "unigram": decoders.Metaspace,
-    "pieces": decoders.Metaspace,
+# Normalizer, splitter and decoder of each algorithm.
+_PARTS: dict[str, tuple[Any, Any, Any]] = {
+    "bytes": (None, pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()),
+    "pieces": (None, pre_tokenizers.Metaspace(), decoders.Metaspace()),
+    "unigram": (
+        normalizers.Sequence([normalizers.NFKC(), normalizers.Replace(Regex(" {2,}"), " ")]),
+        pre_tokenizers.Metaspace(),
+        decoders.Metaspace(),
+    ),
+    "wordpiece": (normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer(), decoders.WordPiece()),
+    "words": (normalizers.Lowercase(), pre_tokenizers.BertPreTokenizer(), None),
 }
 
 
@@ -136,11 +142,10 @@ def tiny_tokenizer(kind: str) -> PreTrainedTokenizerFast:
     made = KINDS[kind]
     specials, unknown = list(made.specials), made.roles.get("unk_token")
     texts = [text for side in real_pairs(240) for text in side]
-    tokenizer = Tokenizer(models.BPE(unk_token=None if made.algorithm == "bytes" else unknown))
-    trainer: Any = trainers.BpeTrainer(vocab_size=800, special_tokens=specials)
+    is_bytes = made.algorithm == "bytes"
+    tokenizer = Tokenizer(models.BPE(unk_token=None if is_bytes else unknown))
+    tokenizer.normalizer, tokenizer.pre_tokenizer, tokenizer.decoder = _PARTS[made.algorithm]
     if made.algorithm == "wordpiece":
-        tokenizer.normalizer = normalizers.BertNormalizer()
-        tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
         # The trainer for word pieces breaks ties at random.
         tokenizer.train_from_iterator(texts, trainers.BpeTrainer(vocab_size=(800 - len(specials)) // 2))
         pieces = sorted(tokenizer.get_vocab())
@@ -149,28 +154,16 @@ def tiny_tokenizer(kind: str) -> PreTrainedTokenizerFast:
         tokenizer.add_special_tokens(specials)
     elif made.algorithm == "unigram":
         tokenizer.model = models.Unigram()
-        tokenizer.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Replace(Regex(" {2,}"), " ")])
-        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
         trainer = trainers.UnigramTrainer(vocab_size=800, special_tokens=specials, unk_token=unknown)
         tokenizer.train_from_iterator(texts, trainer)
         # Nearly equally probable pieces come in random order.
         pieces = json.loads(tokenizer.to_str())["model"]["vocab"]
         pieces[len(specials) :] = sorted(pieces[len(specials) :])
         tokenizer.model = models.Unigram([tuple(piece) for piece in pieces], unk_id=specials.index(unknown))
-    elif made.algorithm == "bytes":
-        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-        alphabet = pre_tokenizers.ByteLevel.alphabet()
+    else:
+        alphabet = pre_tokenizers.ByteLevel.alphabet() if is_bytes else []
         trainer = trainers.BpeTrainer(vocab_size=800, special_tokens=specials, initial_alphabet=alphabet)
         tokenizer.train_from_iterator(texts, trainer)
-    elif made.algorithm == "words":
-        tokenizer.normalizer = normalizers.Lowercase()
-        tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-        tokenizer.train_from_iterator(texts, trainer)
-    else:
-        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
-        tokenizer.train_from_iterator(texts, trainer)
-    if made.algorithm in _DECODERS:
-        tokenizer.decoder = _DECODERS[made.algorithm]()
     around = sorted(set(made.template.split()) - {"$A"})
     tokenizer.post_processor = processors.TemplateProcessing(
         single=made.template, special_tokens=[(token, tokenizer.token_to_id(token)) for token in around]
