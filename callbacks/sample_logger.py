@@ -180,20 +180,9 @@ class SampleLogger(RunWriter):
 
 
 def choose_samples(f1: Tensor, count: int) -> dict[str, list[int]]:
-    """Select the pairs with the worst, the median and the best scores, each pair at most once.
+    """Return the positions of the pairs with the worst, the median and the best scores, each pair at most once.
 
-    Args:
-        f1: F1 of each pair, shape (pairs,).
-        count: number of pairs of each kind; reduced if there are fewer than three times as many pairs.
-
-    Returns:
-        Positions of the pairs by kind: worst first, median in ascending order, best first.
-
-    Example:
-        >>> choose_samples(torch.tensor([0.3, 0.9, 0.5, 0.1, 0.7, 0.8]), 2)
-        {'worst': [3, 0], 'median': [2, 4], 'best': [1, 5]}
-        >>> choose_samples(torch.tensor([0.3, 0.9]), 2)
-        {'worst': [0], 'median': [], 'best': [1]}
+    With fewer than three times ``count`` pairs, each kind has fewer.
     """
     # Equal texts differ by rounding, which depends on the batches that they were in.
     order = (f1.double() * _STEPS_OF_F1).round().argsort(stable=True).tolist()

@@ -8,12 +8,11 @@ import warnings
 
 import pytest
 import torch
-from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
+from lightning.pytorch.callbacks import EarlyStopping
 from lightning.pytorch.callbacks.early_stopping import EarlyStoppingReason
 
-from bertscore_tm import BERTScore
-from bertscore_tm.callbacks import BERTScoreCallback, BERTScoreEarlyStopping
-from tests.support.lightning_modules import Logs, Quality, Record, chooser, loader, trainer
+from bertscore_tm.callbacks import BERTScoreEarlyStopping
+from tests.support.lightning_modules import Logs, loader, trainer
 
 # Runs of a few epochs need a small patience.
 pytestmark = pytest.mark.filterwarnings("ignore:patience=[12] tends to stop too early")
@@ -91,21 +90,6 @@ def test_a_resumed_run_stops_where_an_unbroken_one_does(tmp_path, values, first,
     resumed = BERTScoreEarlyStopping(patience=3, check_finite=False)
     assert fitted(tmp_path, resumed, values, ckpt_path=tmp_path / "first.ckpt").epochs == epochs - first
     assert resumed.state_dict() == unbroken.state_dict()
-
-
-@pytest.mark.parametrize("order", [1, -1])
-def test_with_the_scores_of_the_callback(pairs, encoder, tmp_path, order):
-    # The fourth and fifth scores equal the second: fresh values without improvement.
-    module, record = chooser(pairs, [1, 4, 2, 4, 4, 7], kind=Quality), Record()
-    stopping = BERTScoreEarlyStopping(patience=3)
-    checkpoint = ModelCheckpoint(tmp_path, "{epoch}", monitor="val_bertscore_f1", mode="max")
-    callbacks = [checkpoint, record, BERTScoreCallback(BERTScore(encoder)), stopping][::order]
-    run = trainer(tmp_path, callbacks, max_epochs=6, num_sanity_val_steps=2)
-    run.fit(module)
-    assert len(record.scores) == 5
-    assert record.scores[1] == record.scores[3] == record.scores[4] == stopping.best_score.item()
-    assert (stopping.stopped_epoch, stopping.wait_count) == (4, 3)
-    assert checkpoint.best_model_path.endswith("epoch=1.ckpt")
 
 
 # Equal to Lightning's callback where every check sees a new value.

@@ -271,13 +271,9 @@ def prompts_next_to_inputs(tokenizer):
 
 
 def test_prompts_have_their_own_mask():
-    tokenizer, module = tokenizer_of("gpt2"), WithModel(model_of("gpt2"))
-    batch, options = prompts_next_to_inputs(tokenizer), {"max_new_tokens": 5, "do_sample": False}
-    generate = CausalGenerate(tokenizer, prompt_key="prompt_input_ids", **options)
-    alone = {name.removeprefix("prompt_"): rows for name, rows in batch.items() if "prompt" in name}
-    expected = CausalGenerate(tokenizer, prompt_key="input_ids", **options)(module, alone | {"labels": batch["labels"]})
-    assert generate(module, batch) == expected
-    assert generate.inputs(batch) == TEXTS
+    tokenizer = tokenizer_of("gpt2")
+    generate = CausalGenerate(tokenizer, prompt_key="prompt_input_ids")
+    assert generate.inputs(prompts_next_to_inputs(tokenizer)) == TEXTS
 
 
 @pytest.mark.parametrize(

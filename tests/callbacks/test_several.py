@@ -8,7 +8,7 @@ from torchmetrics.text import BLEUScore, CharErrorRate, EditDistance, ROUGEScore
 from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.callbacks import BERTScoreCallback, TextListener
 from bertscore_tm.functional import bert_score
-from tests.support.lightning_modules import Silent, chooser, generate, loader, trainer
+from tests.support.lightning_modules import Silent, chooser, generate, trainer
 
 
 def test_every_metric_scores_the_same_texts(pairs, encoder, shallow, tmp_path):
@@ -44,22 +44,6 @@ def test_every_metric_scores_the_same_texts(pairs, encoder, shallow, tmp_path):
     assert logged == pytest.approx(wanted, abs=1e-6)
     # The caller's own metrics were left alone.
     assert metrics["bleu"].update_count == metrics["bertscore"].update_count == 0
-
-
-@pytest.mark.parametrize("limit", [1, 50])
-def test_fewer_batches_are_generated(pairs, encoder, tmp_path, limit):
-    module, sizes = chooser(pairs, kind=Silent), []
-
-    def counted(pl_module, batch):
-        sizes.append(len(batch))
-        return generate(pl_module, batch)
-
-    run = trainer(tmp_path, [BERTScoreCallback(BERTScore(encoder), counted, max_batches=limit)])
-    run.validate(module, loader(7, batch_size=3), verbose=False)
-    assert sizes == [3, 3, 1][:limit]
-    preds, target = generate(module.eval(), torch.arange(sum(sizes)))
-    expected = bert_score(preds, target, encoder)["f1"].mean().item()
-    assert run.callback_metrics["val_bertscore_f1"].item() == pytest.approx(expected, abs=1e-6)
 
 
 def test_metrics_with_one_encoder_encode_each_batch_once_and_a_listener_gets_all_scores(

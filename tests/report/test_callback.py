@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 from bertscore_tm import BERTScore, FrozenEncoder
@@ -71,23 +70,6 @@ def test_a_resumed_training_goes_on_with_its_history(pairs, encoder, tmp_path):
     assert pages[0] == pages[1]
     assert len(pages[0]["names"]) == 4
     assert ended[0].equal(ended[1])
-
-
-def test_training_is_unchanged_and_unwritable_pages_are_warned_of(pairs, encoder, tmp_path):
-    (tmp_path / "file").touch()
-    ended = []
-    for extra in ([], [BERTScoreReport(tmp_path / "report.html")], [BERTScoreReport(tmp_path / "file" / "x.html")]):
-        module = chooser(pairs)
-        run = trainer(tmp_path, [scorer(encoder), *extra])
-        if len(ended) == 2:
-            with pytest.warns(UserWarning, match=r"BERTScoreReport could not write .*x\.html"):
-                run.fit(module)
-        else:
-            run.fit(module)
-        ended.append((weights(module), torch.get_rng_state()))
-    for trained, random_state in ended[1:]:
-        assert trained.equal(ended[0][0])
-        assert random_state.equal(ended[0][1])
 
 
 def test_loaders_have_their_pages_and_old_texts_are_dropped(pairs, encoder, tmp_path, monkeypatch):

@@ -71,23 +71,13 @@ def test_alignments_of_the_best_reference(report, systems, references, encoder):
             assert data["chosen"][int(number)][int(row)] == best
 
 
-def test_one_system_of_a_metric(pairs, encoder):
-    metric = BERTScore(encoder, reduction="none")
-    preds, target = pairs[0][:3], pairs[1][:3]
-    metric.update(preds, target)
-    results = metric.compute()
-    data = read_data(Report(preds, target, results).to_html())
-    assert (data["names"], data["alignments"], data["comparisons"]) == (["candidates"], {}, [])
-    assert data["scores"][0][2] == pytest.approx(results["f1"].tolist(), abs=6e-5)
-
-
 def test_truncated_and_empty_texts_are_listed(minilm):
     encoder = FrozenEncoder(minilm, num_layers=1, max_length=6)
-    candidates = ["a cat", "", "a b c d e f g h", "x"]
-    with pytest.warns(UserWarning, match="1 candidate scored 0|were truncated|was truncated"):
-        report = Report.from_texts(candidates, ["a cat", "b", "c", ["d e f g h i j", ""]], encoder)
+    candidates = ["a cat", "", "a b c d e f g h", "x", "y"]
+    with pytest.warns(UserWarning, match="2 candidates scored 0|were truncated|was truncated"):
+        report = Report.from_texts(candidates, ["a cat", "b", "c", ["d e f g h i j", ""], ["", " "]], encoder)
     data = read_data(report.to_html())
-    assert data["empty"] == [[1]]
+    assert data["empty"] == [[1, 4]]
     assert data["truncated"] == [{"2": "candidate cut after 4 of 8 tokens", "3": "reference 1 cut after 4 of 7 tokens"}]
     assert sorted(data["alignments"]["3"]) == ["0"]
     assert data["alignments"]["1"] == {}

@@ -13,6 +13,7 @@ from bertscore_tm.scoring.alignment import compute_alignment
 from bertscore_tm.scoring.display_tokens import split_for_display
 from bertscore_tm.scoring.rescaling import find_baseline
 from bertscore_tm.scoring.token_weights import token_weights
+from bertscore_tm.views.page import describe_sides
 from tests.support.models import EVERY_FAMILY, KINDS, randomised, tiny_config, tiny_model
 
 # With cls and sep; with a space in front; without special tokens; with one before, one and two after, and two after a
@@ -193,7 +194,9 @@ def test_tokenizers_without_offsets(tmp_path):
     model = randomised(AutoModel.from_config(tiny_config("bert", vocab_size=len(tokenizer))))
     encoder = FrozenEncoder(model, tokenizer, num_layers=1)
     assert not tokenizer.is_fast
-    side = compute_alignment("the cat sleeps", "café tokens", encoder).candidate
+    alignment = compute_alignment("the cat sleeps", "café tokens", encoder)
+    side = alignment.candidate
+    assert describe_sides(alignment)[0]["tokens"] == [" the", " cat", " sle", "eps"]
     assert side.tokens == ["the", "cat", "sle", "eps"]
     assert side.joined == [False, False, False, True]
     unknown = compute_alignment("café tokens xy", "the cat", encoder).candidate

@@ -34,3 +34,8 @@ def test_a_text_is_not_markup(encoder):
     tags = Page(align(EVIL, "a cat", encoder).to_html()).tags
     assert [tag for tag, _ in tags].count("script") == 2
     assert "img" not in dict(tags)
+
+
+def test_an_accent_that_the_tokenizer_drops_belongs_to_its_letter(encoder):
+    sides = read_data(align("cafe\u0301 now", "a cat", encoder).to_html())["alignment"]["sides"]
+    assert [token.strip() for token in sides[0]["tokens"]] == ["cafe\u0301", "now"]
