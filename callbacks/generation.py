@@ -25,18 +25,10 @@ from bertscore_tm.callbacks.trainer import is_of_class
 from bertscore_tm.encoder import Encoder, as_encoder
 from bertscore_tm.encoder.loading import resolve_tokenizer
 from bertscore_tm.functional.ranking import Item, order_candidates, score_items
-from bertscore_tm.losses.evaluation import evaluation_mode
 from bertscore_tm.scoring.messages import warn_of_truncation
 from bertscore_tm.scoring.token_weights import token_weights
 
-__all__ = [
-    "CausalGenerate",
-    "Generate",
-    "HuggingFaceGenerate",
-    "Seq2SeqGenerate",
-    "isolate_random_state",
-    "isolate_training_state",
-]
+__all__ = ["CausalGenerate", "Generate", "HuggingFaceGenerate", "Seq2SeqGenerate", "isolate_random_state"]
 
 Generate = Callable[[pl.LightningModule, Any], tuple[Sequence[str], Sequence[str] | Sequence[Sequence[str]]]]
 """Function of a LightningModule and a batch that returns generated texts and their references."""
@@ -53,22 +45,6 @@ def isolate_random_state(device: torch.device) -> Generator[None, None, None]:
     finally:
         random.setstate(python_state)
         np.random.set_state(numpy_state)
-
-
-@contextmanager
-def isolate_training_state(trainer: pl.Trainer, pl_module: pl.LightningModule) -> Generator[None, None, None]:
-    """Run a block in evaluation mode, without gradients and in the trainer's precision.
-
-    Afterwards, also after an exception, the random states (Python, NumPy, torch, CUDA) and the training mode of every
-    submodule are restored. Lightning calls callback hooks outside its precision context.
-    """
-    with (
-        evaluation_mode(pl_module),
-        isolate_random_state(pl_module.device),
-        torch.no_grad(),
-        trainer.precision_plugin.forward_context(),
-    ):
-        yield
 
 
 class HuggingFaceGenerate(ABC):

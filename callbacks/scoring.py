@@ -14,7 +14,7 @@ from torch import Tensor
 from torchmetrics import Metric, MetricCollection
 
 from bertscore_tm.callbacks.corpus_warnings import CORPUS_WARNINGS, warn_once
-from bertscore_tm.callbacks.generation import Generate, isolate_training_state
+from bertscore_tm.callbacks.generation import Generate, isolate_random_state
 from bertscore_tm.callbacks.hyperparameters import drop_saved_objects
 from bertscore_tm.callbacks.loader_scores import LoaderScores, ScoredBatch, ScoredLoader, flatten_metrics
 from bertscore_tm.callbacks.sample_numbers import list_batches, read_indices
@@ -24,6 +24,7 @@ from bertscore_tm.callbacks.trainer import (
     is_training_validation,
     restart_validation,
 )
+from bertscore_tm.losses.evaluation import evaluation_mode
 from bertscore_tm.metric import BERTScore
 from bertscore_tm.scoring.texts import as_documents, as_list, as_text_pairs
 
@@ -204,7 +205,6 @@ class BERTScoreCallback(Callback):
         """Create empty copies of the metrics for each dataloader."""
         if not self.is_scoring:
             return
-        self.pairs = {}
         numbers: Sequence[list[list[int]] | None] = [None] * count_scored_loaders(trainer)
         if trainer.world_size > 1 and self.index_key is None:
             numbers = list_batches(trainer)
@@ -306,7 +306,9 @@ class BERTScoreCallback(Callback):
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any
     ) -> tuple[list[str], list[Any]]:
         if self.generate is not None:
-            with isolate_training_state(trainer, pl_module):
+            # Lightning calls callbacks outside its precision context.
+            precision = trainer.precision_plugin.forward_context()
+            with evaluation_mode(pl_module), isolate_random_state(pl_module.device), torch.no_grad(), precision:
                 preds, target = self.generate(pl_module, batch)
         elif isinstance(outputs, Mapping) and self.preds_key in outputs and self.target_key in outputs:
             preds, target = outputs[self.preds_key], outputs[self.target_key]

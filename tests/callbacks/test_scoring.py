@@ -78,6 +78,7 @@ def test_each_loader_has_keys_and_the_plain_key_is_the_mean(pairs, encoder, tmp_
         for number, part in enumerate(parts):
             assert part == expected(module.seen, encoder, number)
             assert callback.pairs[f"{stage}_bertscore_f1{ends[number]}"].shape == ((9, 2)[number],)
+        assert len(callback.pairs) == 2  # those of earlier runs are dropped
         assert logged(run.callback_metrics, stage=stage) == pytest.approx(np.mean(parts, axis=0), abs=1e-6)
         assert parts[0] != pytest.approx(parts[1], abs=1e-3)
 
@@ -148,15 +149,6 @@ def test_progress_bar_shows_f1(pairs, encoder, tmp_path):
     shown = bars.get_metrics(run, run.lightning_module)
     assert shown["val_bertscore_f1"] == pytest.approx(run.callback_metrics["val_bertscore_f1"].item(), abs=1e-6)
     assert "val_bertscore_precision" not in shown
-
-
-def test_pairs_of_earlier_runs_are_dropped(pairs, encoder, tmp_path):
-    callback = BERTScoreCallback(BERTScore(encoder, reduction="none"))
-    run = trainer(tmp_path, [callback])
-    run.validate(chooser(pairs, val_sizes=(3,)), verbose=False)
-    assert set(callback.pairs) == {"val_bertscore_f1"}
-    run.validate(chooser(pairs, val_sizes=(3, 2)), verbose=False)
-    assert set(callback.pairs) == {"val_bertscore_f1_dataloader_idx_0", "val_bertscore_f1_dataloader_idx_1"}
 
 
 # Errors and warnings
