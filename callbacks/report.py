@@ -41,7 +41,8 @@ class BERTScoreReport(ScoredTextWriter):
         num_alignments: number of pairs that open to their alignment.
 
     Raises:
-        MisconfigurationException: there is no BERTScoreCallback with this metric.
+        MisconfigurationException: there is no BERTScoreCallback.
+        KeyError: no BERTScore has the name.
         ImportError: scipy is not installed.
 
     Example:

@@ -62,6 +62,7 @@ class SampleLogger(RunWriter):
 
     Raises:
         MisconfigurationException: there is no BERTScoreCallback or no such input.
+        KeyError: no BERTScore has the name.
         TypeError: an input is not a text.
         ImportError: matplotlib is not installed.
 
@@ -96,11 +97,6 @@ class SampleLogger(RunWriter):
         self.writer = writer
         # By the dataloader's index and the example's number.
         self._inputs: dict[int, dict[int, str]] = {}
-
-    @property
-    def state_key(self) -> str:
-        """Key of the callback, which depends on ``name``, since a trainer may have several."""
-        return self._generate_state_key(name=self.name)
 
     def on_texts_scored(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, scorer: BERTScoreCallback, scored: ScoredBatch

