@@ -1,6 +1,5 @@
 """Runs in parts: a killed one resumes without repeating what is finished, and ranks share them."""
 
-import json
 import math
 import os
 import re
@@ -113,20 +112,6 @@ def test_a_killed_run_resumes(command, tmp_path, monkeypatch, case):
     assert not unfinished.exists()
 
 
-def test_parts_give_the_scores_of_the_whole(command, tmp_path, monkeypatch):
-    rows = zip(CANDIDATES, [[r, REFERENCES[i - 1]] for i, r in enumerate(REFERENCES)], strict=True)
-    write_records(tmp_path / "pairs.jsonl", [{"candidate": c, "references": r} for c, r in rows])
-    arguments = ["score", "pairs.jsonl", *LAYER, "--idf", "--json", "-s", "-o", "out.json"]
-    command(*arguments)
-    document = json.loads((tmp_path / "out.json").read_text())
-    monkeypatch.setattr(shards, "LARGEST", 1000)
-    command(*arguments)
-    expected = json.loads((tmp_path / "out.json").read_text())
-    for name, scores in expected.pop("segments").items():
-        assert document["segments"][name] == pytest.approx(scores, abs=1.1e-6)
-    assert {key: document[key] for key in expected} == pytest.approx(expected, abs=1.1e-6)
-
-
 def test_an_interrupted_run_with_other_texts_does_not_resume(command, tmp_path, monkeypatch):
     def stop(*_, **__):
         raise KeyboardInterrupt
@@ -137,7 +122,6 @@ def test_an_interrupted_run_with_other_texts_does_not_resume(command, tmp_path, 
         assert command(*arguments, exit_code=130).err == "bertscore-tm: interrupted; the same command resumes\n"
     write_lines(tmp_path / "refs.txt", [*REFERENCES[:-1], "another text"])
     assert "belongs to a run with other files" in command(*arguments, exit_code=2).err
-    assert "belongs to a run with other files" in command(*arguments, "--dtype", "float64", exit_code=2).err
 
 
 @pytest.mark.distributed
