@@ -9,19 +9,9 @@ from lightning.pytorch.loggers import CSVLogger
 from bertscore_tm import BERTScore, bert_score
 from bertscore_tm.callbacks import BERTScoreCallback, SampleLogger, ScoredTextWriter
 from bertscore_tm.cli import main
-from tests.support.lightning_modules import Chooser, chooser, trainer
+from tests.support.lightning_modules import chooser, trainer
+from tests.support.sample_tables import COUNT, mixed
 from tests.support.texts import several_references
-
-COUNT = 9
-
-
-class Mixed(Chooser):
-    """Its predictions belong to other examples, some are empty or have several lines."""
-
-    def choose(self, numbers):
-        shift = 0 if self.trainer is None else self.current_epoch
-        preds = ["" if i % 4 == 3 else f"{self.choices[(i + shift) % COUNT]}\n✓" for i in numbers.tolist()]
-        return preds, [self.references[i] for i in numbers.tolist()]
 
 
 def rows(path):
@@ -30,7 +20,7 @@ def rows(path):
 
 def test_every_validation_writes_a_file_that_the_shell_reads(pairs, minilm, encoder, tmp_path, capsys):
     references = several_references(pairs[1][:COUNT])
-    module = chooser(pairs, kind=Mixed, references=references, val_sizes=(COUNT,))
+    module = mixed(pairs, references=references)
     callbacks = [BERTScoreCallback(BERTScore(encoder)), ScoredTextWriter(), SampleLogger(1)]
     run = trainer(tmp_path, callbacks, logger=CSVLogger(tmp_path, "csv"), num_sanity_val_steps=1)
     run.fit(module)
