@@ -4,6 +4,7 @@ import csv
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -137,7 +138,9 @@ def test_escapes_of_data_do_not_reach_the_terminal(folder, tmp_path, monkeypatch
         {"candidate": text, "reference": "a cat", "system": system} for system in ("another", ESCAPE) for text in TEXTS
     ]
     write_records(tmp_path / "rows.jsonl", rows)
-    options = ["-m", folder / "model", "--device", "cpu", "-l", "2"]
+    # The signature names the model's folder.
+    shutil.copytree(folder / "model", tmp_path / ESCAPE)
+    options = ["-m", ESCAPE, "--device", "cpu", "-l", "2"]
     printed = run_here(capsys, name, *arguments, *options, exit_code=2 if name == "score" else 0)
     shown = printed.out + printed.err
     assert "[2J" in shown
