@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import InitVar, dataclass, field, replace
@@ -26,8 +25,6 @@ from bertscore_tm.utilities.option_names import name_option
 from bertscore_tm.utilities.user_warnings import warn_user
 
 __all__ = ["Backbone"]
-
-_LOGGER = logging.getLogger(__name__)
 
 # Tokens of the texts that are tried together and alone when a model is loaded.
 _TRIED_LENGTHS = (21, 4, 4, 2)
@@ -60,7 +57,6 @@ class Backbone:
 
     def __post_init__(self, ready: nn.Module | None) -> None:
         self.layers_kept = self.family.layers_to_keep(self.num_layers)
-        self.first_position = self.family.first_position(self.config)
         if ready is not None:
             self._place(next(ready.parameters()).device, lambda dtype: self._cut_copy(ready))
 
@@ -148,7 +144,6 @@ class Backbone:
             if batching is None and is_own:
                 raise ValueError(f"{self.name} gives a text other vectors next to texts of equal length than alone")
             loaded.batching = batching or "padded"
-        _LOGGER.debug("%s on %s: %s texts, has_kernel=%s", self.name, device, loaded.batching, loaded.has_kernel)
         return loaded
 
     def _load(self, dtype: torch.dtype) -> nn.Module:

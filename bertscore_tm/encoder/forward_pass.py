@@ -82,7 +82,6 @@ class ForwardPass:
         accepts_any = any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters.values())
         self.options = [name for name in _OPTIONS if accepts_any or name in parameters]
         self.rope_switch = _rope_switch(self.config)
-        self.has_kinds_of_attention = hasattr(self.model, "set_attention_type")
 
     def run(self, ids: Tensor, lengths: Sequence[int]) -> Tensor:
         """Run texts, which do not affect each other.
@@ -158,7 +157,7 @@ class ForwardPass:
         # Layer 0 is the state before the first layer.
         wants_states = self.all_layers or self.layers_in_memory > self.num_layers
         length, paths = mask.shape[1], self.family.layers
-        if self.has_kinds_of_attention:
+        if hasattr(self.model, "set_attention_type"):
             _choose_attention(self.model, self.config, length)
         # What hidden_states holds differs between models: Mamba's lacks the embedding output.
         recorded = paths[0] if wants_states and self.family.probed and len(paths) == 1 else None
@@ -209,8 +208,10 @@ class ForwardPass:
         lengths = [len(text) for text in texts]
         alone = torch.cat([self(text[None])[:, 0] for text in texts], 1)  # (layers, tokens, width)
         for batching in candidates:
-            if batching == "packed" and not self._prepare_packing():
-                continue
+            if batching == "packed":
+                is_adapted = adapt_relative_attention(self.model)
+                if not _switch_attention(self.model, packed=True) and not is_adapted:
+                    continue
             # Where the kernel refuses, attention is padded, and nothing else.
             for has_kernel in (True, False) if has_attention_kernel(alone.device, dtype) else (False,):
                 self.has_kernel = has_kernel
@@ -224,11 +225,6 @@ class ForwardPass:
             # Models may look at the name of their attention without packed rows too.
             _switch_attention(self.model, packed=False)
         return None
-
-    def _prepare_packing(self) -> bool:
-        """Let the model attend within packed texts, if it may be able to."""
-        adapted = adapt_relative_attention(self.model)
-        return _switch_attention(self.model, packed=True) or adapted
 
 
 def draw_texts(

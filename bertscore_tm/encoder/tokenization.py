@@ -192,7 +192,14 @@ class TextTokenizer:
                 for key, values in encoded.items():
                     values[i] = cut[key][row]
         if 0 < self._num_embeddings < self.vocab_size:
-            self._require_embeddings(encoded["input_ids"])
+            for token in chain.from_iterable(encoded["input_ids"]):
+                if token >= self._num_embeddings:
+                    raise ValueError(
+                        f"the tokenizer has {len(self.tokenizer)} tokens and the model embeddings of "
+                        f"{self._num_embeddings}: token {token}, {self.tokens([token])[0]!r}, has none. Use the "
+                        f"tokenizer that the model was trained with, or train the model after "
+                        f"resize_token_embeddings(len(tokenizer))"
+                    )
         # A "[CLS]" written in a text carries no weight either.
         unweighted = set(self.unweighted_ids)
         has_content = [
@@ -219,15 +226,6 @@ class TextTokenizer:
     def tokens(self, ids: Sequence[int]) -> list[str]:
         """Return the token strings of ids."""
         return list(self.tokenizer.convert_ids_to_tokens(list(ids)))
-
-    def _require_embeddings(self, ids: Sequence[Sequence[int]]) -> None:
-        missing = next((token for token in chain.from_iterable(ids) if token >= self._num_embeddings), None)
-        if missing is not None:
-            raise ValueError(
-                f"the tokenizer has {len(self.tokenizer)} tokens and the model embeddings of {self._num_embeddings}: "
-                f"token {missing}, {self.tokens([missing])[0]!r}, has none. Use the tokenizer that the model was "
-                f"trained with, or train the model after resize_token_embeddings(len(tokenizer))"
-            )
 
     def _encode(self, texts: list[str], *, truncate: bool) -> dict[str, list[list[int]]]:
         encoded = self.tokenizer(

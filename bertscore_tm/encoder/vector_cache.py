@@ -46,9 +46,6 @@ class VectorCache:
         self.num_bytes = 0
         self._texts: dict[Hashable, TokenVectors] = {}
 
-    def __len__(self) -> int:
-        return len(self._texts)
-
     def get(self, texts: Iterable[Text]) -> dict[Text, TokenVectors]:
         """Return the vectors of each of the texts that is cached."""
         # Looked up once, as another thread may add texts meanwhile.

@@ -208,15 +208,8 @@ def combine_ranks(
     Every rank issues the same collectives in the same order, with or without pairs. One number per vocabulary entry
     (with idf) and a few per pair are exchanged, never tokens.
 
-    Args:
-        lists: of this rank, a flat tensor for each of ``SCORE_STATES`` and, with idf, of ``TOKEN_STATES``.
-        num_truncated: number of truncated texts, shape ().
-        fingerprint: equal for equal settings, int64, one-dimensional.
-        num_layers: layers per similarity.
-        tokenizer: the encoder's tokenizer.
-        idf: whether to weight tokens by their idf in the references of all ranks.
-        collectives: exchange of tensors.
-        f1: function of the precision and recall of a candidate and one reference, with idf.
+    ``lists`` are those of this rank, a flat tensor for each of ``SCORE_STATES`` and, with idf, of ``TOKEN_STATES``. The
+    fingerprint, one-dimensional, int64, is equal for equal settings.
     """
     indices, scores = lists["indices"], lists["scores"].reshape(-1, 3, num_layers)
     num_listed = len(lists["reference_counts"]) if idf else len(scores)

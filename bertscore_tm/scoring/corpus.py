@@ -100,14 +100,9 @@ def encode_texts(
 ) -> EncodedTexts:
     """Encode texts, each distinct one once.
 
-    Args:
-        texts: candidates, which may be missing, and references.
-        encoder: the encoder.
-        device: where to encode.
-        cache_bytes: size limit of the cache of references' vectors, on the device; 0 reads and keeps none.
-        of_losses: use the cache of losses and rewards instead of that of metrics.
-        repeated: vectors of texts that an earlier step has encoded.
-        tokenized: the token ids of ``texts.distinct()``, if they are known.
+    ``cache_bytes`` limits the cache of references' vectors, that of losses and rewards or that of metrics; with 0
+    nothing is read or kept. ``repeated`` are vectors of texts that an earlier step has encoded, ``tokenized`` the token
+    ids of ``texts.distinct()``, if they are known.
     """
     vectors, missing = dict(repeated or {}), []
     if cache_bytes:

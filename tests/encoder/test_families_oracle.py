@@ -204,9 +204,3 @@ def test_scores_equal_plain_loops(family, folder):
     up_to_first = torch.stack([*bert_score(candidates[:4], references[:4], encoder).values()])
     torch.testing.assert_close(up_to_first.double(), expected[:, :2, :4], atol=TOLERANCE, rtol=0)
     assert encoder._backbone.loaded(torch.device("cpu")).batching == FAMILIES[family].batching
-
-
-def test_families_with_a_final_norm_and_with_a_prefix_space():
-    final = {family: facts.final_modules for family, facts in FAMILIES.items() if facts.final_modules}
-    assert final == {family: (norm,) for family, norm in FINAL_NORM.items()}
-    assert {family for family, facts in FAMILIES.items() if facts.prefix_space} == PREFIX_SPACE

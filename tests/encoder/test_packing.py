@@ -2,7 +2,6 @@
 
 import copy
 import inspect
-import logging
 import random
 from functools import partial
 from importlib import import_module
@@ -200,7 +199,7 @@ def test_a_rule_of_attention_is_evaluated_once(monkeypatch):
 
 
 @pytest.mark.parametrize("refuses", [False, True])
-def test_packing_stays_where_the_kernel_refuses(refuses, monkeypatch, caplog):
+def test_packing_stays_where_the_kernel_refuses(refuses, monkeypatch):
     """Then attention alone is padded."""
 
     def attend(states, current, pattern, scale):
@@ -211,8 +210,7 @@ def test_packing_stays_where_the_kernel_refuses(refuses, monkeypatch, caplog):
     monkeypatch.setattr(forward_pass, "has_attention_kernel", lambda device, dtype: True)
     monkeypatch.setattr(forward_pass, "_attend_by_kernel", attend)
     encoder = FrozenEncoder(*tiny_model("bert"), num_layers=LAYER)
-    with caplog.at_level(logging.DEBUG, "bertscore_tm"):
-        loaded = encoder._backbone.loaded(CPU)
+    loaded = encoder._backbone.loaded(CPU)
     assert (loaded.batching, loaded.has_kernel) == ("packed", not refuses)
 
 

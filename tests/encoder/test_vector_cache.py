@@ -188,6 +188,17 @@ def test_a_part_of_a_batch_keeps_no_memory_of_the_whole():
     assert torch.equal(entry.vectors, vectors.vectors[:, : len(entry.ids)])
 
 
+def test_the_function_neither_keeps_nor_reads(encoded):
+    encoder = own_encoder()
+    expected = everything(encoder, [(flat(preds for preds, _ in BATCHES), flat(target for _, target in BATCHES))])
+    for _ in range(2):
+        encoded.clear()
+        per_pair(encoder, *BATCHES)
+        assert encoded == expected
+        # What others keep is not read the second time.
+        epoch(BERTScore(encoder))
+
+
 def test_metrics_share_a_cache_by_name(tiny, encoded):
     metric = BERTScore(FrozenEncoder(tiny, num_layers=2))
     epoch(metric)

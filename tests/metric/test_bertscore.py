@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import warnings
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 import torch
 from torchmetrics.utilities.exceptions import TorchMetricsUserError
 
 from bertscore_tm import BERTScore, FrozenEncoder
-from bertscore_tm.functional import bert_score
 from bertscore_tm.scoring import corpus
 from bertscore_tm.scoring.corpus import forget_batch
-from tests.support.metric_batches import FIRST, SECOND, THIRD, assert_equal, mean, per_pair, updated
+from tests.support.metric_batches import FIRST, SECOND, assert_equal, mean, per_pair, updated
 from tests.support.models import counted_texts
 
 
@@ -25,39 +23,7 @@ def texts(pairs) -> tuple[list[str], list[str]]:
     return preds, target
 
 
-# --- numbers
-
-
-def test_result_is_kept_until_an_update(encoder, monkeypatch):
-    metric = BERTScore(encoder)
-    updated(metric, FIRST).compute()
-    metric.merge_state(updated(BERTScore(encoder), SECOND))
-    expected = mean(per_pair(encoder, FIRST, SECOND))
-    monkeypatch.setattr(metric, "_combine", Mock(wraps=metric._combine))
-    for _ in range(3):
-        result = metric.compute()
-        assert_equal(result, expected)
-        # The caller's own.
-        result["f1"] *= 100
-    assert metric._combine.call_count == 1
-    metric.update(*THIRD)
-    assert_equal(metric.compute(), mean(per_pair(encoder, FIRST, SECOND, THIRD)))
-
-
 # --- indices
-
-
-@pytest.mark.parametrize("idf", [False, True])
-def test_repeated_indices_count_once_in_scores_and_frequencies(encoder, idf):
-    metric = BERTScore(encoder, idf=idf, reduction="none")
-    preds, target = FIRST[0] + SECOND[0], FIRST[1] + SECOND[1]
-    metric.update([preds[2], preds[0], preds[2]], [target[2], target[0], target[2]], indices=[7, 3, 7])
-    metric.update([preds[1], preds[0]], [target[1], target[0]], indices=torch.tensor([5, 3], dtype=torch.int32))
-    expected = bert_score(preds, target, encoder, idf=idf)
-    assert_equal(metric.compute(), expected)
-    # Without indices the repeated references do change the frequencies, so that the test above means something.
-    twice = bert_score(preds * 2, target * 2, encoder, idf=idf)["f1"][:3]
-    assert torch.allclose(twice, expected["f1"], atol=1e-4) != idf
 
 
 @pytest.mark.parametrize(

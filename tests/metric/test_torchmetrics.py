@@ -14,10 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 from torchmetrics.utilities.exceptions import TorchMetricsUserError
-from torchmetrics.wrappers import (
-    MetricTracker,
-    Running,
-)
+from torchmetrics.wrappers import MetricTracker
 
 from bertscore_tm import BERTScore
 from tests.support.metric_kinds import (
@@ -237,17 +234,3 @@ def test_tracker(workshop):
     tracker.reset()
     tracker.update(*workshop.batch(kind(), EPOCHS[0]))
     assert tracker.compute().item() == pytest.approx(expected[0], abs=TOLERANCE)
-
-
-def test_running_window(workshop):
-    options = {"idf": True, "rescale": True}
-    running = Running(workshop.metric(kind(component="f1", **options)), window=2)
-    for step, numbers in enumerate(BATCHES):
-        if step % 2:
-            running.update(*workshop.batch(kind(), numbers))
-        else:
-            assert running(*workshop.batch(kind(), numbers)).item() == pytest.approx(
-                f1_of(workshop, numbers, **options), abs=TOLERANCE
-            )
-        window = list(chain(*BATCHES[max(step - 1, 0) : step + 1]))
-        assert running.compute().item() == pytest.approx(f1_of(workshop, window, **options), abs=TOLERANCE)

@@ -82,11 +82,11 @@ def test_unloading_frees_the_model_and_its_vectors(minilm):
     metric = BERTScore(encoder)
     metric.update(["a cat sat"], ["the cat sat"])
     vectors = encoder.cache("cpu")
-    assert len(vectors) == 1
+    assert vectors.num_bytes > 0
     encoder.unload("cpu")
     # Other encoders may use the model.
     assert "cpu" not in encoder._backbone.models
-    assert len(vectors) == vectors.num_bytes == 0
+    assert vectors.num_bytes == 0
     metric.update(["a cat sat"], ["the cat sat"])
     first, second = metric.scores
     assert torch.equal(first, second)
