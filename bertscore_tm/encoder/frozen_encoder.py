@@ -43,6 +43,8 @@ _TOKENS_PER_BATCH = {(True, False): 2048, (True, True): 512, (False, False): 327
 _TOKENIZER_SETTINGS = ("max_length", "long_text", "prefix_space", "exclude_special_tokens")
 # Texts that are padded together at most, and their share of padding in batches of more than this part of the budget.
 _MOST_PADDED, _MOST_PADDING, _SMALL_BATCH = 64, 0.1, 16
+# Factor of a budget that was halved because memory ran out, after each call that went well.
+_RECOVERY = 1.02
 
 
 @document_options
@@ -64,7 +66,7 @@ class FrozenEncoder:
         language: language code that chooses among published baselines, set by :meth:`for_language`, else ``None``.
 
     Raises:
-        TypeError: the tokenizer is not one of transformers.
+        TypeError: the tokenizer is not one of transformers, or a number is not an integer.
         ValueError: the model fails a probe, the layer does not exist, a ready model has no tokenizer, or ``listed_as``
             is not listed or has another number of layers.
         OSError: the model is neither a local folder nor available from the hub.
@@ -84,6 +86,10 @@ class FrozenEncoder:
     ) -> None:
         settings = with_defaults(options)
         forward_fn, listed_as = settings["forward_fn"], settings["listed_as"]
+        for name in ("num_layers", "max_length", "batch_size"):
+            value = cast(Any, settings)[name]
+            if not (value is None or hasattr(value, "__index__")):
+                raise TypeError(f"{name_option(name)} must be an integer, got {value!r}")
         if isinstance(model, nn.Module) and tokenizer is None:
             raise ValueError("a ready model needs its tokenizer: pass tokenizer=")
         if not isinstance(model, nn.Module) and forward_fn is not None:
@@ -302,7 +308,9 @@ class FrozenEncoder:
             return TokenVectors(vectors, **tokenized.pack())
         loaded = self._backbone.loaded(device)
         is_padded = loaded.batching == "padded"
-        budget = self._budgets.get(device, _TOKENS_PER_BATCH[device.type == "cpu", is_padded])
+        usual = _TOKENS_PER_BATCH[device.type == "cpu", is_padded]
+        budget = self._budgets.pop(device, usual)
+        next_budget = int(budget * _RECOVERY) + 1
         encoded: Tensor | None = None
         done = 0
         # Otherwise transformers tells, for example, that Longformer and BigBird pad texts.
@@ -333,7 +341,7 @@ class FrozenEncoder:
                 if encoded is None or batch is None:
                     # After the handler, since the error keeps alive what the failed batch had computed.
                     half = count // 2
-                    budget = self._budgets[device] = half * longest if is_padded else ends[done + half] - ends[done]
+                    budget = next_budget = half * longest if is_padded else ends[done + half] - ends[done]
                     warn_user(
                         f"out of memory on {device} with {count} texts of up to {longest} tokens; continuing with "
                         f"batches of {half} (scores are unaffected); {name_option('batch_size', half)} avoids the "
@@ -343,6 +351,8 @@ class FrozenEncoder:
                     continue
                 encoded.index_copy_(1, places, batch)  # (layers, tokens, width)
                 done += count
+        if next_budget < usual:
+            self._budgets[device] = next_budget
         assert encoded is not None
         # The sum, since it needs no memory of the vectors' size.
         if not torch.isfinite(encoded.sum()):

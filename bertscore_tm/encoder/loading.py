@@ -6,6 +6,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -155,7 +156,8 @@ def quiet_loading(what: str, name: str) -> Iterator[None]:
         )
         if "trust_remote_code" in str(error):
             remedy = f"To run the code that is stored with the model, pass {name_option('trust_remote_code', True)}"
-        raise OSError(f"could not load the {what} of {name!r}. {remedy}. The cause: {cause}") from error
+        tried = "that folder" if Path(name).is_dir() else "the hub, as there is no such folder"
+        raise OSError(f"could not load the {what} of {name!r} from {tried}. {remedy}. The cause: {cause}") from error
     finally:
         if has_progress_bar:
             transformers_logging.enable_progress_bar()  # type: ignore[no-untyped-call]

@@ -102,6 +102,11 @@ class TextTokenizer:
         limits = [limit for limit in (declared, positions) if limit is not None]
         self.max_length: int | None = min(limits) if limits else None
         if max_length is not None:
+            if max_length <= self.num_special_tokens:
+                raise ValueError(
+                    f"{name_option('max_length', max_length)} leaves no room for text next to the "
+                    f"{self.num_special_tokens} special tokens"
+                )
             if positions is not None and max_length > positions:
                 limit = name_option("max_length", max_length)
                 raise ValueError(f"{limit} exceeds the {positions} positions of the encoder")

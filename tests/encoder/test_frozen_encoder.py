@@ -115,6 +115,7 @@ def test_negative_layers_count_from_the_last(minilm):
     [
         ({"dtype": "int3"}, "dtype='int3' is not one of 'float32', 'bfloat16', 'float16'"),
         ({"long_text": "cut"}, "long_text='cut' is not one of 'truncate', 'window', 'error'"),
+        *(({"max_length": length}, "no room") for length in (2, 0, -1)),
         ({"max_length": 513}, "512 pos"),
         *(({"num_layers": n}, f"num_layers={n} is not one of the layers 0 to 6") for n in (7, -8)),
     ],
@@ -122,6 +123,12 @@ def test_negative_layers_count_from_the_last(minilm):
 def test_impossible_settings(minilm, options, message):
     with pytest.raises(ValueError, match=message):
         FrozenEncoder(minilm, **{"num_layers": 2} | options).encode(["a"])
+
+
+@pytest.mark.parametrize("options", [{"num_layers": 2.0}, {"max_length": "64"}, {"batch_size": 2.5}])
+def test_numbers_are_integers(minilm, options):
+    with pytest.raises(TypeError, match=r"(num_layers|max_length|batch_size) must be an integer, got "):
+        FrozenEncoder(minilm, **options)
 
 
 # Precision.

@@ -130,7 +130,7 @@ def replace_by_empty_json(path: Path) -> None:
 def test_a_damaged_file_is_an_error_with_the_remedy(tiny, tmp_path, what, file, damage):
     folder = shutil.copytree(tiny, tmp_path / "model")
     damage(folder / file)
-    said = rf"^could not load the {what} of .*model'\. Pass a name on the hub, or a folder .*merge_and_unload"
+    said = rf"^could not load the {what} of .*model' from that folder\. Pass a name on the hub, or .*merge_and_unload"
     with pytest.raises(OSError, match=said):
         FrozenEncoder(folder, num_layers=2).encode(["a cat"])
 

@@ -77,6 +77,21 @@ def test_batches_are_halved_with_a_warning_and_the_same_scores(encoder, limit):
     assert max(limited.sizes) > 75
 
 
+def test_a_halved_budget_recovers(encoder, limit):
+    preds, target = real_pairs(COUNT)
+    limited = limit(300)
+    with pytest.warns(UserWarning, match="out of memory"):
+        bert_score(preds, target, encoder)
+    limited.limit = 10_000
+    device = torch.device("cpu")
+    budgets = [encoder._budgets[device]]
+    while device in encoder._budgets:
+        encoder.encode(["a cat"])
+        budgets.append(encoder._budgets.get(device, 2048))
+    assert budgets == sorted(budgets)
+    assert len(budgets) > 50
+
+
 def test_unloading_frees_the_model_and_its_vectors(minilm):
     encoder = FrozenEncoder(minilm, num_layers=LAYER, exclude_special_tokens=True)
     metric = BERTScore(encoder)
