@@ -139,8 +139,6 @@ def test_several_references_in_every_form_as_in_a_ranking(encoder):
     assert default(candidates, references) == result
     for form in ((first, second, third), [[say(text)] for text in references[0]], [first, [say(second)], third]):
         assert default(["a cat"], [form]) == pytest.approx(result[:1], abs=TOLERANCE)
-    with pytest.raises(ValueError, match="references_reduce='min' is not one of 'mean', 'max'"):
-        BERTScoreReward(encoder, references_reduce="min")
 
 
 @pytest.mark.parametrize("reduce", ["mean", "max"])
@@ -211,8 +209,6 @@ def test_copies_give_the_same_rewards(encoder, corpus, table, way):
         ("a", ["b"], TypeError, "completions is a single string"),
         (["a"], "b", TypeError, "references is a single string"),
         (["a", "b"], ["c"], ValueError, "equal lengths, got 2 and 1"),
-        ([None], ["c"], TypeError, r"completions\[0\] must be a text or a chat.* got None"),
-        ([["a"]], ["c"], TypeError, r"completions\[0\] must be a text or a chat.* got \['a'\]"),
         ([say("a")], ["c"], TypeError, r"completions\[0\] must be a text or a chat, a list of messages"),
         ([[say("a", role="user")]], ["c"], TypeError, r"completions\[0\] is a chat without a message of the assistant"),
         ([b"a"], ["c"], TypeError, r"completions\[0\] must be a text or a chat.* got b'a' \(bytes\): decode bytes"),
@@ -226,22 +222,17 @@ def test_wrong_texts(encoder, completions, references, error, message):
 
 
 @pytest.mark.parametrize(
-    ("options", "error", "message"),
+    ("options", "message"),
     [
-        ({"component": "F"}, ValueError, "component='F' is not one of 'precision', 'recall', 'f1'"),
-        *(({"length_band": band}, ValueError, "length_band must be") for band in ((1.5, 0.5), (0, 0), (math.nan, 1))),
-        ({"repeat_ngram_size": 0}, ValueError, "repeat_ngram_size must be at least 1, got 0"),
-        ({"idf": "a cat"}, TypeError, "idf is a single string"),
+        ({"component": "F"}, "component='F' is not one of 'precision', 'recall', 'f1'"),
+        *(({"length_band": band}, "length_band must be") for band in ((1.5, 0.5), (0, 0), (math.nan, 1))),
+        ({"references_reduce": "min"}, "references_reduce='min' is not one of 'mean', 'max'"),
+        ({"repeat_ngram_size": 0}, "repeat_ngram_size must be at least 1, got 0"),
     ],
 )
-def test_wrong_settings(encoder, options, error, message):
-    with pytest.raises(error, match=message):
+def test_wrong_settings(encoder, options, message):
+    with pytest.raises(ValueError, match=message):
         BERTScoreReward(encoder, **options)
-
-
-def test_one_layer_is_compared(minilm):
-    with pytest.raises(ValueError, match="one layer is compared here, but FrozenEncoder"):
-        BERTScoreReward(FrozenEncoder(minilm, num_layers=2, all_layers=True))
 
 
 def slow_guard(encoder, candidate, references, band, size):

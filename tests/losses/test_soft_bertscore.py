@@ -7,11 +7,9 @@ import warnings
 from collections import defaultdict
 
 import numpy as np
-import pyarrow as pa
 import pytest
 import torch
 from torch.nn.functional import one_hot
-from torchmetrics import SumMetric
 
 from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.core.matching import TOKENWISE_MATCHINGS
@@ -203,18 +201,12 @@ def test_weights_have_no_gradient(relaxation):
 
 
 def test_weights_that_cannot_be(encoder):
-    with pytest.raises(TypeError, match=r"got .*SumMetric"):
-        SoftBERTScoreLoss(encoder, idf=SumMetric())
     with pytest.raises(TypeError, match="idf=True weights tokens by the references, which are not known"):
         SoftBERTScoreLoss(encoder, idf=True)
     with pytest.raises(ValueError, match=r"no weight for 30521 of 30522 tokens.*default"):
         SoftBERTScoreLoss(encoder, idf={5: 1.0})
-    with pytest.raises(ValueError, match="none yet: call update"):
-        SoftBERTScoreLoss(encoder, idf=BERTScore(encoder, idf=True))
     with pytest.raises(ValueError, match=r"weights of 30522 tokens, the encoder .* has 800"):
         SoftBERTScoreLoss(tiny(), idf=token_weights(encoder))
-    with pytest.raises(ValueError, match="empty"):
-        SoftBERTScoreLoss(encoder, idf=[])
 
 
 # Several references
@@ -271,29 +263,14 @@ def test_references_encoded_ahead(encoder, pairs):
     [
         (["a"], ValueError, "a text or a list of texts for each of the 2 rows of the predictions, got 1"),
         ("ab", TypeError, "target is a single string: pass a list of texts"),
-        (7, TypeError, r"target must be a string or a sequence of strings, got 7 \(int\)"),
         ([["a"], []], ValueError, r"target\[1\] is empty: every candidate needs"),
-        (["a", 3], TypeError, r"target\[1\] must be a string or a sequence of strings, got 3"),
-        (["a", ["b", None]], TypeError, r"target\[1\]\[1\] must be a string, got None"),
         (np.ones((2, 3), int), TypeError, r"target must be texts, got ndarray of shape \(2, 3\): decode token ids"),
-        ([[5, 6, 7], [5, 6, 7]], TypeError, r"target\[0\]\[0\] must be a string, got 5 \(int\): decode token ids"),
-        (b"ab", TypeError, r"got b'ab' \(bytes\): decode bytes to a string first"),
     ],
     ids=str,
 )
 def test_references_that_cannot_be(encoder, target, error, said):
     with pytest.raises(error, match=said):
         SoftBERTScoreLoss(encoder)(torch.zeros(2, 3, 30522), target)
-
-
-@pytest.mark.parametrize(
-    "read",
-    [np.array, pa.array, tuple, iter, lambda texts: np.array(texts)[:, None]],
-    ids=["numpy", "arrow", "tuple", "iterator", "column"],
-)
-def test_references_in_every_form(encoder, read):
-    loss, logits = SoftBERTScoreLoss(encoder), torch.zeros(2, 3, 30522)
-    assert torch.equal(loss(logits, read(["a", "b"])), loss(logits, ["a", "b"]))
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -392,7 +369,8 @@ def test_long_target_texts_are_cut_with_a_warning(encoder):
         ({"matching": "hungarian"}, "matching='hungarian'"),
         ({"component": "f2"}, "component='f2'"),
         ({"reduction": "median"}, "reduction='median'"),
-        *(({name: value}, name) for name in ("temperature", "matching_temperature") for value in (0.0, float("nan"))),
+        ({"references_reduce": "sum"}, "references_reduce='sum'"),
+        *(({name: 0.0}, f"{name} must be above 0") for name in ("temperature", "matching_temperature")),
         ({"relaxation": "argmax"}, "relaxation='argmax' is not a callable or one of 'softmax'"),
     ],
     ids=str,
@@ -402,9 +380,7 @@ def test_impossible_settings(encoder, settings, said):
         SoftBERTScoreLoss(encoder, **settings)
 
 
-def test_impossible_encoders(minilm):
-    with pytest.raises(ValueError, match="all_layers"):
-        SoftBERTScoreLoss(FrozenEncoder(minilm, num_layers=1, all_layers=True))
+def test_impossible_encoders():
     model, tokenizer = tiny_model("bert")
     encoder = FrozenEncoder(model, tokenizer, forward_fn=lambda net, batch: net(**batch).last_hidden_state)
     with pytest.raises(ValueError, match="takes input_ids only"):
