@@ -22,7 +22,7 @@ import torch
 from bertscore_tm.utilities.files import write_atomically
 from examples.docstrings import positive, quieten
 from examples.study import training
-from examples.study.results import best_interval, draw, summarize_arms, summarize_rules, tables
+from examples.study.results import best_interval, draw, redraw_arms, summarize_arms, summarize_rules, tables
 from examples.study.rules import apply_rules
 from examples.study.training import (
     ARMS,
@@ -59,9 +59,9 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     results: dict[str, Any] = json.loads(stored.read_text(encoding="utf-8")) if stored.exists() else {}
     with ProcessPoolExecutor(options.jobs, initializer=_prepare) as pool:
 
-        def run_arms(plan: list[tuple[str, str, int, int]]) -> list[dict[str, Any]]:
+        def run_arms(plan: list[tuple[str, str, int, int]]) -> dict[tuple[str, str, int, int], Any]:
             arms = pool.map(_run_arm, [output] * len(plan), plan, [times] * len(plan), [options.seeds] * len(plan))
-            return summarize_arms(dict(zip(plan, arms, strict=True)))
+            return dict(zip(plan, arms, strict=True))
 
         # Seeds in the outer loop, so that an interrupted study has complete seeds.
         regimes = REGIMES if "rules" in options.parts else (ALL_PAIRS,)
@@ -73,18 +73,20 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
             results["rules"] = summarize_rules(runs, choices)
         if "arms" in options.parts:
             plan = [(ARM_TASK, arm, steps, seed) for steps, seed, arm in product(ARM_STEPS, range(options.seeds), ARMS)]
-            results["arms"] = run_arms(plan)
+            results["arms"] = summarize_arms(run_arms(plan))
         if "equal_time" in options.parts:
             arms = (*EQUAL_TIME, *CONTROLS.values())
             counts = {(task, arm): _steps_for_equal_time(times[task], arm) for task in TASKS for arm in arms}
             runs_of_seeds = product(range(options.seeds), TASKS, EQUAL_TIME)
             plan = [(task, arm, counts[task, arm], seed) for seed, task, arm in runs_of_seeds]
-            results["equal_time"] = run_arms(plan)
+            arms_of_equal_time = run_arms(plan)
+            results["equal_time"] = summarize_arms(arms_of_equal_time)
+            results["equal_time_redrawn"] = redraw_arms(arms_of_equal_time)
             # The control has seeds of its own.
             best = best_interval(results["equal_time"])
             controlled = product(range(options.seeds, 2 * options.seeds), (best, CONTROLS[best]))
             plan = [(ARM_TASK, arm, counts[ARM_TASK, arm], seed) for seed, arm in controlled]
-            results["control"] = run_arms(plan)
+            results["control"] = summarize_arms(run_arms(plan))
     results = json.loads(json.dumps(results | {"step_seconds": times}), parse_float=lambda text: round(float(text), 6))
     write_atomically(stored, json.dumps(results))
     if "rules" in results:

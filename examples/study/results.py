@@ -61,22 +61,34 @@ def _means(test: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _seeds_and_texts(runs: Mapping[Key, Any], choices: Mapping[Key, Any], measure: str) -> list[float]:
-    """Return the interval of the largest F1's gain when seeds and test texts are drawn anew, 4,000 times.
-
-    Seeds are the same in all conditions, texts in the conditions of a task.
-    """
+    """Return the interval of the largest F1's gain; seeds are the same in all conditions, texts in those of a task."""
     gains: dict[str, dict[int, list[Any]]] = {}
     for key, run in runs.items():
         chosen = (choices[key][rule][0][0] for rule in (LARGEST_F1, BASELINE))
         ours, baseline = (np.array(run["checkpoints"][i]["test"][measure]) for i in chosen)
         gains.setdefault(key[0], {}).setdefault(key[2], []).append(ours - baseline)
+    return _redraw([np.array([np.mean(rows, 0) for rows in by_seed.values()]) for by_seed in gains.values()])
+
+
+def redraw_arms(arms: Mapping[tuple[str, str, int, int], Any]) -> dict[str, list[float]]:
+    """Return for each arm with the risk the interval of its F1 at layer 6 minus that of cross-entropy."""
+    gains: dict[str, dict[str, list[Any]]] = {}
+    values = {key: np.array(reached["test"]["layer6"]) for key, reached in arms.items()}
+    plain = {(task, seed): texts for (task, arm, _, seed), texts in values.items() if arm == CROSS_ENTROPY}
+    for (task, arm, _, seed), texts in values.items():
+        if arm != CROSS_ENTROPY:
+            gains.setdefault(arm, {}).setdefault(task, []).append(texts - plain[task, seed])
+    return {arm: _redraw([np.array(rows) for rows in by_task.values()]) for arm, by_task in gains.items()}
+
+
+def _redraw(tasks: Sequence[Any]) -> list[float]:
+    """Return the interval of the mean gain of tasks, (seeds, texts) each, when both are drawn anew 4,000 times."""
 
     def shares(count: int) -> Any:
         return draws.multinomial(count, np.full(count, 1 / count), 4000) / count
 
     draws = np.random.default_rng(0)
-    seeds = shares(len({key[2] for key in runs}))
-    tasks = [np.array([np.mean(rows, 0) for rows in by_seed.values()]) for by_seed in gains.values()]
+    seeds = shares(len(tasks[0]))
     means = np.mean([((seeds @ task) * shares(task.shape[1])).sum(1) for task in tasks], 0)
     return list(np.quantile(means, [0.025, 0.975]).tolist())
 
