@@ -205,7 +205,13 @@ class BERTScoreCallback(Callback):
         """Create empty copies of the metrics for each dataloader."""
         if not self.is_scoring:
             return
-        numbers: Sequence[list[list[int]] | None] = [None] * count_scored_loaders(trainer)
+        num_loaders = count_scored_loaders(trainer)
+        if self.loader_names and num_loaders not in (1, len(self.loader_names)):
+            raise MisconfigurationException(
+                f"BERTScoreCallback got {len(self.loader_names)} loader_names {self.loader_names} for {num_loaders} "
+                f"dataloaders: pass one name per dataloader"
+            )
+        numbers: Sequence[list[list[int]] | None] = [None] * num_loaders
         if trainer.world_size > 1 and self.index_key is None:
             numbers = list_batches(trainer)
         # Copies leave the caller's metrics alone and share their encoders. All ranks create them before the first

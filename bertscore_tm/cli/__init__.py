@@ -29,6 +29,9 @@ __all__ = ["COMMANDS", "main"]
 
 COMMANDS = ("score", "rank", "show", "compare", "baseline", "tune-layers", "report", "env")
 
+# Arguments that name files to read.
+_INPUT_FILES = ("files", "candidates", "references", "texts", "darr", "idf")
+
 # Shells report a process that a signal ended as 128 plus the signal's number: here SIGINT and SIGPIPE.
 _INTERRUPTED = 130
 _BROKEN_PIPE = 141
@@ -74,6 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         warnings.showwarning = _print_warning
         try:
             arguments = _parse(sys.argv[1:] if argv is None else list(argv))
+            _require_files(arguments)
             with join_ranks() as ranks:
                 arguments.run(arguments, ranks)
             # A closed pipe cannot be caught at exit.
@@ -123,6 +127,15 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
 
             argcomplete.autocomplete(parser)
     return parser.parse_args(argv)
+
+
+def _require_files(arguments: argparse.Namespace) -> None:
+    """Report a missing file before torch is imported, which takes seconds; of several ranks, the first one will."""
+    for name in () if "RANK" in os.environ else _INPUT_FILES:
+        value = getattr(arguments, name, None)
+        for path in value if isinstance(value, list) else [value]:
+            if isinstance(path, str) and path != "-" and not os.path.exists(path):  # noqa: PTH110
+                raise CommandError(f"{path}: No such file or directory")
 
 
 def _print_warning(message: Warning | str, *_: Any, **__: Any) -> None:

@@ -111,7 +111,7 @@ def _draw_matrix(ax: Axes, alignment: AlignmentData, cell: float) -> None:
 def _write_numbers(ax: Axes, alignment: AlignmentData, font: float) -> None:
     for row, values in enumerate(alignment.similarity.tolist()):
         for column, value in enumerate(values):
-            ax.text(column, row, f"{value:.2f}", ha="center", va="center", fontsize=font, color="black")
+            ax.text(column, row, f"{round(value, 2) + 0:.2f}", ha="center", va="center", fontsize=font, color="black")
 
 
 def _mark_matches(ax: Axes, alignment: AlignmentData, cell: float) -> None:

@@ -307,9 +307,10 @@ def test_every_command_has_help_of_80_columns(capsys, monkeypatch, arguments):
     assert max(map(len, printed.splitlines())) <= 80
 
 
-def test_parsing_needs_no_heavy_import():
+@pytest.mark.parametrize("command", ["score no.txt no.txt", "compare -c no.txt -r no.txt", "tune-layers --darr no.txt"])
+def test_a_missing_file_needs_no_heavy_import(command):
     code = (
-        "import sys; from bertscore_tm.cli import _parse; _parse(['show', 'a', 'b']); "
+        f"import sys; from bertscore_tm.cli import main; assert main({command.split()}) == 2; "
         "print(*sorted({'torch', 'transformers', 'numpy', 'matplotlib', 'scipy', 'tqdm'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
