@@ -30,7 +30,7 @@ __all__ = ["COMMANDS", "main"]
 COMMANDS = ("score", "rank", "show", "compare", "baseline", "tune-layers", "report", "env")
 
 # Arguments that name files to read.
-_INPUT_FILES = ("files", "candidates", "references", "texts", "darr", "idf")
+_INPUT_FILES = ("files", "candidates", "references", "corpus", "darr", "idf")
 
 # Shells report a process that a signal ended as 128 plus the signal's number: here SIGINT and SIGPIPE.
 _INTERRUPTED = 130
@@ -131,7 +131,9 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
 
 def _require_files(arguments: argparse.Namespace) -> None:
     """Report a missing file before torch is imported, which takes seconds; of several ranks, the first one will."""
-    for name in () if "RANK" in os.environ else _INPUT_FILES:
+    # The positional arguments of show, which alone has --row, may be texts.
+    names = [name for name in _INPUT_FILES if name != "files" or "row" not in arguments]
+    for name in () if "RANK" in os.environ else names:
         value = getattr(arguments, name, None)
         for path in value if isinstance(value, list) else [value]:
             if isinstance(path, str) and path != "-" and not os.path.exists(path):  # noqa: PTH110

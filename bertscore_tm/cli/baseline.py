@@ -33,7 +33,7 @@ _SUFFIXES = (".csv",)
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     add = parser.add_argument_group("texts").add_argument
-    add("texts", metavar="FILE", help="many unrelated texts, one per line; - is standard input")
+    add("corpus", metavar="FILE", help="many unrelated texts, one per line; - is standard input")
     add("--format", choices=FORMATS, help="format of the file (default: by suffix, where .txt.gz is .txt)")
     help = "column or JSON key of the texts (default: %(default)s)"
     add("--column", metavar="NAME", default="text", help=help)
@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
     """Make the table and print it with its standard errors."""
-    output.choose_format(arguments, _SUFFIXES, arguments.texts)
+    output.choose_format(arguments, _SUFFIXES, arguments.corpus)
     encoder = ranks.run_on_all(lambda: options.build_encoder(arguments, all_layers=True))
     drawn = ranks.run_on_first(lambda: _draw_pairs(arguments, encoder))
 
@@ -70,7 +70,7 @@ def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
 def _draw_pairs(arguments: argparse.Namespace, encoder: FrozenEncoder) -> RandomPairs:
     from bertscore_tm.baselines import draw_pairs
 
-    texts = read_texts(arguments.texts, arguments.format, arguments.column)
+    texts = read_texts(arguments.corpus, arguments.format, arguments.column)
     return draw_pairs(encoder, texts, arguments.pairs, arguments.seed)
 
 

@@ -121,8 +121,12 @@ class GeneratorVocabulary:
         """Return how many outputs are tokens; with a bridge, output layers may be padded beyond the tokenizer."""
         if size == expected or (size > expected and self._bridge is not None):
             return expected
-        remedy = "pass the generator's tokenizer as tokenizer=" if self._bridge is None else "pass its own tokenizer"
-        raise ValueError(f"{subject} a vocabulary of {size}, but the loss expects one of {expected}: {remedy}")
+        if self._bridge is None:
+            raise ValueError(
+                f"{subject} a vocabulary of {size} but the encoder {self._encoder.name!r} has one of {expected}: pass "
+                f"the generator's tokenizer as tokenizer="
+            )
+        raise ValueError(f"{subject} a vocabulary of {size}, the generator's tokenizer has {expected} tokens")
 
     def __getstate__(self) -> dict[str, Any]:
         # Copies take the tables from the encoder again.
@@ -200,10 +204,7 @@ def predict_from_hidden(
         ignore_index=ignore_index,
     )
     expected, cross_entropy = result if isinstance(result, tuple) else (result, None)
-    expected = expected.flatten(0, -2)
-    if indices is not None:
-        expected = expected.new_zeros(content.numel(), expected.shape[1]).index_copy(0, indices, expected)
-    return _split_columns(expected.view(*content.shape, -1), content, vocabulary), cross_entropy
+    return _split_columns(_spread(expected.flatten(0, -2), indices, content), content, vocabulary), cross_entropy
 
 
 @torch.no_grad()
@@ -244,6 +245,13 @@ def _needed_positions(content: Tensor) -> Tensor | None:
         return None
     indices = content.flatten().nonzero().squeeze(1)
     return indices if len(indices) < content.numel() else None
+
+
+def _spread(values: Tensor, indices: Tensor | None, content: Tensor) -> Tensor:
+    """Put the values of the needed positions into their places, shape (batch, positions, ...)."""
+    if indices is not None:
+        values = values.new_zeros(content.numel(), *values.shape[1:]).index_copy(0, indices, values)
+    return values.view(*content.shape, *values.shape[1:])
 
 
 def _split_columns(expected: Tensor, content: Tensor, vocabulary: OutputVocabulary) -> SoftTokens:

@@ -25,9 +25,8 @@ from bertscore_tm.losses.soft.matching import (
 )
 from bertscore_tm.losses.soft.output_layer import read_output_layer, require_equal_logits
 from bertscore_tm.losses.soft.predictions import (
+    EncodedTokens,
     GeneratorVocabulary,
-    OutputVocabulary,
-    SoftTokens,
     encode_soft_tokens,
     expand_to_pieces,
     find_likeliest,
@@ -213,8 +212,8 @@ class SoftBERTScoreLoss(nn.Module):
             if vocabulary.pieces is not None:
                 likeliest = find_likeliest(lambda rows: rows, logits, content, vocabulary.excluded_ids)
                 tokens = expand_to_pieces(tokens, likeliest, vocabulary.pieces, vocabulary)
-            loss, components = self._score(tokens, vocabulary, references, included, return_components)
-        return (loss, components) if return_components else loss
+            candidates = encode_soft_tokens(tokens, self.encoder, vocabulary.encoder_weights)
+            return self._score(candidates, references, included, return_components)
 
     def forward_hidden(
         self,
@@ -283,10 +282,11 @@ class SoftBERTScoreLoss(nn.Module):
                     lambda rows: layer.logits(rows, size), hidden, content, vocabulary.excluded_ids
                 )
                 tokens = expand_to_pieces(tokens, likeliest, vocabulary.pieces, vocabulary)
-            loss, components = self._score(tokens, vocabulary, references, included, return_components)
+            candidates = encode_soft_tokens(tokens, self.encoder, vocabulary.encoder_weights)
+            result = self._score(candidates, references, included, return_components)
         if cross_entropy is None:
-            return (loss, components) if return_components else loss
-        return (loss, cross_entropy, components) if return_components else (loss, cross_entropy)
+            return result
+        return (result[0], cross_entropy, result[1]) if isinstance(result, tuple) else (result, cross_entropy)
 
     def encode_references(
         self, target: Sequence[str] | Sequence[Sequence[str]], device: torch.device | str = "cpu"
@@ -355,15 +355,9 @@ class SoftBERTScoreLoss(nn.Module):
         return encoded
 
     def _score(
-        self,
-        tokens: SoftTokens,
-        vocabulary: OutputVocabulary,
-        references: EncodedReferences,
-        included: Tensor | None,
-        return_components: bool,
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the loss and the scores, those of the greedy matching too where components are requested."""
-        candidates = encode_soft_tokens(tokens, self.encoder, vocabulary.encoder_weights)
+        self, candidates: EncodedTokens, references: EncodedReferences, included: Tensor | None, return_components: bool
+    ) -> Tensor | tuple[Tensor, dict[str, Tensor]]:
+        """Return the loss, and the scores of both matchings where requested."""
         if references.items is not None:
             candidates = candidates.select(references.items)
         targets = references.tokens
@@ -382,6 +376,8 @@ class SoftBERTScoreLoss(nn.Module):
                     score = reduce_references(score, references.items, references.num_items, self.references_reduce)
                 scores[prefix + name] = score  # (batch,)
         loss = reduce_batch(1 - scores[self.component], self.reduction, included)
+        if not return_components:
+            return loss
         return loss, {name: reduce_batch(score.detach(), self.reduction, included) for name, score in scores.items()}
 
 

@@ -307,7 +307,9 @@ def test_every_command_has_help_of_80_columns(capsys, monkeypatch, arguments):
     assert max(map(len, printed.splitlines())) <= 80
 
 
-@pytest.mark.parametrize("command", ["score no.txt no.txt", "compare -c no.txt -r no.txt", "tune-layers --darr no.txt"])
+@pytest.mark.parametrize(
+    "command", ["score no.txt no.txt", "compare -c no.txt -r no.txt", "tune-layers --darr no.txt", "baseline no.txt"]
+)
 def test_a_missing_file_needs_no_heavy_import(command):
     code = (
         f"import sys; from bertscore_tm.cli import main; assert main({command.split()}) == 2; "

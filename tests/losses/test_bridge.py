@@ -73,10 +73,13 @@ def cut_to(texts, tokenizer):
     return wrapped(content, roles)
 
 
-def trained(model, trainer, **parts):
+def trained(model, trainer, pre_tokenizer, decoder=None, normalizer=None):
     tokenizer = Tokenizer(model)
-    for name, part in parts.items():
-        setattr(tokenizer, name, part)
+    tokenizer.pre_tokenizer = pre_tokenizer
+    if decoder is not None:
+        tokenizer.decoder = decoder
+    if normalizer is not None:
+        tokenizer.normalizer = normalizer
     tokenizer.train_from_iterator([*texts_to_train_on(), *TEXTS], trainer)
     unknown = {} if tokenizer.token_to_id("<unk>") is None else {"unk_token": "<unk>"}
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **ROLES, **unknown)
@@ -90,34 +93,49 @@ def generator(kind):
         trainer = trainers.BpeTrainer(
             vocab_size=3000, special_tokens=SPECIALS, initial_alphabet=byte_level.alphabet(), show_progress=False
         )
-        return trained(models.BPE(), trainer, pre_tokenizer=byte_level, decoder=decoders.ByteLevel())
-    options = {"special_tokens": [*SPECIALS, "<unk>"], "show_progress": False}
-    if kind == "words":
+        return trained(models.BPE(), trainer, byte_level, decoders.ByteLevel())
+    specials = [*SPECIALS, "<unk>"]
+    if kind == "words and punctuation":
         # It splits where the encoder's tokenizer splits.
-        parts = {"pre_tokenizer": pre_tokenizers.BertPreTokenizer(), "normalizer": normalizers.BertNormalizer()}
-        model, trainer = models.WordLevel(unk_token="<unk>"), trainers.WordLevelTrainer(**options)
-        return trained(model, trainer, decoder=decoders.WordPiece(), **parts)
-    trainer = trainers.UnigramTrainer(vocab_size=1500, unk_token="<unk>", **options)
-    parts = {"decoder": decoders.Metaspace(), "normalizer": normalizers.NFKC()}
-    return trained(models.Unigram(), trainer, pre_tokenizer=pre_tokenizers.Metaspace(), **parts)
+        trainer = trainers.WordLevelTrainer(special_tokens=specials)
+        model, normalizer = models.WordLevel(unk_token="<unk>"), normalizers.BertNormalizer()
+        return trained(model, trainer, pre_tokenizers.BertPreTokenizer(), decoders.WordPiece(), normalizer)
+    if kind == "sentencepiece":
+        trainer = trainers.UnigramTrainer(
+            vocab_size=1500, special_tokens=specials, unk_token="<unk>", show_progress=False
+        )
+        return trained(models.Unigram(), trainer, pre_tokenizers.Metaspace(), decoders.Metaspace(), normalizers.NFKC())
+    trainer = trainers.WordLevelTrainer(vocab_size=9000, special_tokens=specials, show_progress=False)
+    return trained(models.WordLevel(unk_token="<unk>"), trainer, pre_tokenizers.BertPreTokenizer())
 
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def ids_of(tokenizer, texts):
-    return padded([tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts])
-
-
-def labels(bridge):
+def labels(bridge, texts=TEXTS):
     """Ids and content of texts as the generator's tokenizer cuts them, padded on both sides."""
-    ids = torch.nn.functional.pad(ids_of(bridge.generator_tokenizer, TEXTS), (1, 1), value=IGNORE)
+    rows = bridge.generator_tokenizer(texts, add_special_tokens=False)["input_ids"]
+    width = max(map(len, rows)) + 2
+    ids = torch.full((len(rows), width), -100)
+    for i, row in enumerate(rows):
+        ids[i, 1 : len(row) + 1] = torch.tensor(row)
     content = (ids >= 0) & ~torch.isin(ids, torch.tensor(bridge.control_ids))
     return ids.clamp(min=0), content
 
 
 def vocabulary_of(bridge):
     return GeneratorVocabulary(bridge.encoder, bridge, token_weights(bridge.encoder)).load(CPU)
+
+
+def uncertain(bridge, ids, dtype=torch.float64):
+    """Probabilities whose likeliest token is the label, and the embeddings that they give."""
+    random = torch.Generator().manual_seed(0)
+    noise = torch.randn((*ids.shape, bridge.vocab_size), generator=random, dtype=dtype)
+    noise.scatter_(2, ids[..., None], 9.0)
+    noise[..., bridge.control_ids] = -torch.inf
+    probabilities = noise.softmax(-1)
+    assert (probabilities.argmax(-1) == ids)[~torch.isin(ids, torch.tensor(bridge.control_ids))].all()
+    return probabilities, probabilities @ bridge.embedding_table(CPU).to(dtype)
 
 
 @pytest.mark.parametrize("kind", GENERATORS)
@@ -145,26 +163,33 @@ def test_rows_are_means_of_the_pieces_of_the_tokens_text(encoder, kind):
 
 
 @pytest.mark.parametrize(
-    ("family", "tokens", "expected"),
+    ("tokens", "expected"),
     [
-        (None, ["Ġlist", "s"], "list ##s"),
-        (None, ["(", "s"], "( s"),
-        (None, ["Ġ1", "2"], "1 ##2"),
-        (None, ["Ġlist", ".", "s"], "list . s"),
-        # At the start of a text there is a space only where the encoder's tokenizer puts one.
-        ("deberta", ["Ġlist", "(", "Ġlist", "(", "list"], "list(▁list(list"),
-        *((family, ["Ġlist", "(", "Ġlist", "(", "list"], "▁list(▁list(list") for family in ("roberta", "xlm-roberta")),
+        (["Ġlist", "s"], ["list", "##s"]),
+        (["(", "s"], ["(", "s"]),
+        (["Ġ1", "2"], ["1", "##2"]),
+        (["Ġlist", ".", "s"], ["list", ".", "s"]),
     ],
     ids=str,
 )
-def test_pieces_depend_on_what_precedes(encoder, family, tokens, expected):
-    encoder = encoder if family is None else tiny(family)
-    bridge = VocabularyBridge(generator("byte-bpe"), encoder, "expand")
-    names = bridge.generator_tokenizer.get_vocab()
+def test_parts_of_words_are_continuations(encoder, tokens, expected):
+    tokenizer = generator("byte-bpe")
+    bridge, names = VocabularyBridge(tokenizer, encoder, "expand"), tokenizer.get_vocab()
     ids = torch.tensor([[names[token] for token in tokens]])
     pieces, _, is_piece = bridge.pieces.expand(ids, torch.ones_like(ids, dtype=torch.bool))
-    found = encoder.tokenizer.tokens(pieces[is_piece].tolist())
-    assert (" ".join(found) if family is None else "".join(found).replace("Ġ", "▁")) == expected
+    assert encoder.tokenizer.tokens(pieces[is_piece].tolist()) == expected
+
+
+@pytest.mark.parametrize("family", ["roberta", "xlm-roberta", "deberta"])
+def test_words_attached_to_others_in_encoders_that_mark_spaces(family):
+    encoder = tiny(family)
+    bridge = VocabularyBridge(generator("byte-bpe"), encoder, "expand")
+    names = bridge.generator_tokenizer.get_vocab()
+    ids = torch.tensor([[names["Ġlist"], names["("], names["Ġlist"], names["("], names["list"]]])
+    pieces, _, is_piece = bridge.pieces.expand(ids, torch.ones_like(ids, dtype=torch.bool))
+    decoded = "".join(encoder.tokenizer.tokens(pieces[is_piece].tolist())).replace("Ġ", "▁")
+    # At the start of a text there is a space only where the encoder's tokenizer puts one.
+    assert decoded == ("list(▁list(list" if family == "deberta" else "▁list(▁list(list")
 
 
 def test_numbers_with_gaps(encoder):
@@ -199,13 +224,7 @@ def test_plain_loop(family):
     bridge = VocabularyBridge(generator("byte-bpe"), encoder, "expand")
     ids, content = labels(bridge)
     content[0, 4] = False
-    # Probabilities whose likeliest token is the label, and the embeddings that they give.
-    noise = torch.randn(
-        (*ids.shape, bridge.vocab_size), generator=torch.Generator().manual_seed(0), dtype=torch.float64
-    )
-    noise.scatter_(2, ids[..., None], 9.0)[..., bridge.control_ids] = -torch.inf
-    probabilities = noise.softmax(-1)
-    y = probabilities @ bridge.embedding_table(CPU).double()
+    probabilities, y = uncertain(bridge, ids)
     table, mean = embedding_table(encoder, CPU), bridge.embedding_table(CPU)
     texts = decode_tokens(bridge.generator_tokenizer, list(range(bridge.vocab_size)))
     encoder_weights = torch.rand(len(table), generator=torch.Generator().manual_seed(2), dtype=torch.float64)
@@ -239,6 +258,20 @@ def test_rows_without_content(encoder):
     assert soft.content.shape[1] == 1
 
 
+def test_auto_leaves_out_what_changes_nothing():
+    # Words that are one piece each, wherever they stand, though the vocabularies differ.
+    encoder = tiny("bert")
+    names = [name for name in encoder.tokenizer.vocabulary if name.isalpha() and name.islower() and len(name) > 3]
+    specials = [*SPECIALS, "<unk>"]
+    tokenizer = Tokenizer(models.WordLevel({name: i for i, name in enumerate([*specials, *names])}, "<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.add_special_tokens(specials)
+    wrapped_tokenizer = PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>", **ROLES)
+    bridge = VocabularyBridge(wrapped_tokenizer, encoder)
+    assert bridge.mode == "mean"
+    assert_certain_value_of_the_text(bridge, [" ".join(names[:5]), names[7]])
+
+
 def test_auto_takes_the_pieces_of_a_cut_vocabulary_by_name(encoder):
     # "##ly" is one piece within a word, and several at the start of a text, where it does not occur.
     texts = texts_to_train_on()
@@ -251,10 +284,14 @@ def test_auto_takes_the_pieces_of_a_cut_vocabulary_by_name(encoder):
     assert bridge.fidelity(texts[:20]) == pytest.approx(1, abs=1e-5)
 
 
-def test_auto_expands_where_names_do_not_prove_the_pieces(encoder):
+@pytest.mark.parametrize("change", ["another token", "another normalizer"])
+def test_auto_expands_where_names_do_not_prove_the_pieces(encoder, change):
     tokenizer = cut_to(real_pairs(60)[0], encoder.tokenizer.tokenizer)
     content = json.loads(tokenizer.backend_tokenizer.to_str())
-    content["model"]["vocab"]["catsat"] = len(content["model"]["vocab"])
+    if change == "another token":
+        content["model"]["vocab"]["catsat"] = len(content["model"]["vocab"])
+    else:
+        content["normalizer"]["lowercase"] = False
     assert VocabularyBridge(wrapped(content, tokenizer.special_tokens_map), encoder).mode == "expand"
 
 
@@ -265,15 +302,15 @@ def assert_certain_value_of_the_text(bridge, texts):
         torch.testing.assert_close(embeddings[content], expected, atol=1e-6, rtol=0)
 
 
-def test_fidelity(encoder):
+def test_order_of_the_modes_fidelity(encoder):
     texts = real_pairs(240)[0][:12]
     mean, expand = (VocabularyBridge(generator("byte-bpe"), encoder, mode) for mode in ("mean", "expand"))
     assert mean.fidelity(texts) < expand.fidelity(texts) < 1 - 1e-5
-    identity = VocabularyBridge(like("wordpiece"), tiny("bert"))
-    assert identity.fidelity([*TEXTS, "a long text " * 40]) == pytest.approx(1, abs=1e-5)
-    for wrong in ([], "a cat"):
-        with pytest.raises(ValueError, match="texts must be a list of at least one text, got"):
-            identity.fidelity(wrong)
+
+
+def test_fidelity_of_identity_with_long_texts():
+    bridge = VocabularyBridge(like("wordpiece"), tiny("bert"))
+    assert bridge.fidelity([*TEXTS, "a long text " * 40]) == pytest.approx(1, abs=1e-5)
 
 
 def test_wrong_arguments(encoder):
@@ -281,6 +318,12 @@ def test_wrong_arguments(encoder):
         VocabularyBridge(generator("words"), encoder, "merge")
     with pytest.raises(TypeError, match="must be a tokenizer of transformers, got a Tokenizer"):
         VocabularyBridge(Tokenizer(models.BPE()), encoder)
+
+
+@pytest.mark.parametrize("texts", [[], "a cat"], ids=["none", "a string"])
+def test_wrong_texts_of_fidelity(texts):
+    with pytest.raises(ValueError, match="texts must be a list of at least one text, got"):
+        VocabularyBridge(like("wordpiece"), tiny("bert")).fidelity(texts)
 
 
 @pytest.mark.parametrize("mode", ["mean", "expand"])
@@ -423,7 +466,11 @@ def test_the_same_names_for_other_texts(family, change):
 @pytest.fixture(scope="module")
 def words_bridge(encoder):
     """The bridge from whole words, whose table takes longer to build than most tests."""
-    return VocabularyBridge(generator("words"), encoder, min_fidelity=0)
+    return VocabularyBridge(generator("words and punctuation"), encoder, min_fidelity=0)
+
+
+def ids_of(tokenizer, texts):
+    return padded([tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts])
 
 
 def written(tokenizer, labels):
@@ -432,7 +479,7 @@ def written(tokenizer, labels):
 
 
 def test_certain_predictions_have_the_score_of_the_decoded_text(encoder, pairs, words_bridge):
-    tokenizer = generator("words")
+    tokenizer = generator("words and punctuation")
     labels = ids_of(tokenizer, pairs[0][:10])
     texts, references = written(tokenizer, labels), several_references(pairs[1][:10])
     corpus = pairs[1][:60]
@@ -449,7 +496,7 @@ def test_certain_predictions_have_the_score_of_the_decoded_text(encoder, pairs, 
 
 
 def test_labels_are_decoded(encoder, pairs, words_bridge):
-    tokenizer = generator("words")
+    tokenizer = generator("words and punctuation")
     labels = ids_of(tokenizer, pairs[0][:4])
     end = tokenizer.eos_token_id
     with_ends = torch.nn.functional.pad(labels, (0, 2), value=IGNORE)
@@ -463,10 +510,11 @@ def test_labels_are_decoded(encoder, pairs, words_bridge):
     assert by_labels.mean() < 0.3
 
 
-def test_gradcheck_of_expanded_positions():
+@pytest.mark.parametrize("mode", ["mean", "expand"])
+def test_gradcheck(mode):
     encoder, tokenizer = tiny("bert"), tiny_tokenizer("bytes")
     labels = ids_of(tokenizer, ["a black cat", "it rains"])
-    loss = SoftBERTScoreLoss(encoder, VocabularyBridge(tokenizer, encoder, "expand", min_fidelity=0), reduction="none")
+    loss = SoftBERTScoreLoss(encoder, VocabularyBridge(tokenizer, encoder, mode, min_fidelity=0), reduction="none")
     base = certain(loss.bridge, labels, 6.0).double()
     directions = torch.randn((4, *base.shape), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 
@@ -480,7 +528,7 @@ def test_gradcheck_of_expanded_positions():
 
 @pytest.mark.parametrize("mode", ["mean", "expand"])
 def test_hidden_states_give_what_logits_give(encoder, mode):
-    tokenizer = generator("words")
+    tokenizer = generator("words and punctuation")
     labels = ids_of(tokenizer, ["a black cat sat", "it rains"])
     loss = SoftBERTScoreLoss(encoder, VocabularyBridge(tokenizer, encoder, mode, min_fidelity=0))
     torch.manual_seed(0)
@@ -519,7 +567,7 @@ def test_a_bridge_that_is_not_checked_is_reported(encoder, minilm):
 
 
 def test_a_bridge_may_be_shared(encoder, minilm):
-    bridge = VocabularyBridge(generator("words"), encoder, min_fidelity=0)
+    bridge = VocabularyBridge(generator("words and punctuation"), encoder, min_fidelity=0)
     first, second = (
         SoftBERTScoreLoss(encoder, tokenizer=bridge),
         SoftBERTScoreLoss(FrozenEncoder(minilm, num_layers=2), tokenizer=bridge),
@@ -530,7 +578,7 @@ def test_a_bridge_may_be_shared(encoder, minilm):
     assert torch.equal(again.embedding_table("cpu"), table)
     assert again.control_ids == bridge.control_ids
     assert len(pickle.dumps(bridge)) < table.nbytes
-    with pytest.raises(ValueError, match=r"logits have a vocabulary of 10, but the loss expects one of \d+"):
+    with pytest.raises(ValueError, match=r"logits have a vocabulary of 10, the generator's tokenizer has \d+ tokens"):
         first(torch.zeros(1, 2, 10), ["a"])
     with pytest.raises(ValueError, match="another encoder's vocabulary"):
         SoftBERTScoreLoss(tiny("bert"), tokenizer=bridge)
