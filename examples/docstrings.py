@@ -59,7 +59,7 @@ _REPLACED = (
     (re.compile(r"(?<![\w*])\*{1,2}(\w[^*]*)\*{1,2}(?![\w*])"), r"\1"),  # emphasis
     (re.compile(r"::$"), "."),
 )
-_MARKUP = re.compile(r"[\\`{}|<>=$@#\[\]]|::|\bhttps?:|^\.\.|\b(TODO|FIXME|XXX)\b|-{3}")
+_MARKUP = re.compile(r"[\\`{}|<>=$@#\[\]]|::|\bhttps?:|^\.\.|\b(TO-?DO|FIX-?ME|X{3})\b|-{3}")
 _SENTENCE_END = re.compile(r"(?<!\be\.g)(?<!\bi\.e)(?<!\bvs)(?<!\betc)(?<!\bcf)[.!?](?=\s+[A-Z]|\s*$)")
 _NO_LETTER = re.compile(r"[^A-Za-z ]")
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)

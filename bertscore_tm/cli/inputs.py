@@ -254,6 +254,17 @@ def _with_header(name: str, rows: list[tuple[int, list[str]]], columns: Sequence
         header = [str(number) for number in range(1, len(header) + 1)]
     else:
         rows = rows[1:]
+    if repeated := sorted({column for column in columns if header.count(column) > 1}):
+        raise CommandError(f"{name}:1: more than one column is named {', '.join(map(repr, repeated))}")
+    if (
+        len(header) == 1
+        and header[0] not in columns
+        and (mark := next((mark for mark in ";|,\t" if mark in header[0]), None))
+    ):
+        raise CommandError(
+            f"{name}:1: one column, {header[0]!r}, whose columns seem to be separated by {mark!r}: separate them by "
+            f"commas in .csv, by tabs in .tsv"
+        )
     return Table(name, [dict(zip(header, cells, strict=True)) for _, cells in rows], [line for line, _ in rows])
 
 

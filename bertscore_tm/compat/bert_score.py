@@ -20,7 +20,7 @@ from bertscore_tm.scoring.signature import score_signature
 from bertscore_tm.scoring.texts import TextPairs, as_documents, as_text_pairs
 from bertscore_tm.scoring.token_weights import Idf, TokenWeights, WeightSource, token_weights
 from bertscore_tm.utilities.user_warnings import warn_user
-from bertscore_tm.views import draw_alignment
+from bertscore_tm.views import draw_alignment, require_matplotlib
 
 __all__ = ["BERTScorer", "Scores", "plot_example", "score"]
 
@@ -236,6 +236,7 @@ class BERTScorer:
 
     def plot_example(self, candidate: str, reference: str, fname: str | os.PathLike[str] = "") -> None:
         """Show the similarities of all tokens of two texts, and write the picture to the file ``fname`` if given."""
+        require_matplotlib("plot_example")
         from matplotlib import pyplot as plt
 
         layer = self.encoder.num_layers if self.all_layers else None

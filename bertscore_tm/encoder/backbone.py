@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import InitVar, dataclass, field, replace
@@ -25,6 +26,8 @@ from bertscore_tm.utilities.option_names import name_option
 from bertscore_tm.utilities.user_warnings import warn_user
 
 __all__ = ["Backbone"]
+
+_LOGGER = logging.getLogger(__name__)
 
 # Tokens of the texts that are tried together and alone when a model is loaded.
 _TRIED_LENGTHS = (21, 4, 4, 2)
@@ -144,6 +147,7 @@ class Backbone:
             if batching is None and is_own:
                 raise ValueError(f"{self.name} gives a text other vectors next to texts of equal length than alone")
             loaded.batching = batching or "padded"
+        _LOGGER.debug("%s on %s: %s texts, has_kernel=%s", self.name, device, loaded.batching, loaded.has_kernel)
         return loaded
 
     def _load(self, dtype: torch.dtype) -> nn.Module:
@@ -157,6 +161,15 @@ class Backbone:
 
     def _cut_copy(self, model: nn.Module) -> nn.Module:
         copied = deepcopy(model)
+        # Functions are not copied: one that replaces a module's method runs the original, with all of its layers.
+        modules = zip(model.modules(), copied.modules(), strict=True)
+        if any(
+            "forward" in vars(module) and vars(module)["forward"] is vars(copy)["forward"] for module, copy in modules
+        ):
+            raise ValueError(
+                f"a forward method of {self.name} was replaced by a function, which a frozen copy of the model could "
+                f"not call: replace it in the class, or pass the model without it"
+            )
         if not self.source.is_whole:
             if needs_probe(self.family, self.config, self.layers_kept):
                 nn.Module.to(copied, torch.float32)

@@ -32,7 +32,7 @@ from bertscore_tm.encoder.tokenization import PackedWindows, TextTokenizer, Toke
 from bertscore_tm.encoder.vector_cache import VectorCache, shared_cache
 from bertscore_tm.encoder_options import EncoderOptions, LongText, PrecisionName, document_options, with_defaults
 from bertscore_tm.utilities.option_names import name_option
-from bertscore_tm.utilities.settings import full_class_name, require_choice
+from bertscore_tm.utilities.settings import as_integer, full_class_name, require_choice
 from bertscore_tm.utilities.user_warnings import warn_user
 
 __all__ = ["Encoder", "FrozenEncoder", "as_encoder", "default_device", "join_signature"]
@@ -87,9 +87,9 @@ class FrozenEncoder:
         settings = with_defaults(options)
         forward_fn, listed_as = settings["forward_fn"], settings["listed_as"]
         for name in ("num_layers", "max_length", "batch_size"):
-            value = cast(Any, settings)[name]
-            if not (value is None or hasattr(value, "__index__")):
-                raise TypeError(f"{name_option(name)} must be an integer, got {value!r}")
+            numbers = cast(dict[str, Any], settings)
+            if numbers[name] is not None:
+                numbers[name] = as_integer(name_option(name), numbers[name])
         if isinstance(model, nn.Module) and tokenizer is None:
             raise ValueError("a ready model needs its tokenizer: pass tokenizer=")
         if not isinstance(model, nn.Module) and forward_fn is not None:

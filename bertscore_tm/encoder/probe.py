@@ -135,7 +135,7 @@ class _Probe:
         """Find out whether input embeddings instead of token ids give the same vectors."""
         try:
             states = self.run_whole(cast(Any, self.encoder).get_input_embeddings()(self.ids))[self.layer]
-        except Exception as error:
+        except (AttributeError, LookupError, NotImplementedError, RuntimeError, TypeError, ValueError) as error:
             if is_out_of_memory(error):
                 raise
             takes = False

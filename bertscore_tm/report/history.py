@@ -29,7 +29,10 @@ class History(NamedTuple):
 
 def step_of(path: str) -> int:
     """Return the step in the name of a file such as ``val_step_499.jsonl``; a ValueError if there is none."""
-    return int(PurePath(path).stem.rpartition("_step_")[2])
+    _, separator, step = PurePath(path).stem.rpartition("_step_")
+    if not (separator and step.isdecimal()):
+        raise ValueError(f"{path} must be named like val_step_499.jsonl, as ScoredTextWriter names its files")
+    return int(step)
 
 
 def read_history(paths: Sequence[str]) -> History:

@@ -182,6 +182,14 @@ class Report:
         Raises:
             ValueError: a file is not named like those of ScoredTextWriter.
             OSError: a file cannot be read.
+
+        Example:
+            >>> import json, tempfile
+            >>> row = {"candidate": "a cat", "references": ["the cat"], "precision": 0.8, "recall": 0.9, "f1": 0.85}
+            >>> path = Path(tempfile.mkdtemp(), "val_step_499.jsonl")
+            >>> _ = path.write_text(json.dumps(row))
+            >>> Report.from_files([path]).to_html().count("<td>step 499 ")
+            1
         """
         history = read_history([os.fspath(path) for path in paths])
         return cls(history.candidates, history.references, history.scores, is_history=True, **options)

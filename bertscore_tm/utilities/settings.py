@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar, get_args
+from typing import Any, SupportsIndex, TypeVar, get_args
 
 __all__ = [
+    "as_integer",
     "full_class_name",
     "require_at_least",
     "require_between",
@@ -49,6 +51,16 @@ def require_positive(name: str, value: float) -> None:
     """Raise a ValueError unless a setting is above 0."""
     if not value > 0:
         raise ValueError(f"{name} must be above 0, got {value}")
+
+
+def as_integer(name: str, value: SupportsIndex) -> int:
+    """Return a whole number, such as an int, a number of NumPy or a tensor of one element; a TypeError if it is not."""
+    if not isinstance(value, bool):
+        try:
+            return operator.index(value)
+        except TypeError:
+            pass
+    raise TypeError(f"{name} must be an integer, got {value!r}")
 
 
 def full_class_name(value: object) -> str:

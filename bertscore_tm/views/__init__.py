@@ -4,6 +4,6 @@ Nothing is shown and no display is needed: pictures are ``matplotlib.figure.Figu
 """
 
 from bertscore_tm.views.alignment import Alignment
-from bertscore_tm.views.heatmap import draw_alignment
+from bertscore_tm.views.heatmap import draw_alignment, require_matplotlib
 
-__all__ = ["Alignment", "draw_alignment"]
+__all__ = ["Alignment", "draw_alignment", "require_matplotlib"]

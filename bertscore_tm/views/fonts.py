@@ -25,9 +25,11 @@ def choose_fonts(labels: Sequence[str]) -> tuple[list[str], list[str]]:
         if missing and missing & _characters_of(path):
             families.append(name)
             missing -= _characters_of(path)
-    if missing:
-        _warn_of_missing(frozenset(unicodedata.name(character, "unknown").split()[0].title() for character in missing))
-    squares = dict.fromkeys(map(ord, missing), "\N{WHITE SQUARE}")
+    # Joiners and selectors of forms have no shape of their own.
+    shapes = {character for character in missing if unicodedata.category(character) not in ("Cf", "Mn")}
+    if shapes:
+        _warn_of_missing(frozenset(unicodedata.name(shape, "unknown").split()[0].title() for shape in shapes))
+    squares = {ord(character): "\N{WHITE SQUARE}" if character in shapes else None for character in missing}
     return families, [label.translate(squares) for label in labels]
 
 

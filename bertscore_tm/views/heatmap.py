@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import unicodedata
 from functools import partial
+from importlib.util import find_spec
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
-__all__ = ["draw_alignment"]
+__all__ = ["draw_alignment", "require_matplotlib"]
 
 # Texts may contain dollar signs, backslashes and underscores that are not formulas.
 _PLAIN: dict[str, Any] = {"parse_math": False, "usetex": False}
@@ -40,6 +41,7 @@ _LARGEST_FONT, _SMALLEST_FONT, _LARGEST_NUMBER, _SMALL_PRINT = 10.0, 5.0, 9.0, 8
 
 def draw_alignment(alignment: AlignmentData, ax: Axes | None = None) -> Figure:
     """Draw an alignment on axes, by default those of a new figure; see :meth:`bertscore_tm.Alignment.plot`."""
+    require_matplotlib("Alignment.plot")
     from matplotlib.figure import Figure
 
     rows, columns = alignment.similarity.shape
@@ -65,6 +67,12 @@ def draw_alignment(alignment: AlignmentData, ax: Axes | None = None) -> Figure:
     figure.set_size_inches(box.size)
     ax.set_position((-box.x0 / box.width, -box.y0 / box.height, width / box.width, height / box.height))
     return figure
+
+
+def require_matplotlib(name: str) -> None:
+    """Raise an ImportError with the remedy if matplotlib, which the named function needs, is not installed."""
+    if find_spec("matplotlib") is None:
+        raise ImportError(f'{name} needs matplotlib: pip install "bertscore-tm[plot]"')
 
 
 def _write_png(figure: Figure) -> bytes:

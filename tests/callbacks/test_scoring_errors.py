@@ -28,6 +28,7 @@ OtherBERTScore.__qualname__, OtherBERTScore.__module__ = "BERTScore", "another_p
         ("f1", TypeError, "metric must be a bertscore_tm.BERTScore, or a dictionary of BERTScores and"),
         (OtherBERTScore(), TypeError, "got a another_package.text.BERTScore"),
         (LAYERS, ValueError, "logs the scores of one layer"),
+        ({}, ValueError, "metric is an empty dictionary"),
     ],
 )
 def test_unsupported_metrics_are_an_error(minilm, metric, error, said):

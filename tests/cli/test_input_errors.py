@@ -18,6 +18,8 @@ BAD_FILES = [
     ("c.tsv", b"cand\tref\na\tb\n", "2: no column or key 'candidate'; there are 'cand', 'ref'"),
     ("c.tsv", b"candidate\treference\na\tb\na\tb\tc\n", "3: 3 columns, but the first line has 2: ['candidate', ..."),
     ("c.csv", b'candidate,reference\n"a\nb",c\na,b,c\n', "4: 3 columns, but the first line has 2: ['candidate', ..."),
+    ("c.csv", b"candidate,reference,candidate\na,b,c\n", "1: more than one column is named 'candidate'"),
+    ("c.csv", b"candidate;reference\na;b\n", "1: one column, 'candidate;reference', whose columns seem to be ..."),
     ("c.csv", b"candidate;reference\na;b, c\n", "2: 2 columns, but the first line has 1: ['candidate;reference']"),
     ("c.csv", b'candidate,reference\n"a",b\n"a"b,c\n', "3: not valid CSV: ',' expected after '\"'"),
     ("c.jsonl", ROW + b'{"candidate": "a"\n', "2: not valid JSON: Expecting ',' delimiter at column 18"),

@@ -11,6 +11,7 @@ import weakref
 from argparse import ArgumentParser
 from inspect import Parameter, signature
 
+import numpy as np
 import pytest
 import torch
 from transformers import AutoModel, PreTrainedModel
@@ -125,10 +126,12 @@ def test_impossible_settings(minilm, options, message):
         FrozenEncoder(minilm, **{"num_layers": 2} | options).encode(["a"])
 
 
-@pytest.mark.parametrize("options", [{"num_layers": 2.0}, {"max_length": "64"}, {"batch_size": 2.5}])
+@pytest.mark.parametrize("options", [{"num_layers": 2.0}, {"num_layers": True}, {"max_length": "64"}])
 def test_numbers_are_integers(minilm, options):
-    with pytest.raises(TypeError, match=r"(num_layers|max_length|batch_size) must be an integer, got "):
+    with pytest.raises(TypeError, match=r"(num_layers|max_length) must be an integer, got "):
         FrozenEncoder(minilm, **options)
+    assert FrozenEncoder(minilm, num_layers=np.int64(2)).signature().startswith("model:")
+    assert repr(FrozenEncoder(minilm, num_layers=torch.tensor(2))).endswith("layer 2, float32)")
 
 
 # Precision.

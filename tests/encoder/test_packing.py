@@ -2,6 +2,7 @@
 
 import copy
 import inspect
+import logging
 import random
 from functools import partial
 from importlib import import_module
@@ -199,7 +200,7 @@ def test_a_rule_of_attention_is_evaluated_once(monkeypatch):
 
 
 @pytest.mark.parametrize("refuses", [False, True])
-def test_packing_stays_where_the_kernel_refuses(refuses, monkeypatch):
+def test_packing_stays_where_the_kernel_refuses(refuses, monkeypatch, caplog):
     """Then attention alone is padded."""
 
     def attend(states, current, pattern, scale):
@@ -209,9 +210,10 @@ def test_packing_stays_where_the_kernel_refuses(refuses, monkeypatch):
 
     monkeypatch.setattr(forward_pass, "has_attention_kernel", lambda device, dtype: True)
     monkeypatch.setattr(forward_pass, "_attend_by_kernel", attend)
-    encoder = FrozenEncoder(*tiny_model("bert"), num_layers=LAYER)
-    loaded = encoder._backbone.loaded(CPU)
+    with caplog.at_level(logging.DEBUG, "bertscore_tm"):
+        loaded = FrozenEncoder(*tiny_model("bert"), num_layers=LAYER)._backbone.loaded(CPU)
     assert (loaded.batching, loaded.has_kernel) == ("packed", not refuses)
+    assert f"packed texts, has_kernel={not refuses}" in caplog.text
 
 
 def test_the_trial_at_load_expects_the_rounding_of_tf32(monkeypatch):
@@ -350,3 +352,18 @@ def test_padded_families_compute_no_more_padding_than_bert_score(num_pairs, mini
     assert padded <= of_peer
     assert padded < 1.25 * sum(lengths)
     assert max(len(batch) * batch[0] for batch in batches) <= 8192
+
+
+def test_a_forward_method_replaced_by_a_function_is_an_error(models):
+    """A copy would run the original model, whose layers are not cut and whose training goes on."""
+    model = copy.deepcopy(models["bert"])
+    model.forward = partial(type(model).forward, model)  # copied with the model
+    expected = FrozenEncoder(models["bert"], tiny_tokenizer("wordpiece"), num_layers=2).encode(TEXTS).vectors
+    vectors = FrozenEncoder(model, tiny_tokenizer("wordpiece"), num_layers=2).encode(TEXTS).vectors
+    torch.testing.assert_close(vectors, expected, atol=ROUNDING, rtol=0)
+    for module in (model, model.encoder.layer[0].attention):
+        replaced = module.forward
+        module.forward = lambda *args, forward=replaced, **kwargs: forward(*args, **kwargs)
+        with pytest.raises(ValueError, match=r"forward method of .* was replaced by a function"):
+            FrozenEncoder(model, tiny_tokenizer("wordpiece"), num_layers=2)
+        module.forward = replaced

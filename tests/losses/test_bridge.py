@@ -218,6 +218,14 @@ def test_tokenizers_written_in_python(encoder, slow):
     )
 
 
+def test_equal_tokenizers_written_in_python_need_no_bridge():
+    with torch.random.fork_rng(devices=[]):
+        model = AutoModel.from_config(tiny_config("t5", vocab_size=len(ByT5Tokenizer())))
+    encoder = FrozenEncoder(model, ByT5Tokenizer(), num_layers=1)
+    assert VocabularyBridge(ByT5Tokenizer(), encoder).mode == "identity"
+    assert VocabularyBridge(ByT5Tokenizer(extra_ids=3), encoder, min_fidelity=0).mode != "identity"
+
+
 @pytest.mark.parametrize("family", ["bert", "deberta", "xlm-roberta"])
 def test_plain_loop(family):
     encoder = tiny(family)

@@ -120,6 +120,13 @@ def test_a_report_is_saved(tmp_path):
     assert read_data((tmp_path / "page.html").read_text(encoding="utf-8"))["references"] == report.references
 
 
+def test_files_of_other_names_are_an_error(tmp_path):
+    path = tmp_path / "scores.jsonl"
+    path.write_text('{"candidate": "a", "references": ["b"], "precision": 1, "recall": 1, "f1": 1}')
+    with pytest.raises(ValueError, match=r"scores\.jsonl must be named like val_step_499\.jsonl"):
+        Report.from_files([path])
+
+
 def test_unusual_scores(recwarn):
     nan = {name: torch.tensor([float("nan"), 0.5]) for name in SCORES}
     data = read_data(Report({"a": ["x", "y"], "b": ["x", "y"]}, ["x", "y"], {"a": nan, "b": nan}).to_html())

@@ -12,7 +12,7 @@ from matplotlib.font_manager import findfont, get_font
 
 from bertscore_tm import FrozenEncoder, align, bert_score
 from bertscore_tm.scoring.token_weights import token_weights
-from bertscore_tm.views import fonts
+from bertscore_tm.views import fonts, heatmap
 from tests.support.models import tiny_model
 from tests.support.pictures import (
     CANDIDATE,
@@ -164,7 +164,14 @@ def test_a_missing_script_is_named_once(monkeypatch):
         fonts.choose_fonts(["न"])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        fonts.choose_fonts(["न"])
+        # A virama has no shape of its own.
+        assert fonts.choose_fonts(["न\u094d"])[1] == ["□"]
+
+
+def test_without_matplotlib_the_extra_is_named(encoder, monkeypatch):
+    monkeypatch.setattr(heatmap, "find_spec", lambda name: None)
+    with pytest.raises(ImportError, match=r"Alignment\.plot needs matplotlib: pip install .*\[plot\]"):
+        align(CANDIDATE, REFERENCE, encoder).plot()
 
 
 def test_axes_of_the_caller(encoder, pairs):

@@ -35,13 +35,8 @@ def find_named_pieces(
         token that was not added; and whether both tokenizers split every text into tokens of the same names.
     """
     ids = [-1] * len(texts)
-    if not (generator.is_fast and encoder.tokenizer.is_fast):
-        return ids, False
-    contents = [json.loads(tokenizer.backend_tokenizer.to_str()) for tokenizer in (generator, encoder.tokenizer)]
-    models = [content["model"] for content in contents]
-    settings = [{name: value for name, value in model.items() if name not in _OTHER_SETTINGS} for model in models]
-    rules = [(content["normalizer"], content["pre_tokenizer"]) for content in contents]
-    if rules[0] != rules[1] or settings[0] != settings[1]:
+    (rules, model), (encoder_rules, encoder_model) = map(_read_rules, (generator, encoder.tokenizer))
+    if rules != encoder_rules:
         return ids, False
     encoder_vocabulary = encoder.vocabulary
     for name, i in generator.get_vocab().items():
@@ -49,11 +44,20 @@ def find_named_pieces(
     specials = {*generator.all_special_tokens, *encoder.tokenizer.all_special_tokens}
     special_ids = {*generator.all_special_ids}
     is_missing = any(ids[i] < 0 and i not in special_ids and text.strip() for i, text in enumerate(texts))
-    agree = _have_equal_models(models[0], models[1], specials)
+    agree = _have_equal_models(model, encoder_model, specials)
     if is_missing and not agree:
         return [-1] * len(texts), False
     added = [{*tokenizer.get_added_vocab()} - specials for tokenizer in (generator, encoder.tokenizer)]
     return ids, agree and added[0] == added[1]
+
+
+def _read_rules(tokenizer: PreTrainedTokenizerBase) -> tuple[Any, dict[str, Any]]:
+    """Return the rules by which a tokenizer splits texts, and the model with its vocabulary."""
+    if not tokenizer.is_fast:
+        return (type(tokenizer).__name__, tokenizer.init_kwargs), {"vocab": tokenizer.get_vocab()}
+    content = json.loads(tokenizer.backend_tokenizer.to_str())
+    settings = {name: value for name, value in content["model"].items() if name not in _OTHER_SETTINGS}
+    return (content["normalizer"], content["pre_tokenizer"], settings), content["model"]
 
 
 def _have_equal_models(generator: dict[str, Any], encoder: dict[str, Any], specials: set[str]) -> bool:

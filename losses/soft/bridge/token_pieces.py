@@ -6,6 +6,7 @@ Names of classes play no role, so word pieces, byte-level and sentencepiece toke
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -99,7 +100,8 @@ def _split_after(context: Context, words: Sequence[str], encoder: TextTokenizer)
 def _tokenize(tokenizer: PreTrainedTokenizerBase, texts: list[str]) -> list[list[int]]:
     """Return the token ids of each text by itself, without special tokens and without truncation."""
     if not tokenizer.is_fast:
-        rows: list[list[int]] = tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
+        encoded: Any = tokenizer(texts, add_special_tokens=False, verbose=False) if texts else {"input_ids": []}
+        rows: list[list[int]] = encoded["input_ids"]
         return rows
     # The backend itself, as the wrapper of transformers, which sets truncation and padding anew at each call, takes
     # longer than tokenization.
