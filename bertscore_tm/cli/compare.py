@@ -32,14 +32,7 @@ from typing import Any, NamedTuple
 from bertscore_tm.cli import options, output
 from bertscore_tm.cli.distributed import RankGroup
 from bertscore_tm.cli.errors import CommandError
-from bertscore_tm.cli.inputs import (
-    Table,
-    check_lengths,
-    join_references,
-    read_candidates,
-    read_documents,
-    read_references,
-)
+from bertscore_tm.cli.inputs import Table, check_lengths, read_candidates, read_documents, read_references
 from bertscore_tm.cli.scored_corpus import ScoredCorpus, score_across_ranks
 
 _SUFFIXES = (".txt", ".md", ".tex", ".json")
@@ -158,9 +151,9 @@ def _read_files(tables: Sequence[Table], arguments: argparse.Namespace) -> Syste
         raise CommandError("no references: give -r FILE")
     texts = [table.texts(arguments.candidate_column) for table in tables]
     check_lengths(*tables)
-    references = read_references(arguments, tables[0])
-    groups = read_documents([*tables, *references], arguments)
-    return Systems(dict(zip(arguments.candidates, texts, strict=True)), join_references(references, arguments), groups)
+    references, others = read_references(arguments, tables[0])
+    groups = read_documents([*tables, *others], arguments)
+    return Systems(dict(zip(arguments.candidates, texts, strict=True)), references, groups)
 
 
 def _read_column(tables: Sequence[Table], arguments: argparse.Namespace) -> Systems:
@@ -169,7 +162,7 @@ def _read_column(tables: Sequence[Table], arguments: argparse.Namespace) -> Syst
         raise CommandError("--system-column: give one file with columns, such as .tsv or .jsonl, to -c")
     (table,) = tables
     candidates, names = table.texts(arguments.candidate_column), table.texts(arguments.system_column)
-    references = join_references(read_references(arguments, table), arguments)
+    references, _ = read_references(arguments, table)
     documents = read_documents(tables, arguments)
     rows = {name: [row for row, other in enumerate(names) if other == name] for name in dict.fromkeys(names)}
     if len(rows) < 2:

@@ -33,29 +33,26 @@ class RankGroup:
 
     def run_on_first(self, work: Callable[[], T]) -> T:
         """Run a function on rank 0 only, such as reading a file, and return its result, or raise its error, on all."""
-        shared: list[Any] = [_try(work) if self.rank == 0 else None]
+        outcomes: list[Any] = [_try(work) if self.rank == 0 else None]
         if self.size > 1:
-            _communicate(lambda dist: dist.broadcast_object_list(shared, src=0))
-        _raise_first(shared)
-        return shared[0]  # type: ignore[no-any-return]
+            _communicate("broadcast_object_list", outcomes, 0)
+        return _raise_first(outcomes)[0]  # type: ignore[no-any-return]
 
     def run_on_all(self, work: Callable[[], T]) -> T:
         """Run a function on every rank, and raise an error of any of them on all."""
         outcome = _try(work)
-        _raise_first(self._exchange(outcome if isinstance(outcome, CommandError) else None))
+        self._exchange(outcome if isinstance(outcome, CommandError) else None)
         return outcome  # type: ignore[return-value]
 
     def gather(self, work: Callable[[], T]) -> list[T]:
         """Run a function on every rank, and return the results of all, or raise an error of any of them, on all."""
-        outcomes = self._exchange(_try(work))
-        _raise_first(outcomes)
-        return outcomes
+        return self._exchange(_try(work))
 
-    def _exchange(self, value: Any) -> list[Any]:
-        values = [value] * self.size
+    def _exchange(self, outcome: Any) -> list[Any]:
+        outcomes = [outcome] * self.size
         if self.size > 1:
-            _communicate(lambda dist: dist.all_gather_object(values, value))
-        return values
+            _communicate("all_gather_object", outcomes, outcome)
+        return _raise_first(outcomes)
 
 
 @contextmanager
@@ -104,16 +101,17 @@ def _try(work: Callable[[], T]) -> T | CommandError:
         return as_command_error(error)
 
 
-def _raise_first(outcomes: list[Any]) -> None:
+def _raise_first(outcomes: list[Any]) -> list[Any]:
     for outcome in outcomes:
         if isinstance(outcome, CommandError):
             raise outcome
+    return outcomes
 
 
-def _communicate(collective: Callable[[Any], None]) -> None:
+def _communicate(collective: str, *values: Any) -> None:
     import torch.distributed as dist
 
     try:
-        collective(dist)
+        getattr(dist, collective)(*values)
     except RuntimeError as error:
         raise CommandError(f"lost the connection to another process: {error}", FAILED) from error

@@ -139,17 +139,17 @@ def read_pairs(
 ) -> tuple[TextPairs, list[Table]]:
     """Read the candidates and their references, at least one pair, and return their files too, the candidates' first.
 
-    ``others`` are further columns that will be read. Blank references are those of :func:`join_references`.
+    ``others`` are further columns that will be read, and ``keep_blank`` is that of :func:`read_references`.
     """
     table = read_candidates(arguments.candidates, arguments, *others)
     candidates = table.texts(arguments.candidate_column)
     if arguments.references is None and not table.has_columns:
         raise CommandError(f"no references: give -r FILE, or --format if {table.name} also contains them")
-    tables = read_references(arguments, table)
+    references, tables = read_references(arguments, table, keep_blank=keep_blank)
 
     from bertscore_tm.scoring.texts import TextPairs
 
-    return TextPairs(candidates, join_references(tables, arguments, keep_blank=keep_blank)), [table, *tables]
+    return TextPairs(candidates, references), [table, *tables]
 
 
 def read_candidates(path: str, arguments: argparse.Namespace, *others: str | None) -> Table:
@@ -160,32 +160,24 @@ def read_candidates(path: str, arguments: argparse.Namespace, *others: str | Non
     return read_table(path, arguments.format, columns)
 
 
-def read_references(arguments: argparse.Namespace, candidates: Table) -> list[Table]:
-    """Read the files of references, by default that of the candidates, which have as many rows as the candidates."""
-    if arguments.references is None:
-        return [candidates]
-    columns = arguments.reference_column or REFERENCES
-    tables = [read_table(path, arguments.format, columns) for path in arguments.references]
-    check_lengths(candidates, *tables)
-    return tables
+def read_references(
+    arguments: argparse.Namespace, candidates: Table, *, keep_blank: bool = False
+) -> tuple[list[list[str]], list[Table]]:
+    """Return the references of every candidate, at least one, those of all files and columns, and the files.
 
-
-def join_references(
-    tables: Sequence[Table], arguments: argparse.Namespace, *, keep_blank: bool = False
-) -> list[list[str]]:
-    """Return the references of every candidate, at least one, those of all files and columns.
-
-    Blank ones next to others are left out, as files have blank lines where a candidate has fewer references, unless
-    ``keep_blank`` asks for all.
+    Without files of references, those of the candidates have them. Blank ones next to others are left out, as files
+    have blank lines where a candidate has fewer references, unless ``keep_blank`` asks for all.
     """
     from bertscore_tm.scoring.texts import omit_blank
 
-    groups: Sequence[Sequence[str]] = [REFERENCES]
-    if arguments.reference_column is not None:
-        groups = [[column] for column in arguments.reference_column]
-    lists = [table.text_lists(*columns) for table in tables for columns in groups]
+    columns, tables = arguments.reference_column or REFERENCES, [candidates]
+    if arguments.references is not None:
+        tables = [read_table(path, arguments.format, columns) for path in arguments.references]
+        check_lengths(candidates, *tables)
+    groups = [REFERENCES] if arguments.reference_column is None else [[column] for column in columns]
+    lists = [table.text_lists(*group) for table in tables for group in groups]
     references = [[text for texts in row for text in texts] for row in zip(*lists, strict=True)]
-    return references if keep_blank else [omit_blank(texts) for texts in references]
+    return references if keep_blank else [omit_blank(texts) for texts in references], tables
 
 
 def read_documents(tables: Sequence[Table], arguments: argparse.Namespace) -> list[str] | None:

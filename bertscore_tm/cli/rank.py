@@ -17,22 +17,20 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from bertscore_tm.cli import options, output
 from bertscore_tm.cli.distributed import RankGroup
 from bertscore_tm.cli.errors import CommandError
-from bertscore_tm.cli.inputs import join_references, read_candidates, read_references
-from bertscore_tm.cli.shards import Part, compute_parts, input_digest
+from bertscore_tm.cli.inputs import read_candidates, read_references
+from bertscore_tm.cli.shards import Part, Progress, compute_parts
 from bertscore_tm.utilities.user_warnings import warn_user
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from bertscore_tm.encoder import FrozenEncoder
     from bertscore_tm.functional.ranking import Item
-    from bertscore_tm.scoring.token_weights import TokenWeights
 
 _SUFFIXES = (".jsonl",)
 
@@ -55,6 +53,7 @@ def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
 
     import torch
 
+    from bertscore_tm.functional.ranking import score_items
     from bertscore_tm.scoring.messages import describe_truncation, warn_of_leftovers
     from bertscore_tm.scoring.signature import score_signature
     from bertscore_tm.scoring.token_weights import token_weights
@@ -62,15 +61,21 @@ def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
     encoder = ranks.run_on_all(lambda: options.build_encoder(arguments))
     weights = ranks.run_on_first(lambda: token_weights(encoder, options.read_idf(arguments)))
     signature = score_signature(encoder, weights.source)
-    parts = _score(ranks, arguments, items, encoder, weights, signature)
-    if parts is None:
+    how = {"component": arguments.component, "references_reduce": arguments.references_reduce}
+
+    def work(part: Sequence[Item], progress: Progress) -> Part:
+        scores, num_truncated = score_items(part, encoder, weights, encoder.device, progress=progress, **how)
+        return {"scores": torch.cat(scores), "num_truncated": torch.tensor([num_truncated], device="cpu")}
+
+    scored = compute_parts(ranks, arguments, items, work, unit="line", settings={"signature": signature, **how})
+    if scored is None:
         return
     warn_of_leftovers([text for item in items for text in item.candidates], encoder.tokenizer)
-    num_truncated = sum(int(part["num_truncated"]) for part in parts)
+    num_truncated = int(scored["num_truncated"].sum())
     if num_truncated:
         warn_user(describe_truncation(num_truncated, encoder.tokenizer.max_length))
     counts = [len(item.candidates) for item in items]
-    records = list(map(_make_record, items, torch.split(torch.cat([part["scores"] for part in parts]), counts)))
+    records = list(map(_make_record, items, torch.split(scored["scores"], counts)))
     output.write_output("".join(map(output.to_json, records)), arguments.output)
     best = [record["score"] for record in records if record["score"] is not None]
     summary = {
@@ -94,32 +99,7 @@ def _read(arguments: argparse.Namespace) -> list[Item]:
 
     if arguments.references is None and arguments.reference_column is None:
         return [Item(texts) for texts in candidates]
-    return list(map(Item, candidates, join_references(read_references(arguments, table), arguments)))
-
-
-def _score(
-    ranks: RankGroup,
-    arguments: argparse.Namespace,
-    items: list[Item],
-    encoder: FrozenEncoder,
-    weights: TokenWeights,
-    signature: str,
-) -> list[Part] | None:
-    """Score the candidates of all lines, part by part, on rank 0; ``None`` on all other ranks."""
-    import torch
-
-    from bertscore_tm.functional.ranking import score_items
-
-    how = {"component": arguments.component, "references_reduce": arguments.references_reduce}
-
-    def work(rows: range, progress: Callable[[int], None]) -> Part:
-        part = items[rows.start : rows.stop]
-        scores, num_truncated = score_items(part, encoder, weights, encoder.device, progress=progress, **how)
-        return {"scores": torch.cat(scores), "num_truncated": torch.tensor(num_truncated, device="cpu")}
-
-    digest = input_digest([item.candidates, item.references] for item in items)
-    settings = {"signature": signature, "input": digest, **how}
-    return compute_parts(ranks, arguments, len(items), work, unit="line", settings=settings)
+    return list(map(Item, candidates, read_references(arguments, table)[0]))
 
 
 def _format_summary(summary: dict[str, Any], arguments: argparse.Namespace) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from bertscore_tm.cli import options
 from bertscore_tm.cli.distributed import RankGroup
-from bertscore_tm.cli.shards import Part, compute_parts, input_digest
+from bertscore_tm.cli.shards import Part, Progress, compute_parts
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -90,26 +90,24 @@ def score_in_parts(
 
     from bertscore_tm.scoring.corpus import CorpusScores, score_corpus
     from bertscore_tm.scoring.signature import score_signature
+    from bertscore_tm.scoring.texts import TextPairs
     from bertscore_tm.scoring.token_weights import TEXTS_PER_BLOCK
 
-    def work(rows: range, progress: Callable[[int], None]) -> Part:
-        scored = score_corpus(texts.select(rows), encoder, weights, encoder.device, progress=progress)
-        num_truncated = torch.tensor(scored.num_truncated, device="cpu")
+    def work(part: Sequence[tuple[str, list[str]]], progress: Progress) -> Part:
+        pairs = TextPairs(*map(list, zip(*part, strict=True)))
+        scored = score_corpus(pairs, encoder, weights, encoder.device, progress=progress)
+        num_truncated = torch.tensor([scored.num_truncated], device="cpu")
         return {"scores": scored.scores, "best": scored.best_reference, "num_truncated": num_truncated}
 
-    digest = input_digest(zip(texts.candidates, texts.references, strict=True))
-    settings = {"signature": score_signature(encoder, weights.source), "input": digest}
-    parts = compute_parts(ranks, arguments, len(texts), work, unit="pair", settings=settings)
-    if parts is None:
+    settings = {"signature": score_signature(encoder, weights.source)}
+    pairs = list(zip(texts.candidates, texts.references, strict=True))
+    scored = compute_parts(ranks, arguments, pairs, work, unit="pair", settings=settings)
+    if scored is None:
         return None
-    num_truncated = sum(int(part["num_truncated"]) for part in parts)
-    if num_truncated and len(parts) > 1:
+    num_truncated = int(scored["num_truncated"].sum())
+    if num_truncated and len(scored["num_truncated"]) > 1:
         # Parts may share texts, of which each counts once.
         distinct = texts.distinct()
         blocks = (distinct[i : i + TEXTS_PER_BLOCK] for i in range(0, len(distinct), TEXTS_PER_BLOCK))
         num_truncated = sum(encoder.tokenizer(block).num_truncated for block in blocks)
-    return CorpusScores(
-        scores=torch.cat([part["scores"] for part in parts], dim=-1),
-        best_reference=torch.cat([part["best"] for part in parts], dim=-1),
-        num_truncated=num_truncated,
-    )
+    return CorpusScores(scored["scores"], scored["best"], num_truncated)

@@ -12,7 +12,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Part = dict[str, "Tensor"]
-# Computes the items with these indices, and calls a function with the number of items done since its last call.
-Work = Callable[[range, Callable[[int], None]], Part]
+Progress = Callable[[int], None]
 
 # Items of a part: enough for full batches, and few enough that little is lost by an interruption.
 SMALLEST, LARGEST = 100, 1000
@@ -34,37 +33,49 @@ _NUM_PARTS = 16
 
 
 def compute_parts(
-    ranks: RankGroup, arguments: argparse.Namespace, num_items: int, work: Work, *, unit: str, settings: dict[str, Any]
-) -> list[Part] | None:
-    """Compute a run part by part, and return all parts in order on rank 0, ``None`` on all other ranks.
+    ranks: RankGroup,
+    arguments: argparse.Namespace,
+    items: Sequence[Any],
+    work: Callable[[Sequence[Any], Progress], Part],
+    *,
+    unit: str,
+    settings: dict[str, Any],
+) -> Part | None:
+    """Compute a run part by part, and return the joined parts on rank 0, ``None`` on all other ranks.
 
-    The parts of a long run are appended to the file that an interrupted run with the same settings left. ``unit`` is
-    the name of an item in the progress.
+    The parts of a long run are appended to the file that an interrupted run with the same settings left. ``work``
+    computes items, and calls a function with the number of items done since its last call; their name is ``unit``.
     """
+    import torch
     from tqdm import tqdm
 
-    path = None
-    if num_items > LARGEST and arguments.output is not None and not is_special(arguments.output):
+    path, size = None, LARGEST
+    if len(items) > LARGEST and arguments.output is not None and not is_special(arguments.output):
         path = partial_path(arguments.output)
-    size = LARGEST
     if path is not None or ranks.size > 1:
-        size = min(LARGEST, max(SMALLEST, math.ceil(num_items / _NUM_PARTS)))
-    all_parts = [range(start, min(start + size, num_items)) for start in range(0, num_items, size)]
-    results = ranks.run_on_first(lambda: [] if path is None else _open_file(path, json.dumps(settings)))
+        size = min(LARGEST, max(SMALLEST, math.ceil(len(items) / _NUM_PARTS)))
+    parts = [items[start : start + size] for start in range(0, len(items), size)]
+    results = ranks.run_on_first(lambda: [] if path is None else _open_file(path, _describe(settings, items)))
     if path is not None and ranks.rank == 0:
         arguments.unfinished = path
-    num_finished = sum(map(len, all_parts[: len(results)]))
+    num_finished = sum(map(len, parts[: len(results)]))
     if num_finished:
-        print_message(f"resuming: {num_finished} of {num_items} {unit}s are in {path}")
+        print_message(f"resuming: {num_finished} of {len(items)} {unit}s are in {path}")
     is_shown = ranks.rank == 0 and (sys.stderr.isatty() or getattr(arguments, "verbose", False))
-    with tqdm(total=num_items, unit=unit, initial=num_finished, disable=not is_shown) as bar:
-        for start in range(len(results), len(all_parts), ranks.size):
-            results += _compute_next(ranks, all_parts[start : start + ranks.size], work, bar.update, path)
-    return results if ranks.rank == 0 else None
+    with tqdm(total=len(items), unit=unit, initial=num_finished, disable=not is_shown) as bar:
+        for start in range(len(results), len(parts), ranks.size):
+            results += _compute_next(ranks, parts[start : start + ranks.size], work, bar.update, path)
+    if ranks.rank != 0:
+        return None
+    return {name: torch.cat([part[name] for part in results], dim=-1) for name in results[0]}
 
 
 def _compute_next(
-    ranks: RankGroup, parts: list[range], work: Work, progress: Callable[[int], None], path: Path | None
+    ranks: RankGroup,
+    parts: list[Sequence[Any]],
+    work: Callable[[Sequence[Any], Progress], Part],
+    progress: Progress,
+    path: Path | None,
 ) -> list[Part]:
     """Compute a part on each rank, and append them to the file."""
     computed = ranks.gather(lambda: work(parts[ranks.rank], progress) if ranks.rank < len(parts) else {})[: len(parts)]
@@ -80,12 +91,12 @@ def partial_path(output: str) -> Path:
     return Path(f"{output}.partial")
 
 
-def input_digest(items: Iterable[Any]) -> str:
-    """Return a digest of lists of texts, by which an interrupted run of the same texts is recognized."""
+def _describe(settings: dict[str, Any], items: Sequence[Any]) -> str:
+    """Return a line with the settings and a digest of the items, by which a repeated run is recognized."""
     digest = hashlib.sha256()
     for item in items:
-        digest.update(json.dumps(item).encode())
-    return digest.hexdigest()
+        digest.update(json.dumps(item, default=vars).encode())
+    return json.dumps(settings | {"input": digest.hexdigest()})
 
 
 def _open_file(path: Path, head: str) -> list[Part]:

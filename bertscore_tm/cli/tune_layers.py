@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from bertscore_tm.cli import options, output
 from bertscore_tm.cli.distributed import RankGroup
 from bertscore_tm.cli.errors import CommandError
-from bertscore_tm.cli.inputs import Table, join_references, read_candidates, read_pairs, read_references
+from bertscore_tm.cli.inputs import Table, read_candidates, read_pairs, read_references
 from bertscore_tm.cli.scored_corpus import ScoredCorpus, score_across_ranks
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def _read_preferences(arguments: argparse.Namespace) -> JudgedTexts:
     table = read_candidates(arguments.darr, arguments, "better", "worse")
     if not table.has_columns:
         raise CommandError(f"{table.name}: --darr needs a file with columns, such as .tsv or .jsonl")
-    references = join_references(read_references(arguments, table), arguments)
+    references, _ = read_references(arguments, table)
     # Next to each other, so that their reference is encoded once.
     texts = [text for both in zip(table.texts("better"), table.texts("worse"), strict=True) for text in both]
     return JudgedTexts(TextPairs(texts, [row for row in references for _ in range(2)]), {})

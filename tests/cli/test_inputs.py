@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from bertscore_tm.cli import main
 from bertscore_tm.cli.errors import CommandError
-from bertscore_tm.cli.inputs import join_references, read_table, read_texts
+from bertscore_tm.cli.inputs import read_references, read_table, read_texts
 from tests.support.shell import check_error, from_stdin, run_here
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -156,7 +156,8 @@ def test_json_and_parquet_have_rows_with_any_number_of_references(tmp_path, suff
     write(path, [{"candidate": "a\n", "references": ["b", "c"]}, {"candidate": "", "references": ["d"]}])
     table = read_table(str(path))
     assert table.texts("candidate") == ["a\n", ""]
-    assert join_references([table], Namespace(reference_column=None)) == [["b", "c"], ["d"]]
+    references, _ = read_references(Namespace(references=None, reference_column=None), table)
+    assert references == [["b", "c"], ["d"]]
 
 
 def test_json_may_be_an_array_of_texts(tmp_path):
