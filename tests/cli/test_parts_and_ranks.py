@@ -1,4 +1,4 @@
-"""Runs in parts: a killed one resumes without repeating what is finished, and ranks share them."""
+"""Runs in parts: a killed one resumes without repeating what is finished, and ranks share them and end together."""
 
 import math
 import os
@@ -7,13 +7,16 @@ import signal
 from contextlib import chdir
 
 import pytest
+import torch
 
 from bertscore_tm.cli import main, shards
+from bertscore_tm.cli.distributed import choose_device
 from bertscore_tm.encoder import FrozenEncoder
+from bertscore_tm.scoring import corpus
 from tests.support.models import save_tiny_model
 from tests.support.ranks import end_ranks
-from tests.support.shell import run_here, run_on_ranks, write_lines, write_records
-from tests.support.texts import real_pairs
+from tests.support.shell import run_here, run_on_ranks, run_rank, write_lines, write_records
+from tests.support.texts import real_pairs, several_references
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -59,6 +62,11 @@ def command(tmp_path, monkeypatch, capsys):
     write_lines(tmp_path / "hyps.txt", CANDIDATES)
     write_lines(tmp_path / "refs.txt", REFERENCES)
     write_records(tmp_path / "samples.jsonl", [{"candidates": CANDIDATES[3 * i : 3 * i + 2 + i % 2]} for i in range(7)])
+    # Enough pairs for two ranks; one text is empty, and one is too long.
+    preds, target = real_pairs(240)
+    preds[3], preds[7] = "", " ".join(preds)
+    rows = zip(preds, several_references(target), strict=True)
+    write_records(tmp_path / "pairs.jsonl", [{"candidate": c, "references": r} for c, r in rows])
     return lambda *words, **settings: run_here(capsys, *words, "-m", "model", "--device", "cpu", **settings)
 
 
@@ -124,21 +132,89 @@ def test_an_interrupted_run_with_other_texts_does_not_resume(command, tmp_path, 
     assert "belongs to a run with other files" in command(*arguments, exit_code=2).err
 
 
+SHARED = {
+    "score": ["score", "-c", "pairs.jsonl", *LAYER, "--idf", "--per-segment"],
+    "rank": KILLED["rank"][0],
+    "baseline": ["baseline", "refs.txt", "--pairs", "240"],
+}
+
+
 @pytest.mark.distributed
-@pytest.mark.parametrize("case", ["rank", "baseline"])
+@pytest.mark.parametrize("case", SHARED)
 def test_two_ranks_write_what_one_does(command, tmp_path, monkeypatch, case):
+    """Started by torchrun in the test of the pages' commands."""
     monkeypatch.undo()
     monkeypatch.chdir(tmp_path)
-    arguments, output, *_ = KILLED[case]
-    if case == "baseline":
-        arguments = [*arguments, "--pairs", "240"]
-    alone = command(*arguments, "-o", f"one-{output}").out
-    words = [*arguments, "-o", f"two-{output}", "-m", "model", "--device", "cpu"]
+    output = KILLED[case][1]
+    alone = command(*SHARED[case], "-o", f"one-{output}")
+    words = [*SHARED[case], "-o", f"two-{output}", "-m", "model", "--device", "cpu"]
     first, second = run_on_ranks(tmp_path, words, words)
     assert (first.exit_code, *second) == (0, 0, "", "")
-    assert first.out == alone.replace("one-", "two-")
+    assert (first.out, first.err) == tuple(text.replace("one-", "two-") for text in alone)
+    if case == "score":
+        assert alone.err.count("bertscore-tm: warning: ") == 2
     single, shared = ((tmp_path / f"{number}-{output}").read_text() for number in ("one", "two"))
     assert re.sub(NUMBER, "", shared) == re.sub(NUMBER, "", single)
     # Texts that are encoded together may change the last of the six digits.
     numbers, expected = ([float(x) for x in re.findall(NUMBER, text)] for text in (shared, single))
     assert numbers == pytest.approx(expected, abs=2e-6)
+
+
+SCORE = [*SHARED["score"], "-m", "model", "--device", "cpu"]
+NO_MODEL = ["no-model" if argument == "model" else argument for argument in SCORE]
+NO_FILES = ["score", "-c", "no.txt", "-r", "no.txt"]
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize(
+    ("arguments", "others", "message"),
+    [
+        (NO_FILES, NO_FILES, "no.txt: No such file or directory\n"),
+        (SCORE, NO_MODEL, "could not load the configuration of 'no-model'"),
+    ],
+)
+@pytest.mark.usefixtures("command")
+def test_bad_input_of_all_ranks_or_of_one_ends_all_with_one_line(tmp_path, arguments, others, message):
+    first, second = run_on_ranks(tmp_path, arguments, others)
+    assert (first.exit_code, first.out) == (2, "")
+    (line,) = first.err.splitlines(keepends=True)
+    assert line.startswith(f"bertscore-tm: error: {message}")
+    assert second == (2, "", "")
+
+
+def run_and_crash(rank, folder):
+    def crash(*args, **kwargs):
+        raise RuntimeError("a bug")
+
+    if rank == 1:
+        corpus.score_corpus = crash
+    return run_rank(rank, folder, [SCORE] * 2)
+
+
+@pytest.mark.slow
+@pytest.mark.distributed
+@pytest.mark.usefixtures("command")
+def test_a_rank_that_crashes_ends_the_others(tmp_path):
+    first, second = end_ranks(run_and_crash, 2, str(tmp_path))
+    assert (first.result.exit_code, first.result.out) == (1, "")
+    (line,) = (line for line in first.result.err.splitlines() if line.startswith("bertscore-tm"))
+    assert line.startswith("bertscore-tm: error: lost the connection to another process: ")
+    assert (second.exit_code, second.result) == (1, None)
+
+
+def test_each_rank_of_a_machine_uses_its_own_gpu(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert choose_device(None) == torch.device("cuda:0")
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    assert choose_device(None) == choose_device("cuda") == torch.device("cuda:1")
+    assert choose_device("cuda:0") == torch.device("cuda:0")
+    assert choose_device("cpu") == torch.device("cpu")
+
+
+def test_an_incomplete_environment_of_torchrun(monkeypatch, capsys):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for name in ("RANK", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    assert main(["score", "--candidate-text", "a", "--reference-text", "b"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "environment variable RANK expected" in line
