@@ -14,16 +14,6 @@ if TYPE_CHECKING:
 
     import torch
 
-__all__ = [
-    "OPTIONS",
-    "SHELL_OPTIONS",
-    "EncoderOptions",
-    "LongText",
-    "Option",
-    "PrecisionName",
-    "document_options",
-    "with_defaults",
-]
 
 C = TypeVar("C", bound=type)
 

@@ -13,8 +13,6 @@ from bertscore_tm.core.memory import numbers_per_step, send
 from bertscore_tm.core.scores import harmonic_mean
 from bertscore_tm.core.token_vectors import TokenVectors, cosine_similarities, token_batches
 
-__all__ = ["score_all_pairs"]
-
 
 @dataclass(frozen=True)
 class _Block:

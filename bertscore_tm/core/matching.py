@@ -20,18 +20,6 @@ from torch import Tensor
 from bertscore_tm.core.memory import numbers_per_step, send
 from bertscore_tm.core.token_vectors import TokenVectors, cosine_similarities, positions_of, token_batches
 
-__all__ = [
-    "TOKENWISE_MATCHINGS",
-    "MatchedPairs",
-    "MatchedTokens",
-    "Matching",
-    "TokenMass",
-    "TokenwiseMatching",
-    "match_by_softmax",
-    "match_greedily",
-    "match_pairs",
-]
-
 
 @dataclass(frozen=True)
 class TokenMass:

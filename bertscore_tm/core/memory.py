@@ -11,8 +11,6 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-__all__ = ["constant", "empty_cache", "is_out_of_memory", "numbers_per_step", "return_freed_memory", "send"]
-
 # Numbers per matching step: 4 MB in float32, which stay in a processor's caches. An accelerator wants large steps.
 _NUMBERS_PER_STEP = 1_000_000
 _TIMES_ON_ACCELERATORS = 64

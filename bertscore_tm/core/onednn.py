@@ -18,17 +18,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-__all__ = [
-    "FrozenLinear",
-    "PackedLinear",
-    "adapt_layers",
-    "can_use_onednn",
-    "is_eager",
-    "linear",
-    "missing_rows",
-    "transposed_matmul",
-]
-
 # oneDNN compiles a kernel for every number of rows, about half a megabyte, and keeps it. So matrices are cut into
 # pieces of at most this many rows, and padded to one of few sizes: up to each limit, a multiple of its step.
 _MAX_ROWS = 2048

@@ -7,8 +7,6 @@ from contextlib import contextmanager
 
 import torch
 
-__all__ = ["exact_products", "fast_half_precision", "may_use_tf32"]
-
 
 def may_use_tf32(device: torch.device) -> bool:
     """Check whether float32 products on a device may round their operands to TF32."""

@@ -7,8 +7,6 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-__all__ = ["Reduction", "reduce_batch"]
-
 Reduction = Literal["mean", "sum", "none"]
 
 

@@ -11,18 +11,6 @@ from torch import Tensor
 from bertscore_tm.core.matching import MatchedPairs, MatchedTokens
 from bertscore_tm.core.memory import send
 
-__all__ = [
-    "DocumentFrequencies",
-    "accumulator",
-    "best_of_references",
-    "harmonic_mean",
-    "idf_weights",
-    "precision_recall_f1",
-    "segment_ids",
-    "selection_f1",
-    "special_token_weights",
-]
-
 
 @dataclass(frozen=True)
 class DocumentFrequencies:

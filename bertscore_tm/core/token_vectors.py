@@ -12,8 +12,6 @@ from torch import Tensor, nn
 from bertscore_tm.core.memory import send
 from bertscore_tm.core.precision import exact_products
 
-__all__ = ["TokenVectors", "concatenate", "cosine_similarities", "positions_of", "token_batches", "unit_vectors"]
-
 
 @dataclass(frozen=True)
 class TokenVectors:

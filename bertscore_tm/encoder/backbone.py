@@ -25,8 +25,6 @@ from bertscore_tm.encoder.vector_cache import SharedObjects
 from bertscore_tm.utilities.option_names import name_option
 from bertscore_tm.utilities.user_warnings import warn_user
 
-__all__ = ["Backbone"]
-
 _LOGGER = logging.getLogger(__name__)
 
 # Tokens of the texts that are tried together and alone when a model is loaded.

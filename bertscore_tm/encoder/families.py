@@ -16,18 +16,6 @@ import torch
 from torch import nn
 from transformers import AutoModel, PretrainedConfig, PreTrainedTokenizerBase
 
-__all__ = [
-    "FAMILIES",
-    "Batching",
-    "Family",
-    "OwnModelConfig",
-    "describe_refusal",
-    "family_of",
-    "ready_config",
-    "ready_encoder",
-    "text_config",
-]
-
 # How texts of different lengths share a forward pass.
 Batching = Literal["packed", "padded", "equal"]
 

@@ -37,14 +37,6 @@ from bertscore_tm.encoder.packed_rows import (
 )
 from bertscore_tm.encoder.relative_attention import adapt_relative_attention
 
-__all__ = [
-    "ForwardFunction",
-    "ForwardPass",
-    "are_same_vectors",
-    "draw_texts",
-    "register_attention",
-]
-
 # Returns token vectors, shape (batch, tokens, width), given a model and its input_ids and attention_mask.
 ForwardFunction = Callable[[nn.Module, dict[str, Tensor]], Tensor]
 

@@ -35,8 +35,6 @@ from bertscore_tm.utilities.option_names import name_option
 from bertscore_tm.utilities.settings import as_integer, full_class_name, require_choice
 from bertscore_tm.utilities.user_warnings import warn_user
 
-__all__ = ["Encoder", "FrozenEncoder", "as_encoder", "default_device", "join_signature"]
-
 # Tokens per forward pass, by whether it is on a CPU, whose caches hold this many, and whether texts are padded.
 _TOKENS_PER_BATCH = {(True, False): 2048, (True, True): 512, (False, False): 32768, (False, True): 8192}
 # Options that change token ids.

@@ -14,8 +14,6 @@ import torch
 from torch import nn
 from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
-__all__ = ["ModelSource", "hash_files", "hash_model", "hash_tokenizer"]
-
 _next_ready_number = count(1)
 
 # Name, size, and times of modification and change, which differs for copies that keep the time of modification: reading

@@ -26,16 +26,6 @@ from bertscore_tm.encoder.families import Family
 from bertscore_tm.encoder.identity import ModelSource
 from bertscore_tm.utilities.option_names import name_option
 
-__all__ = [
-    "load_config",
-    "load_encoder",
-    "load_tokenizer",
-    "quiet_loading",
-    "quiet_transformers",
-    "require_tokenizer",
-    "resolve_tokenizer",
-]
-
 # Tokens that tokenizers without words have besides the added ones, such as the mark of a word's start.
 _MOST_WITHOUT_WORDS = 16
 

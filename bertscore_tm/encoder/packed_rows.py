@@ -13,18 +13,6 @@ from torch import Tensor, nn
 
 from bertscore_tm.core.memory import send
 
-__all__ = [
-    "Row",
-    "attend_by_length",
-    "attend_padded",
-    "current_row",
-    "dot_product",
-    "lengths_of",
-    "pad",
-    "real_positions",
-    "row",
-]
-
 T = TypeVar("T")
 
 

@@ -14,8 +14,6 @@ from bertscore_tm.core.memory import is_out_of_memory
 from bertscore_tm.encoder.families import Batching, Family, describe_refusal
 from bertscore_tm.encoder.forward_pass import ForwardPass, are_same_vectors, draw_texts
 
-__all__ = ["cut_probed", "needs_probe"]
-
 # Tokens of the texts that are tried: short ones, and some that fill several blocks of models with local attention.
 _LENGTHS = (64, 34, 21, 21, 3)
 # A row of more tokens than the model has positions is tried too, unless that is expensive.

@@ -17,8 +17,6 @@ from torch import Tensor, nn
 
 from bertscore_tm.encoder.packed_rows import Row, attend_by_length, attend_padded, current_row
 
-__all__ = ["adapt_relative_attention"]
-
 
 def adapt_relative_attention(model: nn.Module) -> bool:
     """Let a model with relative positions attend within packed texts, in place; return whether it is one."""

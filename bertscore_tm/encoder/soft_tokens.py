@@ -8,8 +8,6 @@ from torch import Tensor, nn
 from bertscore_tm.core.token_vectors import unit_vectors
 from bertscore_tm.encoder.frozen_encoder import FrozenEncoder
 
-__all__ = ["embedding_table", "encode_soft", "require_soft_tokens"]
-
 
 def require_soft_tokens(encoder: FrozenEncoder) -> None:
     """Raise an error if an encoder gives other vectors for input embeddings than for ids, or takes ids only."""

@@ -17,8 +17,6 @@ from bertscore_tm.encoder.families import Family, family_of
 from bertscore_tm.encoder_options import LongText
 from bertscore_tm.utilities.option_names import name_long_text, name_option
 
-__all__ = ["PackedWindows", "TextTokenizer", "TokenizedTexts", "cut_into_windows"]
-
 # transformers gives tokenizers without a limit a far larger one than this.
 _NO_LIMIT = 10**9
 

@@ -16,8 +16,6 @@ import torch
 
 from bertscore_tm.core.token_vectors import TokenVectors
 
-__all__ = ["SharedObjects", "VectorCache", "shared_cache"]
-
 Text = TypeVar("Text", bound=Hashable)
 V = TypeVar("V")
 
