@@ -9,8 +9,6 @@ from contextlib import contextmanager
 
 from bertscore_tm.scoring.messages import CORPUS_WARNINGS
 
-__all__ = ["CORPUS_WARNINGS", "warn_once"]
-
 
 @contextmanager
 def warn_once(seen: set[str]) -> Generator[None, None, None]:

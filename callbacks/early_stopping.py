@@ -13,8 +13,6 @@ from bertscore_tm.callbacks.scoring import BERTScoreCallback
 from bertscore_tm.callbacks.trainer import find_callbacks
 from bertscore_tm.utilities.user_warnings import warn_user
 
-__all__ = ["BERTScoreEarlyStopping"]
-
 # Fewer scores without improvement are often a dip from which the score recovers.
 _MIN_PATIENCE = 3
 

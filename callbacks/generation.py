@@ -28,8 +28,6 @@ from bertscore_tm.functional.ranking import Item, order_candidates, score_items
 from bertscore_tm.scoring.messages import warn_of_truncation
 from bertscore_tm.scoring.token_weights import token_weights
 
-__all__ = ["CausalGenerate", "Generate", "HuggingFaceGenerate", "Seq2SeqGenerate", "isolate_random_state"]
-
 Generate = Callable[[pl.LightningModule, Any], tuple[Sequence[str], Sequence[str] | Sequence[Sequence[str]]]]
 """Function of a LightningModule and a batch that returns generated texts and their references."""
 

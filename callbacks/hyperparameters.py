@@ -12,8 +12,6 @@ from lightning.pytorch.utilities import rank_zero_warn
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
-__all__ = ["drop_saved_objects"]
-
 
 def drop_saved_objects(checkpoint: dict[str, Any]) -> None:
     """Remove hyperparameters that hold objects of this package from a checkpoint, in place, with a warning."""

@@ -14,10 +14,8 @@ from torchmetrics import Metric, MetricCollection
 
 from bertscore_tm.callbacks.trainer import gather_objects
 from bertscore_tm.metric import BERTScore
-from bertscore_tm.scoring.corpus import SCORES
+from bertscore_tm.utilities.score_names import SCORES
 from bertscore_tm.utilities.settings import full_class_name
-
-__all__ = ["LoaderScores", "ScoredBatch", "ScoredLoader", "Texts", "flatten_metrics"]
 
 Texts = dict[int, tuple[str, Any]]
 

@@ -16,8 +16,6 @@ from bertscore_tm.callbacks.scoring import BERTScoreCallback
 from bertscore_tm.report import Report
 from bertscore_tm.statistics import scipy_stats
 
-__all__ = ["BERTScoreReport"]
-
 
 class BERTScoreReport(ScoredTextWriter):
     """Write a web page with the scores and texts of all validations of a training, see :class:`bertscore_tm.Report`.

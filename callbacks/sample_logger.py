@@ -23,8 +23,6 @@ from bertscore_tm.scoring.token_weights import TokenWeights
 from bertscore_tm.utilities.user_warnings import warn_user
 from bertscore_tm.views import Alignment, require_matplotlib
 
-__all__ = ["SampleLogger", "align_with_closest", "choose_samples"]
-
 # Scores are compared to five decimals.
 _STEPS_OF_F1 = 100_000
 

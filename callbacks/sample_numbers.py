@@ -12,8 +12,6 @@ from torch.utils.data import BatchSampler, DistributedSampler
 
 from bertscore_tm.callbacks.trainer import get_dataloaders
 
-__all__ = ["find_value", "list_batches", "read_indices"]
-
 
 def list_batches(trainer: pl.Trainer) -> list[list[list[int]]]:
     """Return the numbers of the examples in each batch of each dataloader that this rank of several reads.

@@ -20,8 +20,6 @@ from bertscore_tm.views import Alignment
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Sample", "SampleTable", "write_samples"]
-
 # Characters per cell in TensorBoard, whose tables have no scroll bar.
 _MAX_CELL_LENGTH = 400
 

@@ -24,8 +24,6 @@ from bertscore_tm.utilities.files import write_atomically
 from bertscore_tm.utilities.score_names import SCORES
 from bertscore_tm.utilities.user_warnings import warn_user
 
-__all__ = ["ExampleTexts", "RunWriter", "ScoredTextWriter", "gather_texts", "write_file"]
-
 
 class ExampleTexts(NamedTuple):
     """Generated text and references of an example."""

@@ -13,7 +13,7 @@ from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 from torchmetrics import Metric, MetricCollection
 
-from bertscore_tm.callbacks.corpus_warnings import CORPUS_WARNINGS, warn_once
+from bertscore_tm.callbacks.corpus_warnings import warn_once
 from bertscore_tm.callbacks.generation import Generate, isolate_random_state
 from bertscore_tm.callbacks.hyperparameters import drop_saved_objects
 from bertscore_tm.callbacks.loader_scores import LoaderScores, ScoredBatch, ScoredLoader, flatten_metrics
@@ -26,9 +26,8 @@ from bertscore_tm.callbacks.trainer import (
 )
 from bertscore_tm.losses.evaluation import evaluation_mode
 from bertscore_tm.metric import BERTScore
+from bertscore_tm.scoring.messages import CORPUS_WARNINGS
 from bertscore_tm.scoring.texts import as_documents, as_list, as_text_pairs
-
-__all__ = ["BERTScoreCallback", "ScoredBatch", "ScoredLoader", "TextListener"]
 
 
 class TextListener(Callback):

@@ -9,17 +9,6 @@ import torch
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import CombinedLoader
 
-__all__ = [
-    "count_scored_loaders",
-    "count_steps",
-    "find_callbacks",
-    "gather_objects",
-    "get_dataloaders",
-    "is_of_class",
-    "is_training_validation",
-    "restart_validation",
-]
-
 CallbackT = TypeVar("CallbackT", bound=pl.Callback)
 
 

@@ -7,8 +7,6 @@ from contextlib import contextmanager
 
 from torch import nn
 
-__all__ = ["evaluation_mode"]
-
 
 @contextmanager
 def evaluation_mode(module: nn.Module) -> Iterator[None]:

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from bertscore_tm.compat.bert_score import BERTScorer, References, score_pairs
-from bertscore_tm.scoring.corpus import SCORES
 from bertscore_tm.scoring.texts import TextPairs, as_text_pairs
+from bertscore_tm.utilities.score_names import SCORES
 
 __all__ = ["load"]
 

@@ -4,6 +4,6 @@ from bertscore_tm.functional.alignment import align
 from bertscore_tm.functional.corpus_scores import bert_score
 from bertscore_tm.functional.matrix import score_matrix
 from bertscore_tm.functional.ranking import RankedCandidates, rank_candidates
-from bertscore_tm.scoring.corpus import SCORES
+from bertscore_tm.utilities.score_names import SCORES
 
 __all__ = ["SCORES", "RankedCandidates", "align", "bert_score", "rank_candidates", "score_matrix"]

@@ -11,8 +11,6 @@ from bertscore_tm.utilities.option_names import name_option
 from bertscore_tm.utilities.user_warnings import warn_user
 from bertscore_tm.views import Alignment
 
-__all__ = ["align"]
-
 
 def align(
     candidate: str,

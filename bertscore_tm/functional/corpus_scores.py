@@ -10,13 +10,12 @@ import torch
 from tqdm import tqdm
 
 from bertscore_tm.encoder import Encoder, FrozenEncoder, as_encoder
-from bertscore_tm.scoring.corpus import SCORES, CorpusScores, score_corpus
+from bertscore_tm.scoring.corpus import CorpusScores, score_corpus
 from bertscore_tm.scoring.messages import warn_about_scores, warn_of_leftovers
 from bertscore_tm.scoring.rescaling import Rescale, find_baseline, rescale_scores
 from bertscore_tm.scoring.texts import TextPairs, as_text_pairs
 from bertscore_tm.scoring.token_weights import Idf, TokenWeights, token_weights
-
-__all__ = ["bert_score", "score_and_warn"]
+from bertscore_tm.utilities.score_names import SCORES
 
 
 def bert_score(

@@ -11,12 +11,11 @@ from tqdm import tqdm
 from bertscore_tm.core.all_pairs import score_all_pairs
 from bertscore_tm.core.token_vectors import concatenate
 from bertscore_tm.encoder import Encoder, as_encoder
-from bertscore_tm.scoring.corpus import SCORES, encode_steps
+from bertscore_tm.scoring.corpus import encode_steps
 from bertscore_tm.scoring.messages import warn_of_truncation
 from bertscore_tm.scoring.texts import TextPairs, as_documents
 from bertscore_tm.scoring.token_weights import Idf, require_known, token_weights
-
-__all__ = ["score_matrix"]
+from bertscore_tm.utilities.score_names import SCORES
 
 
 def score_matrix(

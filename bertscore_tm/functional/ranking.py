@@ -21,16 +21,6 @@ from bertscore_tm.scoring.token_weights import Idf, TokenWeights, WeightSource, 
 from bertscore_tm.utilities.score_names import Component
 from bertscore_tm.utilities.settings import require_choice
 
-__all__ = [
-    "Component",
-    "Item",
-    "RankedCandidates",
-    "ReferencesReduce",
-    "order_candidates",
-    "rank_candidates",
-    "score_items",
-]
-
 ReferencesReduce = Literal["mean", "max"]
 
 

@@ -21,7 +21,6 @@ from bertscore_tm.metric.states import (
     SCORE_STATES,
     TOKEN_STATES,
     Collectives,
-    Component,
     SyncedState,
     as_indices,
     check_indices,
@@ -39,10 +38,9 @@ from bertscore_tm.scoring.rescaling import Rescale, find_baseline
 from bertscore_tm.scoring.signature import score_signature
 from bertscore_tm.scoring.texts import as_text_pairs
 from bertscore_tm.scoring.token_weights import Idf, TokenWeights, WeightSource, token_weights, weights_by_idf
+from bertscore_tm.utilities.score_names import Component
 from bertscore_tm.utilities.settings import full_class_name, require_choice
 from bertscore_tm.views import Alignment
-
-__all__ = ["BERTScore"]
 
 
 class BERTScore(Metric):

@@ -20,28 +20,10 @@ from torchmetrics.utilities.distributed import gather_all_tensors
 from bertscore_tm.core.matching import MatchedPairs, MatchedTokens
 from bertscore_tm.core.scores import DocumentFrequencies, harmonic_mean, segment_ids
 from bertscore_tm.encoder.tokenization import TextTokenizer
-from bertscore_tm.scoring.corpus import SCORES, MatchedTexts, compute_scores
+from bertscore_tm.scoring.corpus import MatchedTexts, compute_scores
 from bertscore_tm.scoring.rescaling import LayerBaseline, rescale_scores
 from bertscore_tm.scoring.token_weights import weights_by_idf
-from bertscore_tm.utilities.score_names import Component
-
-__all__ = [
-    "SCORE_STATES",
-    "TOKEN_STATES",
-    "Collectives",
-    "Component",
-    "SyncedState",
-    "as_indices",
-    "check_indices",
-    "check_mergeable",
-    "combine_ranks",
-    "join_parts",
-    "pack_tokens",
-    "restore_dimensions",
-    "summarize",
-    "unpack_tokens",
-]
-
+from bertscore_tm.utilities.score_names import SCORES
 
 # Names and dtypes. A rank without pairs contributes an empty tensor of the same dtype, as collectives require.
 SCORE_STATES = {"scores": torch.float32, "indices": torch.int64}

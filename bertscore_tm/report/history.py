@@ -11,9 +11,7 @@ from typing import NamedTuple
 
 import fsspec
 
-from bertscore_tm.scoring.corpus import SCORES
-
-__all__ = ["History", "read_history", "step_of"]
+from bertscore_tm.utilities.score_names import SCORES
 
 # Of the candidates of all validations in a page.
 _MOST_CHARACTERS = 5_000_000

@@ -19,17 +19,15 @@ from bertscore_tm.encoder.loading import quiet_transformers
 from bertscore_tm.functional.corpus_scores import bert_score
 from bertscore_tm.report.history import read_history
 from bertscore_tm.scoring.alignment import AlignmentData, compute_alignment
-from bertscore_tm.scoring.corpus import SCORES
 from bertscore_tm.scoring.rescaling import Rescale, find_baseline
 from bertscore_tm.scoring.signature import score_signature
 from bertscore_tm.scoring.texts import as_references, as_text_pairs
 from bertscore_tm.scoring.token_weights import Idf, token_weights
 from bertscore_tm.statistics import P_FLOOR, compare_paired, holm, mean_interval
 from bertscore_tm.utilities.files import write_atomically
+from bertscore_tm.utilities.score_names import SCORES
 from bertscore_tm.utilities.untrusted_text import for_page
 from bertscore_tm.views.page import describe_sides, render_page, round_numbers, write_frame
-
-__all__ = ["Report"]
 
 Systems = Sequence[str] | Mapping[str, Sequence[str] | None]
 References = Sequence[str] | Sequence[Sequence[str]]

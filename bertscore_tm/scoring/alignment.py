@@ -19,8 +19,6 @@ from bertscore_tm.scoring.rescaling import LayerBaseline, rescale_scores
 from bertscore_tm.scoring.texts import describe_given
 from bertscore_tm.scoring.token_weights import TokenWeights, require_known, token_weights
 
-__all__ = ["SPECIAL", "AlignedText", "AlignmentData", "compute_alignment"]
-
 # Match of a token whose most similar token is a special one.
 SPECIAL = -1
 

@@ -21,22 +21,6 @@ from bertscore_tm.encoder.tokenization import TextTokenizer, TokenizedTexts
 from bertscore_tm.encoder.vector_cache import VectorCache
 from bertscore_tm.scoring.texts import TextPairs
 from bertscore_tm.scoring.token_weights import TokenWeights, require_known
-from bertscore_tm.utilities.score_names import SCORES
-
-__all__ = [
-    "SCORES",
-    "CorpusScores",
-    "EncodedTexts",
-    "MatchedTexts",
-    "compute_scores",
-    "encode_steps",
-    "encode_texts",
-    "forget_batch",
-    "match_batch",
-    "match_encoded",
-    "plan_steps",
-    "score_corpus",
-]
 
 # Elements of the token vectors of one step, of all layers: 48 MB in float32, several times as much during encoding and
 # matching.

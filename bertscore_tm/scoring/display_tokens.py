@@ -9,8 +9,6 @@ from typing import Any
 
 from bertscore_tm.encoder.tokenization import TextTokenizer
 
-__all__ = ["DisplayTokens", "split_for_display"]
-
 _SUBSCRIPTS = str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉")
 # Spelling of a space in byte-level and sentencepiece vocabularies, and of a continued word in WordPiece.
 _SPACES = "Ġ▁ "

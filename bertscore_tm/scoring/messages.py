@@ -12,15 +12,6 @@ from bertscore_tm.encoder.tokenization import TextTokenizer
 from bertscore_tm.utilities.option_names import name_long_text
 from bertscore_tm.utilities.user_warnings import warn_user
 
-__all__ = [
-    "CORPUS_WARNINGS",
-    "describe_truncation",
-    "warn_about_scores",
-    "warn_of_leftovers",
-    "warn_of_truncation",
-    "warn_unused",
-]
-
 # Patterns of the messages about a corpus, with any count.
 CORPUS_WARNINGS = (
     r"\d+ candidates? scored 0 because ",

@@ -20,8 +20,6 @@ from bertscore_tm.utilities.user_warnings import warn_user
 # At the end of the header of a table that the package writes.
 _COMMENT = re.compile(r"# model (?P<model>.*) layers 0-\d+$")
 
-__all__ = ["Baseline", "LayerBaseline", "Rescale", "find_baseline", "rescale_scores", "score_range"]
-
 
 @dataclass(frozen=True, eq=False)
 class Baseline:

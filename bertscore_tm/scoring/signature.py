@@ -7,8 +7,6 @@ from bertscore_tm.scoring.rescaling import LayerBaseline
 from bertscore_tm.scoring.token_weights import WeightSource
 from bertscore_tm.utilities.version import __version__
 
-__all__ = ["score_signature"]
-
 
 def score_signature(
     encoder: FrozenEncoder, source: WeightSource, baseline: LayerBaseline | None = None, layer: int | None = None

@@ -10,17 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = [
-    "TextPairs",
-    "as_documents",
-    "as_list",
-    "as_references",
-    "as_text_pairs",
-    "counted_references",
-    "describe_given",
-    "omit_blank",
-]
-
 _DECODE = "decode token ids with their tokenizer first, as with batch_decode"
 
 

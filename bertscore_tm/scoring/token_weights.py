@@ -18,16 +18,6 @@ from bertscore_tm.scoring.messages import describe_truncation
 from bertscore_tm.scoring.texts import as_documents
 from bertscore_tm.utilities.user_warnings import warn_user
 
-__all__ = [
-    "TEXTS_PER_BLOCK",
-    "Idf",
-    "TokenWeights",
-    "WeightSource",
-    "require_known",
-    "token_weights",
-    "weights_by_idf",
-]
-
 TEXTS_PER_BLOCK = 10_000  # whose token ids are in memory at a time
 
 

@@ -9,8 +9,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-__all__ = ["is_special", "write_atomically"]
-
 
 def is_special(path: str | os.PathLike[str]) -> bool:
     """Check whether a path, or the target of a link, is a device, a pipe or a socket, which is written in place."""

@@ -6,8 +6,6 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-__all__ = ["name_flags", "name_long_text", "name_option"]
-
 _ARE_FLAGS = ContextVar("are_flags", default=False)
 
 

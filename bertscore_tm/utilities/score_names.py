@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Literal
 
-__all__ = ["SCORES", "Component"]
-
 SCORES = ("precision", "recall", "f1")
 # The score that ranks, selects or trains.
 Component = Literal["precision", "recall", "f1"]

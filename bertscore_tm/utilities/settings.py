@@ -6,16 +6,6 @@ import operator
 from collections.abc import Callable, Mapping
 from typing import Any, SupportsIndex, TypeVar, get_args
 
-__all__ = [
-    "as_integer",
-    "full_class_name",
-    "require_at_least",
-    "require_between",
-    "require_choice",
-    "require_positive",
-    "resolve_callable",
-]
-
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["for_page", "for_spreadsheet", "for_terminal"]
-
 # Control characters of both sets, and unpaired surrogates, which no stream can encode.
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 # Embeddings, overrides and isolates, which show a text in another order than it has.

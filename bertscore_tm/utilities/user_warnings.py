@@ -5,8 +5,6 @@ from __future__ import annotations
 import sys
 import warnings
 
-__all__ = ["warn_user"]
-
 # torch and torchmetrics call the package from within: torchmetrics.Metric.forward calls update.
 _SKIPPED_PACKAGES = frozenset({"bertscore_tm", "torch", "torchmetrics"})
 

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["Alignment"]
-
 
 class Alignment(AlignmentData):
     """Two texts, token by token; a prompt shows a table of the tokens, a notebook a page.

@@ -8,8 +8,6 @@ from functools import cache
 
 from bertscore_tm.utilities.user_warnings import warn_user
 
-__all__ = ["choose_fonts"]
-
 
 def choose_fonts(labels: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return the fonts that labels need, which matplotlib tries in order for each character, and the labels.

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
-__all__ = ["draw_alignment", "require_matplotlib"]
-
 # Texts may contain dollar signs, backslashes and underscores that are not formulas.
 _PLAIN: dict[str, Any] = {"parse_math": False, "usetex": False}
 

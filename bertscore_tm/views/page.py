@@ -21,8 +21,6 @@ from bertscore_tm.utilities.score_names import SCORES
 from bertscore_tm.utilities.untrusted_text import for_page
 from bertscore_tm.utilities.version import __version__
 
-__all__ = ["describe_sides", "render_page", "round_numbers", "write_alignment", "write_frame"]
-
 _FOLDER = Path(__file__).parent
 
 

@@ -7,8 +7,6 @@ import unicodedata
 from bertscore_tm.scoring.alignment import AlignedText, AlignmentData
 from bertscore_tm.utilities.untrusted_text import for_terminal
 
-__all__ = ["format_alignment"]
-
 
 def format_alignment(alignment: AlignmentData) -> str:
     """Return the scores, and a table of tokens for each text, with the token weights where they differ."""

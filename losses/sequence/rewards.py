@@ -10,16 +10,15 @@ from torch import Tensor
 
 from bertscore_tm.core.scores import precision_recall_f1, selection_f1
 from bertscore_tm.encoder import Encoder, as_encoder
-from bertscore_tm.functional.ranking import Component, ReferencesReduce
+from bertscore_tm.functional.ranking import ReferencesReduce
 from bertscore_tm.losses.sequence.texts import Text, list_completions, list_references
-from bertscore_tm.scoring.corpus import SCORES, MatchedTexts, encode_steps, match_encoded
+from bertscore_tm.scoring.corpus import MatchedTexts, encode_steps, match_encoded
 from bertscore_tm.scoring.rescaling import Rescale, find_baseline, rescale_scores
 from bertscore_tm.scoring.texts import TextPairs
 from bertscore_tm.scoring.token_weights import Idf, token_weights
+from bertscore_tm.utilities.score_names import SCORES, Component
 from bertscore_tm.utilities.settings import require_at_least, require_choice
 from bertscore_tm.utilities.user_warnings import warn_user
-
-__all__ = ["BERTScoreReward"]
 
 
 class BERTScoreReward:

@@ -18,8 +18,6 @@ from bertscore_tm.losses.sequence.sequence_level import MinimumRiskLoss
 from bertscore_tm.losses.sequence.texts import list_references
 from bertscore_tm.utilities.settings import require_positive
 
-__all__ = ["BERTScoreRisk"]
-
 # Share of the earlier measurements in the running means of the gradients' norms.
 _DECAY = 0.9
 

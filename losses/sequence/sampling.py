@@ -18,8 +18,6 @@ from transformers import GenerationConfig, PreTrainedModel
 from bertscore_tm.losses.evaluation import evaluation_mode
 from bertscore_tm.utilities.settings import require_positive
 
-__all__ = ["SampledSequences", "require_count", "sample_with_log_probs", "sequence_log_probs"]
-
 
 @dataclass(frozen=True)
 class SampledSequences:

@@ -14,8 +14,6 @@ from torch import Tensor, nn
 from bertscore_tm.core.reductions import Reduction, reduce_batch
 from bertscore_tm.utilities.settings import require_choice
 
-__all__ = ["MinimumRiskLoss"]
-
 Normalize = Literal["length"]
 
 _DEFAULT_ALPHA, _DEFAULT_ALPHA_OF_MEANS = 0.005, 5.0

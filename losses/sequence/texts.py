@@ -7,8 +7,6 @@ from typing import Any
 
 from bertscore_tm.scoring.texts import as_list, describe_given, omit_blank
 
-__all__ = ["Text", "list_completions", "list_references"]
-
 # A text, or messages of a chat such as {"role": "assistant", "content": "..."}; the content may be a list of parts.
 Text = str | Sequence[Mapping[str, Any]]
 

@@ -19,8 +19,6 @@ from bertscore_tm.core.onednn import FrozenLinear, can_use_onednn, linear, trans
 from bertscore_tm.core.reductions import Reduction
 from bertscore_tm.utilities.settings import require_at_least, require_choice, require_positive
 
-__all__ = ["expected_embedding", "linear_expected_embedding", "require_token_ids", "softmax_expectation"]
-
 # Tokens per chunk of the vocabulary: few enough to stay in a processor's caches.
 _TOKENS_PER_CHUNK = 2048
 # Logits per chunk on an accelerator, which wants few and large steps: 256 MB in float32.

@@ -11,8 +11,6 @@ from bertscore_tm.core.matching import TOKENWISE_MATCHINGS, Matching, TokenMass
 from bertscore_tm.core.scores import selection_f1
 from bertscore_tm.utilities.settings import resolve_callable
 
-__all__ = ["Matching", "MatchingName", "TokenMass", "reduce_references", "soft_precision_recall_f1"]
-
 MatchingName = Literal["softmax", "max"]
 
 

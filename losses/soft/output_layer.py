@@ -10,8 +10,6 @@ from torch import Tensor, nn
 
 from bertscore_tm.losses.evaluation import evaluation_mode
 
-__all__ = ["OutputLayer", "read_output_layer", "require_equal_logits"]
-
 # Models that scale their decoder's output by default: those with tied embeddings.
 _SCALED_FAMILIES = {"t5", "mt5", "longt5"}
 # Positions whose logits are compared with the generator's.

@@ -26,19 +26,6 @@ if TYPE_CHECKING:
     from bertscore_tm.losses.soft.bridge.piece_table import PieceTable
     from bertscore_tm.losses.soft.bridge.vocabulary import VocabularyBridge
 
-__all__ = [
-    "EncodedTokens",
-    "GeneratorVocabulary",
-    "OutputVocabulary",
-    "SoftTokens",
-    "encode_soft_tokens",
-    "expand_to_pieces",
-    "find_likeliest",
-    "predict_from_hidden",
-    "predict_from_logits",
-    "require_fitting",
-]
-
 # Positions per step where the likeliest tokens are looked up.
 _POSITIONS_PER_STEP = 256
 

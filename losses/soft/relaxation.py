@@ -13,8 +13,6 @@ from torch import Tensor
 
 from bertscore_tm.utilities.settings import require_positive
 
-__all__ = ["Relaxation", "RelaxationName", "mask_excluded", "softmax_relaxation"]
-
 RelaxationName = Literal["softmax"]
 # From logits of shape (..., vocabulary), a temperature and the ids that get probability 0 to probabilities of the same
 # shape, float32 or float64, whose rows sum to 1. A row whose largest logit is not finite gives NaN.

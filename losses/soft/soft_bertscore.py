@@ -9,20 +9,15 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
-from bertscore_tm.core.matching import TOKENWISE_MATCHINGS
+from bertscore_tm.core.matching import TOKENWISE_MATCHINGS, Matching
 from bertscore_tm.core.reductions import Reduction, reduce_batch
 from bertscore_tm.core.token_vectors import cosine_similarities
 from bertscore_tm.encoder import Encoder, FrozenEncoder, as_encoder
 from bertscore_tm.encoder.soft_tokens import require_soft_tokens
-from bertscore_tm.functional.ranking import Component, ReferencesReduce
+from bertscore_tm.functional.ranking import ReferencesReduce
 from bertscore_tm.losses.soft.bridge.fidelity import require_fidelity
 from bertscore_tm.losses.soft.bridge.vocabulary import VocabularyBridge
-from bertscore_tm.losses.soft.matching import (
-    Matching,
-    MatchingName,
-    reduce_references,
-    soft_precision_recall_f1,
-)
+from bertscore_tm.losses.soft.matching import MatchingName, reduce_references, soft_precision_recall_f1
 from bertscore_tm.losses.soft.output_layer import read_output_layer, require_equal_logits
 from bertscore_tm.losses.soft.predictions import (
     EncodedTokens,
@@ -44,10 +39,9 @@ from bertscore_tm.losses.soft.targets import (
 )
 from bertscore_tm.scoring.messages import describe_truncation
 from bertscore_tm.scoring.token_weights import Idf, TokenWeights, token_weights
+from bertscore_tm.utilities.score_names import Component
 from bertscore_tm.utilities.settings import require_choice, require_positive, resolve_callable
 from bertscore_tm.utilities.user_warnings import warn_user
-
-__all__ = ["SoftBERTScoreLoss"]
 
 Target = Tensor | Sequence[str] | Sequence[Sequence[str]] | EncodedReferences
 

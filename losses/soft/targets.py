@@ -30,15 +30,6 @@ from bertscore_tm.scoring.corpus import encode_texts
 from bertscore_tm.scoring.texts import TextPairs, as_references
 from bertscore_tm.utilities.user_warnings import warn_user
 
-__all__ = [
-    "EncodedReferences",
-    "encode_reference_labels",
-    "encode_reference_texts",
-    "list_references",
-    "locate_label_content",
-    "warn_if_misaligned",
-]
-
 # Fewest positions from which shifted logits are recognised.
 _FEWEST_SHIFTED = 16
 # Fewest rows from which a mask beyond the texts' ends is recognised.

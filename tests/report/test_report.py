@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from bertscore_tm import BERTScore, FrozenEncoder, Report, align, bert_score
-from bertscore_tm.scoring.corpus import SCORES
 from bertscore_tm.statistics import compare_paired, holm, mean_interval
+from bertscore_tm.utilities.score_names import SCORES
 from bertscore_tm.views.page import describe_sides
 from tests.support.pictures import Page
 from tests.support.report_pages import EVIL, TEXTS, read_data, scored_report

@@ -26,8 +26,6 @@ from bertscore_tm.utilities.user_warnings import warn_user
 if TYPE_CHECKING:
     from bertscore_tm.losses.soft.bridge.vocabulary import VocabularyBridge
 
-__all__ = ["embed_texts", "measure_fidelity", "require_fidelity"]
-
 _TEXTS_PER_BATCH = 32
 # Fidelity below which the user is warned.
 _WARNED_BELOW = 0.95

@@ -10,8 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["Context", "PieceTable"]
-
 
 class Context(IntEnum):
     """What precedes a token; a token may have other pieces in each context."""

@@ -10,8 +10,6 @@ from transformers import PreTrainedTokenizerBase
 
 from bertscore_tm.encoder.tokenization import TextTokenizer
 
-__all__ = ["find_named_pieces"]
-
 # Settings of a tokenizer's model that differ although texts are split alike, or that are compared apart.
 _OTHER_SETTINGS = {"vocab", "merges", "unk_id"}
 

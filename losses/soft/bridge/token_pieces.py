@@ -16,8 +16,6 @@ from bertscore_tm.encoder.tokenization import TextTokenizer
 from bertscore_tm.losses.soft.bridge.piece_table import Context, PieceTable
 from bertscore_tm.losses.soft.bridge.shared_tokens import find_named_pieces
 
-__all__ = ["build_piece_table", "decode_tokens"]
-
 # What incomplete characters decode to.
 _INCOMPLETE = "\ufffd"
 # Beginnings that put a token into each context; rare ones, so that they seldom merge with it.

@@ -19,8 +19,6 @@ from bertscore_tm.losses.soft.bridge.fidelity import measure_fidelity
 from bertscore_tm.losses.soft.bridge.token_pieces import build_piece_table
 from bertscore_tm.utilities.settings import require_choice
 
-__all__ = ["Mode", "VocabularyBridge"]
-
 Mode = Literal["auto", "identity", "mean", "expand"]
 
 
