@@ -19,7 +19,7 @@ from transformers.utils import logging as transformers_logging
 from bertscore_tm import FrozenEncoder
 from bertscore_tm.encoder.families import FAMILIES, family_of
 from bertscore_tm.encoder.soft_tokens import embedding_table, encode_soft
-from tests.support.models import EVERY_FAMILY, randomised, tiny_config, tiny_encoder, tiny_model, tiny_tokenizer
+from tests.support.models import EVERY_FAMILY, randomised, tiny_config, tiny_model, tiny_tokenizer
 from tests.support.rounding import rounding
 from tests.support.texts import real_pairs
 
@@ -85,7 +85,7 @@ def test_ready_models_folders_and_pickles_give_equal_vectors(family, tmp_path):
 @every_family
 @pytest.mark.parametrize(("number", "all_layers"), [(1, False), (2, False), (1, True)])
 def test_only_needed_layers_are_in_memory(family, number, all_layers):
-    held = backbone(tiny_encoder(family, num_layers=number, all_layers=all_layers))
+    held = backbone(FrozenEncoder(*tiny_model(family), num_layers=number, all_layers=all_layers))
     # As many parameters as an encoder with these layers only.
     smaller = plain_encoder(tiny_model(family, number)[0])
     expected = sum(p.numel() for name, p in smaller.named_parameters() if not name.startswith("pooler"))
@@ -168,7 +168,7 @@ def test_vectors_of_windows_equal_plain_transformers(family):
 @every_family
 @pytest.mark.parametrize("layer", [0, 2])
 def test_soft_tokens_equal_ids(family, layer):
-    encoder = tiny_encoder(family, num_layers=layer)
+    encoder = FrozenEncoder(*tiny_model(family), num_layers=layer)
     # Texts without unknown tokens: some models take them for padding and number their positions so.
     texts = [*TEXTS[2:], *real_pairs(4)[1]]
     ids = [torch.tensor(row) for row in encoder.tokenizer(texts).ids]
@@ -221,6 +221,6 @@ def test_opt_with_narrow_embeddings_has_single_layers_only():
 
 @pytest.mark.parametrize("family", ["gemma2", "prophetnet"])
 def test_vectors_with_nan_are_an_error(family):
-    encoder = tiny_encoder(family, num_layers=3, dtype="float64")
+    encoder = FrozenEncoder(*tiny_model(family), num_layers=3, dtype="float64")
     with pytest.raises(ValueError, match=r"NaN or infinite values in torch.float64: use dtype='float32'"):
         encoder.encode(TEXTS)

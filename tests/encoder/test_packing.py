@@ -25,7 +25,7 @@ from transformers import (
 from bertscore_tm import FrozenEncoder, bert_score
 from bertscore_tm.encoder import forward_pass, frozen_encoder, packed_rows, relative_attention
 from bertscore_tm.encoder.soft_tokens import embedding_table, encode_soft
-from tests.support.models import randomised, tiny_config, tiny_encoder, tiny_model, tiny_tokenizer
+from tests.support.models import randomised, tiny_config, tiny_model, tiny_tokenizer
 from tests.support.rounding import rounding
 from tests.support.texts import real_pairs
 
@@ -85,7 +85,7 @@ def test_kinds_of_relative_positions(family, options, expected):
 
 
 def test_the_gradient_is_that_of_finite_differences():
-    encoder = tiny_encoder("bert", num_layers=1, dtype="float64")
+    encoder = FrozenEncoder(*tiny_model("bert"), num_layers=1, dtype="float64")
     rows = [torch.tensor(row) for row in encoder.tokenizer(texts(4)).ids]
     mask = pad_sequence([torch.ones_like(row, dtype=torch.bool) for row in rows], batch_first=True)
     embeds = embedding_table(encoder, CPU)[pad_sequence(rows, batch_first=True)]
@@ -229,8 +229,8 @@ def test_the_trial_at_load_expects_the_rounding_of_tf32(monkeypatch):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("family", ["bert", "gpt2"])
 def test_packed_texts_on_a_gpu(family, dtype):
-    encoder = tiny_encoder(family, num_layers=LAYER, dtype=dtype)
-    expected = tiny_encoder(family, num_layers=LAYER).encode(texts()).vectors
+    encoder = FrozenEncoder(*tiny_model(family), num_layers=LAYER, dtype=dtype)
+    expected = FrozenEncoder(*tiny_model(family), num_layers=LAYER).encode(texts()).vectors
     vectors = encoder.encode(texts(), "cuda").vectors.cpu()
     assert (vectors * expected).sum(-1).min() > (1 - 1e-4 if dtype == "float32" else 0.99)
 

@@ -7,10 +7,9 @@ import torch
 from peft import LoraConfig, get_peft_model
 from torch.nn import functional as F  # noqa: N812
 from torch.nn.functional import linear
-from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 from bertscore_tm.losses import SoftBERTScoreLoss, softmax_relaxation
-from tests.support.models import randomised, tiny_config
+from tests.support.models import tiny_generator
 from tests.support.soft_predictions import (
     CPU,
     IGNORE,
@@ -161,8 +160,7 @@ def test_hidden_states_that_cannot_be(encoder):
 
 def make_generator(family, **changes):
     """A tiny generator with the encoder's vocabulary, an output bias that is not 0, and dropout."""
-    auto = AutoModelForSeq2SeqLM if family in ("t5", "bart") else AutoModelForCausalLM
-    generator = randomised(auto.from_config(tiny_config(family, **changes)))
+    generator = tiny_generator(family, **changes)
     if family == "bart":
         generator.final_logits_bias.copy_(torch.randn(generator.final_logits_bias.shape, generator=seeded(3)))
     return generator.train()

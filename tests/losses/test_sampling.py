@@ -4,10 +4,10 @@ import pytest
 import torch
 from peft import LoraConfig, PrefixTuningConfig, get_peft_model
 from torch.nn.parallel import DistributedDataParallel
-from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, GPT2LMHeadModel
+from transformers import GPT2LMHeadModel
 
 from bertscore_tm.losses import MinimumRiskLoss, sample_with_log_probs, sequence_log_probs
-from tests.support.models import randomised, tiny_config
+from tests.support.models import tiny_generator
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -16,8 +16,7 @@ END = 4
 
 
 def make_model(family, **changes):
-    auto = AutoModelForSeq2SeqLM if family in ("bart", "t5") else AutoModelForCausalLM
-    model = randomised(auto.from_config(tiny_config(family)))
+    model = tiny_generator(family)
     settings = {"eos_token_id": END, "pad_token_id": 0, "decoder_start_token_id": 3, "forced_eos_token_id": None}
     for name, value in (settings | {"forced_bos_token_id": None} | changes).items():
         setattr(model.generation_config, name, value)

@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.utils.data import DataLoader, IterableDataset
-from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from bertscore_tm import FrozenEncoder, bert_score
 from tests.support.lightning_modules import Chooser, generate_wildly
-from tests.support.models import EVERY_FAMILY, randomised, tiny_config, tiny_tokenizer
+from tests.support.models import EVERY_FAMILY, tiny_generator, tiny_tokenizer
 
 # Of the examples, and of the encoder.
 COUNT, LAYER = 9, 2
@@ -119,8 +119,7 @@ class Writer(pl.LightningModule):
 
 def generator(family: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Return a tiny random model that generates up to the length limit, and its tokenizer."""
-    auto = AutoModelForSeq2SeqLM if family in ("bart", "t5") else AutoModelForCausalLM
-    model = randomised(auto.from_config(tiny_config(family)))
+    model = tiny_generator(family)
     model.generation_config.eos_token_id = model.generation_config.forced_eos_token_id = None
     model.config.decoder_start_token_id = model.generation_config.decoder_start_token_id = 0
     return model, tiny_tokenizer(EVERY_FAMILY[family])

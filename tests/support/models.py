@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections import Counter
 from collections.abc import Generator, Mapping
@@ -15,9 +16,18 @@ from typing import Any
 import pytest
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
-from transformers import AutoConfig, AutoModel, BertModel, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
+from transformers import (
+    CONFIG_MAPPING,
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
+    BertModel,
+    PretrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
 
-from bertscore_tm import FrozenEncoder
 from bertscore_tm.encoder.forward_pass import ForwardPass
 from tests.support.texts import real_pairs
 
@@ -34,75 +44,49 @@ def encoded_texts(inputs: Mapping[str, Any]) -> list[tuple[int, ...]]:
 
 @dataclass(frozen=True)
 class TokenizerKind:
-    """A family's tokenizers: the algorithm, the special tokens around a text and their roles."""
+    """A family's tokenizers: the algorithm, the special tokens around a text, and all by id with their roles."""
 
     algorithm: str
     template: str
-    specials: tuple[str, ...]
-    roles: dict[str, str]
+    tokens: str
     padding_side: str = "right"
 
+    @property
+    def specials(self) -> list[str]:
+        return [token.partition("=")[0] for token in self.tokens.split()]
 
-def _kind(algorithm: str, template: str, specials: str, padding_side: str = "right", **roles: str) -> TokenizerKind:
-    names = {f"{role}_token": token for role, token in roles.items()}
-    return TokenizerKind(algorithm, template, tuple(specials.split()), names, padding_side)
+    @property
+    def roles(self) -> dict[str, str]:
+        pairs = [token.partition("=")[::2] for token in self.tokens.split()]
+        return {f"{role}_token": token for token, roles in pairs for role in roles.split(",") if role}
 
 
-_FAIRSEQ = {"bos": "<s>", "cls": "<s>", "pad": "<pad>", "eos": "</s>", "sep": "</s>", "unk": "<unk>"}
-_GOOGLE = {"cls": "[CLS]", "sep": "[SEP]", "unk": "[UNK]"}
-_END_OF_TEXT = {"bos": "<|endoftext|>", "eos": "<|endoftext|>", "unk": "<|endoftext|>"}
-
-# Special tokens in the order of their ids.
-KINDS = {
-    "wordpiece": _kind("wordpiece", "[CLS] $A [SEP]", "[PAD] [UNK] [CLS] [SEP]", pad="[PAD]", **_GOOGLE),
-    "mpnet": _kind("wordpiece", "<s> $A </s>", "<s> <pad> </s> [UNK]", **_FAIRSEQ | {"unk": "[UNK]"}),
-    "prophetnet": _kind(
-        "wordpiece", "$A [SEP]", "[PAD] [UNK] [CLS] [SEP]", pad="[PAD]", bos="[SEP]", eos="[SEP]", **_GOOGLE
-    ),
-    "bytes": _kind("bytes", "<s> $A </s>", "<s> <pad> </s> <unk>", **_FAIRSEQ),
-    "deberta": _kind("bytes", "[CLS] $A [SEP]", "[PAD] [CLS] [SEP] [UNK]", pad="[PAD]", **_GOOGLE),
-    "gpt2": _kind("bytes", "$A", "<|endoftext|>", **_END_OF_TEXT),
-    "opt": _kind("bytes", "</s> $A", "<s> <pad> </s>", bos="</s>", eos="</s>", pad="<pad>", unk="</s>"),
-    "qwen": _kind("bytes", "$A", "<|endoftext|> <|im_end|>", pad="<|endoftext|>", eos="<|im_end|>"),
-    "olmo": _kind("bytes", "$A", "<|endoftext|> <|pad|>", pad="<|pad|>", **_END_OF_TEXT),
-    "blenderbot": _kind("bytes", "$A </s>", "<pad> <s> </s> <unk>", **_FAIRSEQ),
-    "deberta-v2": _kind("unigram", "[CLS] $A [SEP]", "[PAD] [CLS] [SEP] [UNK]", pad="[PAD]", **_GOOGLE),
-    "albert": _kind("unigram", "[CLS] $A [SEP]", "<pad> <unk> [CLS] [SEP]", pad="<pad>", **_GOOGLE | {"unk": "<unk>"}),
-    "big-bird": _kind(
-        "unigram",
-        "[CLS] $A [SEP]",
-        "<pad> </s> <s> <unk> [CLS] [SEP]",
-        **_FAIRSEQ | {"cls": "[CLS]", "sep": "[SEP]"},
-    ),
-    "camembert": _kind("unigram", "<s> $A </s>", "<unk> <pad> <s> </s>", **_FAIRSEQ),
-    "xlm-roberta": _kind("unigram", "<s> $A </s>", "<s> <pad> </s> <unk>", **_FAIRSEQ),
-    "mbart": _kind("unigram", "$A </s> en_XX", "<s> <pad> </s> <unk> en_XX", **_FAIRSEQ),
-    "t5": _kind("unigram", "$A </s>", "<pad> </s> <unk>", pad="<pad>", eos="</s>", unk="<unk>"),
-    "xlnet": _kind(
-        "unigram",
-        "$A <sep> <cls>",
-        "<unk> <s> </s> <cls> <sep> <pad>",
-        padding_side="left",
-        **_FAIRSEQ | {"cls": "<cls>", "sep": "<sep>"},
-    ),
-    "xlm": _kind(
-        "words", "<s> $A </s>", "<s> </s> <pad> <unk>", bos="<s>", cls="</s>", sep="</s>", pad="<pad>", unk="<unk>"
-    ),
-    "blenderbot-small": _kind(
-        "words",
-        "$A",
-        "__null__ __start__ __end__ __unk__",
-        pad="__null__",
-        bos="__start__",
-        eos="__end__",
-        unk="__unk__",
-    ),
-    "llama": _kind("pieces", "<s> $A", "<unk> <s> </s>", bos="<s>", eos="</s>", unk="<unk>"),
-    "gemma": _kind("pieces", "<bos> $A", "<pad> <eos> <bos> <unk>", pad="<pad>", eos="<eos>", bos="<bos>", unk="<unk>"),
-    "phi3": _kind(
-        "pieces", "$A", "<unk> <s> </s> <|endoftext|>", bos="<s>", pad="<|endoftext|>", eos="<|endoftext|>", unk="<unk>"
-    ),
+_ROWS = {
+    "wordpiece": ("wordpiece", "[CLS] $A [SEP]", "[PAD]=pad [UNK]=unk [CLS]=cls [SEP]=sep"),
+    "mpnet": ("wordpiece", "<s> $A </s>", "<s>=bos,cls <pad>=pad </s>=eos,sep [UNK]=unk"),
+    "prophetnet": ("wordpiece", "$A [SEP]", "[PAD]=pad [UNK]=unk [CLS]=cls [SEP]=bos,eos,sep"),
+    "bytes": ("bytes", "<s> $A </s>", "<s>=bos,cls <pad>=pad </s>=eos,sep <unk>=unk"),
+    "deberta": ("bytes", "[CLS] $A [SEP]", "[PAD]=pad [CLS]=cls [SEP]=sep [UNK]=unk"),
+    "gpt2": ("bytes", "$A", "<|endoftext|>=bos,eos,unk"),
+    "opt": ("bytes", "</s> $A", "<s> <pad>=pad </s>=bos,eos,unk"),
+    "qwen": ("bytes", "$A", "<|endoftext|>=pad <|im_end|>=eos"),
+    "olmo": ("bytes", "$A", "<|endoftext|>=bos,eos,unk <|pad|>=pad"),
+    "blenderbot": ("bytes", "$A </s>", "<pad>=pad <s>=bos,cls </s>=eos,sep <unk>=unk"),
+    "deberta-v2": ("unigram", "[CLS] $A [SEP]", "[PAD]=pad [CLS]=cls [SEP]=sep [UNK]=unk"),
+    "albert": ("unigram", "[CLS] $A [SEP]", "<pad>=pad <unk>=unk [CLS]=cls [SEP]=sep"),
+    "big-bird": ("unigram", "[CLS] $A [SEP]", "<pad>=pad </s>=eos <s>=bos <unk>=unk [CLS]=cls [SEP]=sep"),
+    "camembert": ("unigram", "<s> $A </s>", "<unk>=unk <pad>=pad <s>=bos,cls </s>=eos,sep"),
+    "xlm-roberta": ("unigram", "<s> $A </s>", "<s>=bos,cls <pad>=pad </s>=eos,sep <unk>=unk"),
+    "mbart": ("unigram", "$A </s> en_XX", "<s>=bos,cls <pad>=pad </s>=eos,sep <unk>=unk en_XX"),
+    "t5": ("unigram", "$A </s>", "<pad>=pad </s>=eos <unk>=unk"),
+    "xlnet": ("unigram", "$A <sep> <cls>", "<unk>=unk <s>=bos </s>=eos <cls>=cls <sep>=sep <pad>=pad", "left"),
+    "xlm": ("words", "<s> $A </s>", "<s>=bos </s>=cls,sep <pad>=pad <unk>=unk"),
+    "blenderbot-small": ("words", "$A", "__null__=pad __start__=bos __end__=eos __unk__=unk"),
+    "llama": ("pieces", "<s> $A", "<unk>=unk <s>=bos </s>=eos"),
+    "gemma": ("pieces", "<bos> $A", "<pad>=pad <eos>=eos <bos>=bos <unk>=unk"),
+    "phi3": ("pieces", "$A", "<unk>=unk <s>=bos </s> <|endoftext|>=pad,eos"),
 }
+KINDS = {name: TokenizerKind(*row) for name, row in _ROWS.items()}
 
 # Kind of tokenizer to the families whose real models have it.
 _FAMILIES = {
@@ -140,7 +124,7 @@ _PARTS: dict[str, tuple[Any, Any, Any]] = {
 def tiny_tokenizer(kind: str) -> PreTrainedTokenizerFast:
     """Return a small tokenizer of a kind, trained on real texts; the same in every process."""
     made = KINDS[kind]
-    specials, unknown = list(made.specials), made.roles.get("unk_token")
+    specials, unknown = made.specials, made.roles.get("unk_token")
     texts = [text for side in real_pairs(240) for text in side]
     is_bytes = made.algorithm == "bytes"
     tokenizer = Tokenizer(models.BPE(unk_token=None if is_bytes else unknown))
@@ -173,82 +157,48 @@ def tiny_tokenizer(kind: str) -> PreTrainedTokenizerFast:
     )
 
 
-# Sizes by each family's own names.
-_BERT = {"hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 48, "max_position_embeddings": 70}
-_ROBERTA = _BERT | {"max_position_embeddings": 72}
-_LLAMA = _BERT | {"num_key_value_heads": 2, "head_dim": 8}
-_SEQ2SEQ = {
-    "d_model": 32,
-    "encoder_attention_heads": 4,
-    "encoder_ffn_dim": 48,
-    "decoder_layers": 2,
-    "decoder_attention_heads": 4,
-    "decoder_ffn_dim": 48,
-    "max_position_embeddings": 70,
+# Sizes by all names that families have for them, of which each takes its own.
+_SIZES: dict[str, Any] = {
+    **dict.fromkeys(("hidden_size", "d_model", "dim", "emb_dim", "n_embd"), 32),
+    **dict.fromkeys(("intermediate_size", "hidden_dim", "ffn_dim", "encoder_ffn_dim", "decoder_ffn_dim"), 48),
+    **dict.fromkeys(("d_ff", "d_inner"), 48),
+    **dict.fromkeys(("num_attention_heads", "encoder_attention_heads", "decoder_attention_heads"), 4),
+    **dict.fromkeys(("num_encoder_attention_heads", "num_decoder_attention_heads"), 4),
+    **dict.fromkeys(("num_heads", "n_heads", "n_head"), 4),
+    **dict.fromkeys(("decoder_layers", "num_decoder_layers", "num_key_value_heads"), 2),
+    **dict.fromkeys(("max_position_embeddings", "n_positions"), 70),
+    **dict.fromkeys(("head_dim", "d_kv"), 8),
+    "embedding_size": 16,
 }
-_T5 = {"d_model": 32, "d_kv": 8, "d_ff": 48, "num_heads": 4, "num_decoder_layers": 2}
-_SIZES: dict[str, dict[str, Any]] = {
-    "albert": _BERT | {"embedding_size": 16},
-    "bart": _SEQ2SEQ,
+_NUM_LAYERS = ("num_hidden_layers", "num_encoder_layers", "encoder_layers", "num_layers", "n_layers", "n_layer")
+_DEBERTA = {"relative_attention": True, "pos_att_type": ["c2p", "p2c"], "position_biased_input": False}
+# What a family has besides, or in another size.
+_OWN: dict[str, dict[str, Any]] = {
     # Sparse attention begins beyond (5 + 2 * 1) * 3 tokens.
-    "big_bird": _BERT | {"max_position_embeddings": 72, "block_size": 3, "num_random_blocks": 1},
-    "blenderbot": _SEQ2SEQ,
-    "blenderbot-small": _SEQ2SEQ,
-    "camembert": _ROBERTA,
-    "convbert": _BERT | {"embedding_size": 16, "conv_kernel_size": 5},
-    "deberta": _BERT | {"relative_attention": True, "pos_att_type": ["c2p", "p2c"], "position_biased_input": False},
-    "deberta-v2": _BERT
-    | {"relative_attention": True, "pos_att_type": ["c2p", "p2c"], "position_biased_input": False}
-    | {"position_buckets": 8, "share_att_key": True, "norm_rel_ebd": "layer_norm"},
-    "distilbert": {"dim": 32, "n_heads": 4, "hidden_dim": 48, "max_position_embeddings": 70},
-    "electra": _BERT | {"embedding_size": 16},
-    "gemma": _LLAMA,
-    "gemma2": _LLAMA | {"query_pre_attn_scalar": 8, "sliding_window": 8},
-    "gpt2": {"n_embd": 32, "n_head": 4, "n_positions": 70},
-    "led": {name: size for name, size in _SEQ2SEQ.items() if name != "max_position_embeddings"}
-    | {"max_encoder_position_embeddings": 72, "max_decoder_position_embeddings": 20, "attention_window": 8},
-    "llama": _LLAMA,
-    "longformer": _BERT | {"max_position_embeddings": 74, "attention_window": 8},
-    "mbart": _SEQ2SEQ,
-    "mistral": _LLAMA | {"sliding_window": 8},
-    "modernbert": _BERT | {"local_attention": 8},
-    "mpnet": _ROBERTA,
-    "mt5": _T5,
-    "opt": {"hidden_size": 32, "num_attention_heads": 4, "ffn_dim": 48, "max_position_embeddings": 70},
-    "pegasus": _SEQ2SEQ,
-    "prophetnet": {
-        "hidden_size": 32,
-        "num_encoder_attention_heads": 4,
-        "encoder_ffn_dim": 48,
-        "num_decoder_layers": 2,
-        "num_decoder_attention_heads": 4,
-        "decoder_ffn_dim": 48,
-        "max_position_embeddings": 70,
-    },
-    "roberta": _ROBERTA,
-    "squeezebert": _BERT | {"embedding_size": 32},
-    "t5": _T5,
-    "umt5": _T5,
-    "xlm": {"emb_dim": 32, "n_heads": 4, "max_position_embeddings": 70},
-    "xlm-roberta": _ROBERTA,
-    "xlm-roberta-xl": _ROBERTA,
-    "xlnet": {"d_model": 32, "n_head": 4, "d_inner": 48},
+    "big_bird": {"max_position_embeddings": 72, "block_size": 3, "num_random_blocks": 1},
+    "convbert": {"conv_kernel_size": 5},
+    "deberta": _DEBERTA,
+    "deberta-v2": _DEBERTA | {"position_buckets": 8, "share_att_key": True, "norm_rel_ebd": "layer_norm"},
+    "gemma2": {"query_pre_attn_scalar": 8, "sliding_window": 8},
+    "led": {"max_encoder_position_embeddings": 72, "max_decoder_position_embeddings": 20, "attention_window": 8},
+    "longformer": {"max_position_embeddings": 74, "attention_window": 8},
+    "mistral": {"sliding_window": 8},
+    "modernbert": {"local_attention": 8},
+    "squeezebert": {"embedding_size": 32},
 }
-_SIZES |= dict.fromkeys(("olmo2", "phi3", "qwen2", "qwen3"), _LLAMA)
-_SIZES |= dict.fromkeys(("bert", "megatron-bert"), _BERT)
-# Name of the number of (encoder) layers in families without num_hidden_layers.
-_NUM_LAYERS = dict.fromkeys(("bart", "blenderbot", "blenderbot-small", "led", "mbart", "pegasus"), "encoder_layers")
-_NUM_LAYERS |= dict.fromkeys(("t5", "mt5", "umt5"), "num_layers")
-_NUM_LAYERS |= {"distilbert": "n_layers", "gpt2": "n_layer", "xlnet": "n_layer", "xlm": "n_layers"}
-_NUM_LAYERS |= {"prophetnet": "num_encoder_layers"}
+# The padding id shifts their positions.
+_OWN |= {name: {"max_position_embeddings": 72} for name in ("camembert", "mpnet", "roberta", "xlm-roberta")}
+_OWN["xlm-roberta-xl"] = _OWN["xlm-roberta"]
 
 
 def tiny_config(family: str, layers: int = 3, **more: Any) -> PretrainedConfig:
     """Return the configuration of a small model."""
     tokenizer = tiny_tokenizer(EVERY_FAMILY[family])
     ids = {f"{role}_token_id": getattr(tokenizer, f"{role}_token_id") for role in ("pad", "bos", "eos", "cls", "sep")}
-    sizes = {"vocab_size": len(tokenizer), _NUM_LAYERS.get(family, "num_hidden_layers"): layers, **_SIZES[family]}
-    return AutoConfig.for_model(family, **ids | sizes | more)
+    ids["vocab_size"] = len(tokenizer)
+    names = inspect.signature(CONFIG_MAPPING[family]).parameters
+    sizes = {name: size for name, size in (_SIZES | dict.fromkeys(_NUM_LAYERS, layers)).items() if name in names}
+    return AutoConfig.for_model(family, **ids | sizes | _OWN.get(family, {}) | more)
 
 
 def randomised(model: PreTrainedModel) -> PreTrainedModel:
@@ -269,10 +219,11 @@ def tiny_model(family: str, layers: int = 3) -> tuple[PreTrainedModel, PreTraine
     return randomised(model), tiny_tokenizer(EVERY_FAMILY[family])
 
 
-def tiny_encoder(family: str, **options: Any) -> FrozenEncoder:
-    """Return an encoder of the tiny model of a family."""
-    model, tokenizer = tiny_model(family)
-    return FrozenEncoder(model, tokenizer, **options)
+def tiny_generator(family: str, **config: Any) -> PreTrainedModel:
+    """Return a small random model that predicts tokens."""
+    configuration = tiny_config(family, **config)
+    auto = AutoModelForSeq2SeqLM if configuration.is_encoder_decoder else AutoModelForCausalLM
+    return randomised(auto.from_config(configuration))
 
 
 def save_tiny_model(family: str, folder: Path) -> str:
