@@ -10,7 +10,7 @@ import pytest
 @pytest.fixture(scope="module")
 def few(pairs):
     """The examples of the runs."""
-    from tests.support.callback_runs import COUNT
+    from tests.support.lightning_runs import COUNT
 
     return tuple(side[:COUNT] for side in pairs)
 
@@ -25,6 +25,6 @@ def short_pairs(pairs):
 def shallow(minilm):
     """The real encoder, two layers of it."""
     from bertscore_tm import FrozenEncoder
-    from tests.support.callback_runs import LAYER
+    from tests.support.lightning_runs import LAYER
 
     return FrozenEncoder(minilm, num_layers=LAYER)

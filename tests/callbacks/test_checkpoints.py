@@ -10,15 +10,14 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 
 from bertscore_tm import BERTScore
 from bertscore_tm.callbacks import BERTScoreCallback
-from tests.support.callback_runs import COUNT, logged, whole_weights
-from tests.support.lightning_modules import Quality, Record, Steady, chooser, trainer
+from tests.support.lightning_runs import Quality, Record, Steady, chooser, logged, trainer, weights
 
 
 @pytest.mark.parametrize("scorer_first", [True, False])
 def test_the_best_epochs_are_kept(pairs, shallow, tmp_path, scorer_first):
     checkpoint = ModelCheckpoint(tmp_path, monitor="val_bertscore_f1", mode="max", save_top_k=2, save_last=True)
     checkpoint.filename = "{epoch}-{val_bertscore_f1:.4f}"
-    record, module = Record(), chooser(pairs, [3, 1, 6, 2, 5], kind=Quality, count=COUNT)
+    record, module = Record(), chooser(pairs, [3, 1, 6, 2, 5], kind=Quality)
     scorer = BERTScoreCallback(BERTScore(shallow))
     callbacks = [scorer, checkpoint] if scorer_first else [checkpoint, scorer]
     run = trainer(tmp_path, [*callbacks, record], max_epochs=5, num_sanity_val_steps=2)
@@ -36,23 +35,23 @@ def test_run_continues_from_the_best_checkpoint(pairs, shallow, tmp_path):
     whole, rest = Record(), Record()
     checkpoint = ModelCheckpoint(tmp_path, monitor="val_bertscore_f1", mode="max")
     scorer = BERTScoreCallback(BERTScore(shallow))
-    module = chooser(pairs, kind=Steady, count=COUNT)
+    module = chooser(pairs, kind=Steady)
     run = trainer(tmp_path, [checkpoint, scorer, whole], max_epochs=6)
     run.fit(module)
-    last, scores = whole_weights(module), list(whole.scores)
+    last, scores = weights(module), list(whole.scores)
     best = scores.index(max(scores))
     assert best < 5
     run.validate(module, ckpt_path="best", verbose=False)
     assert logged(run.callback_metrics)[-1] == checkpoint.best_model_score.item() == max(scores)
     run.test(module, ckpt_path="best", verbose=False)
     assert logged(run.callback_metrics, stage="test")[-1] == max(scores)
-    resumed = chooser(pairs, kind=Steady, count=COUNT, lr=9.0)
+    resumed = chooser(pairs, kind=Steady, lr=9.0)
     next_checkpoint = ModelCheckpoint(tmp_path, monitor="val_bertscore_f1", mode="max")
     callbacks = [next_checkpoint, BERTScoreCallback(BERTScore(shallow)), rest]
     run = trainer(tmp_path, callbacks, max_epochs=6, num_sanity_val_steps=1)
     run.fit(resumed, ckpt_path=checkpoint.best_model_path)
     assert rest.scores == scores[best + 1 :]
-    assert torch.equal(whole_weights(resumed), last)
+    assert torch.equal(weights(resumed), last)
     assert next_checkpoint.best_model_score.item() == max(scores)
     assert next_checkpoint.best_model_path == checkpoint.best_model_path
 
@@ -68,7 +67,7 @@ class Stepping(Quality):
 
 @pytest.mark.parametrize("order", [1, -1])
 def test_the_learning_rate_follows_the_score(pairs, shallow, tmp_path, order):
-    record, module = Record(), chooser(pairs, [5, 4, 6, 2], kind=Stepping, count=COUNT)
+    record, module = Record(), chooser(pairs, [5, 4, 6, 2], kind=Stepping)
     run = trainer(tmp_path, [BERTScoreCallback(BERTScore(shallow)), record][::order], max_epochs=4)
     run.fit(module)
     assert run.optimizers[0].param_groups[0]["lr"] == pytest.approx(0.01)  # after the second and fourth epochs

@@ -12,7 +12,7 @@ from lightning.pytorch.callbacks import EarlyStopping
 from lightning.pytorch.callbacks.early_stopping import EarlyStoppingReason
 
 from bertscore_tm.callbacks import BERTScoreEarlyStopping
-from tests.support.lightning_modules import Logs, loader, trainer
+from tests.support.lightning_runs import Logs, loader, trainer
 
 # Runs of a few epochs need a small patience.
 pytestmark = pytest.mark.filterwarnings("ignore:patience=[12] tends to stop too early")

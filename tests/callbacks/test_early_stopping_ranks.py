@@ -6,8 +6,8 @@ import pytest
 from lightning.pytorch.strategies import DDPStrategy
 
 from bertscore_tm.callbacks import BERTScoreEarlyStopping
-from tests.support.callback_ranks import on_ranks
-from tests.support.lightning_modules import Logs, trainer
+from tests.support.lightning_runs import Logs, trainer
+from tests.support.ranks import on_ranks
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow]
 

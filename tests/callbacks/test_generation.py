@@ -12,14 +12,12 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.strategies import DeepSpeedStrategy
 from peft import LoraConfig, get_peft_model
 from torch import nn
-from torch.nn.utils.rnn import pad_sequence
 
 from bertscore_tm.callbacks import CausalGenerate, Seq2SeqGenerate
 from bertscore_tm.encoder import FrozenEncoder
 from bertscore_tm.functional import bert_score
-from tests.support.callback_runs import generator
-from tests.support.lightning_modules import WithModel
-from tests.support.models import EVERY_FAMILY, tiny_tokenizer
+from tests.support.lightning_runs import WithModel, generator
+from tests.support.models import EVERY_FAMILY, padded, tiny_tokenizer
 from tests.support.texts import real_pairs
 
 TEXTS = [" ".join(text.split()[:n]) for text, n in zip(real_pairs(40)[0], (3, 6, 2, 5), strict=False)]
@@ -35,17 +33,13 @@ def model_of(family):
     return generator(family)[0]
 
 
-def padded(rows, value, side="right"):
-    return pad_sequence([torch.tensor(row) for row in rows], batch_first=True, padding_value=value, padding_side=side)
-
-
 def inputs_of(rows, value=7, side="right"):
     """Padded ids and their mask."""
     return {"input_ids": padded(rows, value, side), "attention_mask": padded([[1] * len(row) for row in rows], 0, side)}
 
 
 def labels_of(tokenizer, texts=REFERENCES):
-    return padded([tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts], -100)
+    return padded([tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts])
 
 
 @torch.no_grad()
@@ -86,7 +80,7 @@ def chat_batch(tokenizer):
     answers = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in REFERENCES]
     whole = [prompt + answer + prompt[:1] for prompt, answer in zip(rows, answers, strict=True)]
     labels = [[-100] * len(prompt) + answer + [-100] for prompt, answer in zip(rows, answers, strict=True)]
-    return {**inputs_of(whole), "labels": padded(labels, -100), "answer": REFERENCES}
+    return {**inputs_of(whole), "labels": padded(labels), "answer": REFERENCES}
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama"])

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 from bertscore_tm import BERTScore
 from bertscore_tm.callbacks import BERTScoreCallback
 from bertscore_tm.losses import SoftBERTScoreLoss
-from tests.support.lightning_modules import trainer
+from tests.support.lightning_runs import trainer
 
 # Lightning warns about modules among the hyperparameters, too.
 LIGHTNINGS_OWN = "ignore:Attribute .* is an instance of `nn.Module`"

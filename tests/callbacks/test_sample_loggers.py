@@ -8,7 +8,7 @@ import pytest
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger, WandbLogger
 
 from bertscore_tm.callbacks import SampleLogger
-from tests.support.lightning_modules import chooser
+from tests.support.lightning_runs import chooser
 from tests.support.sample_tables import COUNT, Mixed, files, inputs_of, mixed, run_with, table
 
 
@@ -39,7 +39,7 @@ def logged(pairs, encoder, tmp_path_factory):
     """The folder of a run, and the one of its TensorBoardLogger."""
     folder = tmp_path_factory.mktemp("logged")
     loggers = [CSVLogger(folder, "csv"), TensorBoardLogger(folder, "tb")]
-    module = chooser(pairs, count=COUNT, kind=Awkward, val_sizes=(COUNT,))
+    module = chooser(pairs, kind=Awkward, val_sizes=(COUNT,))
     run_with(folder, module, encoder, SampleLogger(2, 1, inputs=lambda batch: [LONG] * len(batch)), logger=loggers)
     return folder, loggers[1].log_dir
 

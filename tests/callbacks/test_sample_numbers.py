@@ -9,9 +9,18 @@ from torchmetrics.text import BLEUScore
 
 from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.callbacks import BERTScoreCallback
-from tests.support.callback_ranks import on_ranks, results
-from tests.support.callback_runs import COUNT, LAYER, means, strategy_on_cpu, stream
-from tests.support.lightning_modules import Chooser, Numbers, chooser, generate, generate_few, loader, trainer
+from tests.support.lightning_runs import (
+    COUNT,
+    LAYER,
+    chooser,
+    generate,
+    loader,
+    means,
+    strategy_on_cpu,
+    stream,
+    trainer,
+)
+from tests.support.ranks import on_ranks, results
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow]
 
@@ -29,30 +38,17 @@ CALLS_OF = {
 METRICS = {"bertscore": {}, "idf_pairs": {"idf": True, "reduction": "none"}}
 
 
-class Sized(Chooser):
-    """Has loaders of known lengths, of which some are 0."""
-
-    def __init__(self, choices, references, **options):
-        super().__init__(choices, references, **options)
-        self.allow_zero_length_dataloader_with_multiple_devices = True
-
-    def evaluation_step(self, batch, batch_idx, dataloader_idx=0):
-        return {**super().evaluation_step(batch, batch_idx, dataloader_idx), "index": batch}
-
-    validation_step = evaluation_step
-    test_step = evaluation_step
-
-
 def uneven(few, minilm, folder, call, chosen, source):
     encoder = FrozenEncoder(minilm, num_layers=LAYER)
     metrics = {name: BERTScore(encoder, **options) for name, options in METRICS.items()} | {"bleu": BLEUScore(n_gram=1)}
-    module = chooser(few, kind=Sized, count=COUNT, lr=0.0)
+    module = chooser(few, lr=0.0)
+    module.allow_zero_length_dataloader_with_multiple_devices = True
     callback = BERTScoreCallback(metrics, generate if source == "generate" else None, index_key="index")
     run = trainer(
         folder, [callback], max_epochs=1, devices=2, strategy=strategy_on_cpu("ddp"), use_distributed_sampler=False
     )
     if source == "sized":
-        loaders = [DataLoader([Numbers(COUNT)[i] for i in part], batch_size=3) for part in chosen]
+        loaders = [DataLoader(list(part), batch_size=3) for part in chosen]
     else:
         loaders = [stream(part) for part in chosen]
     if call == "fit":
@@ -65,10 +61,10 @@ def uneven(few, minilm, folder, call, chosen, source):
 def fewer_texts(few, minilm, folder, make):
     callback = BERTScoreCallback(BERTScore(FrozenEncoder(minilm, num_layers=LAYER)), make)
     run = trainer(folder, [callback], devices=2, strategy=strategy_on_cpu("ddp"))
-    run.validate(chooser(few, count=COUNT), verbose=False)
+    run.validate(chooser(few), verbose=False)
 
 
-FEWER = {2: generate_few, 0: lambda pl_module, batch: ([], [])}
+FEWER = {2: lambda *args: [side[1:] for side in generate(*args)], 0: lambda *args: ([], [])}
 
 
 def uneven_runs(rank, few, minilm, folder):
@@ -93,7 +89,7 @@ def uneven_reports(few, minilm, tmp_path_factory):
 def test_ranks_with_fewer_batches_or_none(uneven_reports, few, shallow, name, call, source):
     first, second = results(uneven_reports, (name, call, source))
     assert first == second
-    module = chooser(few, count=COUNT).eval()
+    module = chooser(few).eval()
     stage = "test" if call == "test" else "val"
     f1 = {name: [] for name in ("bertscore_f1", "idf_pairs_f1", "bleu")}
     for numbers in UNEVEN[name]:

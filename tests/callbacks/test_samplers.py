@@ -13,25 +13,19 @@ from torchmetrics.text import EditDistance
 
 from bertscore_tm import BERTScore, FrozenEncoder, bert_score
 from bertscore_tm.callbacks import BERTScoreCallback, ScoredTextWriter
-from tests.support.callback_ranks import on_ranks, results
-from tests.support.callback_runs import stream
-from tests.support.lightning_modules import Chooser, Numbers, chooser, loader, trainer
+from tests.support.lightning_runs import Chooser, chooser, loader, stream, trainer
+from tests.support.ranks import on_ranks, results
 
 COUNT = 11
 BACKWARDS = range(COUNT - 1, -1, -1)
 
 
 class Indexed(Chooser):
-    """Its prediction is the candidate with the number of the example, and its steps return the numbers."""
+    """Its prediction is the candidate with the number of the example."""
 
     def choose(self, numbers):
         numbers = numbers.tolist()
         return [self.choices[i] for i in numbers], [self.references[i] for i in numbers]
-
-    def evaluation_step(self, batch, batch_idx, dataloader_idx=0):
-        return {**super().evaluation_step(batch, batch_idx), "index": batch}
-
-    validation_step = evaluation_step
 
     def train_dataloader(self):
         return loader(2)
@@ -54,14 +48,14 @@ class Unusual(DistributedSampler):
 
 
 def grouped(sampler=None):
-    return DataLoader(Numbers(COUNT), batch_sampler=ByLength(sampler or range(COUNT), 2, False))
+    return DataLoader(range(COUNT), batch_sampler=ByLength(sampler or range(COUNT), 2, False))
 
 
 # name: (dataloader of a rank of several, key of the indices)
 LOADERS = {
     "plain": (lambda rank, world_size: loader(COUNT, batch_size=2), None),
-    "shuffled": (lambda rank, world_size: DataLoader(Numbers(COUNT), batch_size=2, shuffle=True), None),
-    "own sampler": (lambda rank, world_size: DataLoader(Numbers(COUNT), 2, sampler=BACKWARDS), "index"),
+    "shuffled": (lambda rank, world_size: DataLoader(range(COUNT), batch_size=2, shuffle=True), None),
+    "own sampler": (lambda rank, world_size: DataLoader(range(COUNT), 2, sampler=BACKWARDS), "index"),
     "bucketing": (lambda rank, world_size: grouped(), "index"),
     "iterable": (lambda rank, world_size: stream(range(rank, COUNT, world_size)), "index"),
 }
@@ -70,8 +64,8 @@ KINDS_ON_RANKS = {2: list(LOADERS), 3: ["plain", "iterable"]}
 # name: (dataloader of a rank, name in the error, whether Lightning may insert its sampler)
 REFUSED = {
     "bucketing": (lambda rank: grouped(), "a ByLength", True),
-    "subclass": (lambda rank: DataLoader(Numbers(COUNT), sampler=Unusual(range(COUNT), 2, rank)), "a Unusual", True),
-    "own sampler": (lambda rank: DataLoader(Numbers(COUNT), sampler=BACKWARDS), "a DistributedSamplerWra", True),
+    "subclass": (lambda rank: DataLoader(range(COUNT), sampler=Unusual(range(COUNT), 2, rank)), "a Unusual", True),
+    "own sampler": (lambda rank: DataLoader(range(COUNT), sampler=BACKWARDS), "a DistributedSamplerWra", True),
     "iterable": (lambda rank: stream(range(COUNT)), "a _InfiniteConstantSampler", True),
     "same": (lambda rank: loader(COUNT, batch_size=2), "a Sequ", False),
 }
@@ -183,7 +177,7 @@ def test_indices_count_each_example_once_also_on_one_rank(few, shallow, tmp_path
     scorer = BERTScoreCallback(metrics, index_key="index")
     run = trainer(tmp_path, [scorer])
     drawn = [3, 1, 4, 1, 5, 9, 3, 6, 5, 3]
-    run.validate(chooser(few, count=COUNT, kind=Indexed), DataLoader(Numbers(COUNT), 4, sampler=drawn), verbose=False)
+    run.validate(chooser(few, count=COUNT, kind=Indexed), DataLoader(range(COUNT), 4, sampler=drawn), verbose=False)
     preds, target = ([side[i] for i in sorted(set(drawn))] for side in few)
     expected = bert_score(preds, target, shallow)["f1"]
     torch.testing.assert_close(scorer.pairs["val_bertscore_f1"], expected, atol=1e-6, rtol=0)

@@ -15,8 +15,7 @@ from torch.utils.data import DataLoader
 from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.callbacks import BERTScoreCallback, SampleLogger, Seq2SeqGenerate
 from bertscore_tm.callbacks.sample_logger import align_with_closest, choose_samples
-from tests.support.callback_runs import generator
-from tests.support.lightning_modules import SpawnedDDP, WithModel, chooser, loader, trainer
+from tests.support.lightning_runs import SpawnedDDP, WithModel, chooser, generator, loader, trainer
 from tests.support.sample_tables import (
     COUNT,
     Mixed,
@@ -144,8 +143,6 @@ class ReturnsQuestions(Mixed):
     def evaluation_step(self, batch, batch_idx, dataloader_idx=0):
         return {**super().evaluation_step(batch, batch_idx, dataloader_idx), "asked": inputs_of(batch)}
 
-    validation_step = evaluation_step
-
 
 def test_hugging_face_generators_provide_inputs(encoder, tmp_path):
     model, tokenizer = generator("bart")
@@ -161,7 +158,7 @@ def test_hugging_face_generators_provide_inputs(encoder, tmp_path):
 
 
 def test_inputs_are_what_the_step_returns_under_a_key(pairs, encoder, tmp_path):
-    module = chooser(pairs, count=COUNT, kind=ReturnsQuestions, val_sizes=(COUNT,))
+    module = chooser(pairs, kind=ReturnsQuestions, val_sizes=(COUNT,))
     run_with(tmp_path, module, encoder, SampleLogger(1, inputs="asked"))
     assert all(row["input"] == f"input {int(row['example']) - 1}" for row in table(tmp_path))
 

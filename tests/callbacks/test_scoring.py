@@ -16,15 +16,17 @@ from lightning.pytorch.utilities import CombinedLoader
 
 from bertscore_tm import BERTScore, FrozenEncoder, bert_score
 from bertscore_tm.callbacks import BERTScoreCallback, SampleLogger
-from tests.support.callback_runs import SCORES, logged, means, texts_of
-from tests.support.lightning_modules import (
+from bertscore_tm.functional import SCORES
+from tests.support.lightning_runs import (
     Chooser,
     Record,
     Returns,
-    Silent,
     chooser,
     generate,
     loader,
+    logged,
+    means,
+    texts_of,
     trainer,
 )
 from tests.support.texts import several_references
@@ -45,7 +47,7 @@ def expected(batches, encoder, number=None, **options):
 def test_scores_equal_functional(pairs, encoder, tmp_path, source, has_lists, idf):
     references = several_references(pairs[1][:9]) if has_lists else None
     names = ("said", "wanted") if source == "keys" else ("preds", "target")
-    module = chooser(pairs, references=references, kind=Silent if source == "generate" else Chooser, keys=names)
+    module = chooser(pairs, references=references, kind=Returns if source == "generate" else Chooser, keys=names)
     options = {"generate": generate} if source == "generate" else {"preds_key": names[0], "target_key": names[1]}
     data = pickle.dumps(BERTScoreCallback(BERTScore(encoder, idf=idf), **options))
     assert len(data) < 5_000_000  # the tokenizer; the weights alone are 70 MB

@@ -11,7 +11,7 @@ from torchmetrics.text import BLEUScore
 
 from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.callbacks import BERTScoreCallback
-from tests.support.lightning_modules import Chooser, Returns, chooser, loader, trainer, weights
+from tests.support.lightning_runs import Chooser, Returns, chooser, loader, trainer, weights
 
 
 class OtherBERTScore(BLEUScore):

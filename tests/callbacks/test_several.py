@@ -8,7 +8,7 @@ from torchmetrics.text import BLEUScore, CharErrorRate, EditDistance, ROUGEScore
 from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.callbacks import BERTScoreCallback, TextListener
 from bertscore_tm.functional import bert_score
-from tests.support.lightning_modules import Silent, chooser, generate, trainer
+from tests.support.lightning_runs import Returns, chooser, generate, trainer
 
 
 def test_every_metric_scores_the_same_texts(pairs, encoder, shallow, tmp_path):
@@ -26,7 +26,7 @@ def test_every_metric_scores_the_same_texts(pairs, encoder, shallow, tmp_path):
         "rouge": ROUGEScore(rouge_keys=("rouge1", "rougeL")),
         "errors": MetricCollection({"cer": CharErrorRate(), "distance": EditDistance()}),
     }
-    module = chooser(pairs, kind=Silent)
+    module = chooser(pairs, kind=Returns)
     run = trainer(tmp_path, [BERTScoreCallback(metrics, counted)])
     run.validate(module, verbose=False)
     assert sum(calls) == 7

@@ -7,13 +7,24 @@ from functools import partial
 
 import pytest
 import torch
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.tensor import DTensor
+from torch.utils.data import DataLoader
 
 from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.callbacks import BERTScoreCallback, CausalGenerate, Seq2SeqGenerate
-from tests.support.callback_ranks import on_ranks, results
-from tests.support.callback_runs import ANSWERS, LAYER, Writer, batch_of, logged, means, strategy_on_cpu
-from tests.support.lightning_modules import trainer
+from tests.support.lightning_runs import (
+    LAYER,
+    WithModel,
+    gathered,
+    generator,
+    logged,
+    means,
+    strategy_on_cpu,
+    trainer,
+)
+from tests.support.models import padded
+from tests.support.ranks import on_ranks, results
 
 pytestmark = [
     pytest.mark.distributed,
@@ -22,6 +33,9 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*candidates? scored 0"),
 ]
 
+PROMPTS = ["sum the list", "open a file and read its lines", "close it", "return a new string from both"]
+ANSWERS = ["a cat sat", "it rains today", "hello", "returns a list of names"]
+BLOCKS = {"BartEncoderLayer", "BartDecoderLayer", "GPT2Block", "LlamaDecoderLayer", "T5Block"}
 SHARDINGS = {
     "blocks": {},
     "whole": {"by_blocks": False},
@@ -53,6 +67,52 @@ GENERATIONS = [
 TRAINERS = ["fully_shard", "fsdp"]
 
 
+class Writer(WithModel):
+    """Trains a tiny Hugging Face model; its validation step makes no forward pass."""
+
+    def __init__(self, family):
+        model, self.tokenizer = generator(family)
+        super().__init__(model)
+
+    @property
+    def blocks(self):
+        return [part for part in self.model.modules() if type(part).__name__ in BLOCKS]
+
+    def shard(self, *, fully=True, by_blocks=True, whole=True, **options):
+        """Shard with ``fully_shard`` the blocks, the remaining modules, or both; or the model with the older FSDP."""
+        if not fully:
+            self.model = FullyShardedDataParallel(self.model, device_id=torch.device("cpu"))
+            return
+        for part in [*(self.blocks if by_blocks else ()), *([self.model] if whole else ())]:
+            fully_shard(part, **options)
+
+    def configure_model(self):
+        if self.device_mesh is not None and not any(isinstance(p, DTensor) for p in self.parameters()):
+            self.shard(mesh=self.device_mesh["data_parallel"])
+
+    def training_step(self, batch, batch_idx):
+        labels = batch["labels"] if self.model.config.is_encoder_decoder else batch["input_ids"]
+        return self.model(batch["input_ids"], attention_mask=batch["attention_mask"], labels=labels).loss
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), 0.01)
+
+    def val_dataloader(self):
+        whole = batch_of(self.tokenizer)
+        return DataLoader([{key: rows[i] for key, rows in whole.items()} for i in range(len(PROMPTS))], batch_size=1)
+
+
+def batch_of(tokenizer, chosen=slice(None)):
+    """Return padded prompts and answers."""
+    ids = tokenizer(PROMPTS)["input_ids"]
+    batch = {
+        "input_ids": padded(ids, 3),
+        "attention_mask": padded([[1] * len(row) for row in ids], 0),
+        "labels": padded(tokenizer(ANSWERS, add_special_tokens=False)["input_ids"]),
+    }
+    return {key: rows[chosen] for key, rows in batch.items()}
+
+
 def ready_generate(tokenizer, family, rank, **options):
     """A generator of texts that end after 2 tokens on the first rank, and after 7 on the second."""
     is_causal = family not in ("bart", "t5")
@@ -77,8 +137,8 @@ def written(rank, family, sharding, option):
     texts = [written_by(module, rank, family, OPTIONS[option]) for _ in range(2)]
     count = len(forwards)
     module.training_step(batch_of(module.tokenizer), 0).backward()
-    gradient = [p.grad.full_tensor() if isinstance(p, DTensor) else p.grad for p in module.parameters()]
-    return plain, texts, torch.cat([part.flatten() for part in gradient]), count
+    gradient = [gathered(parameter.grad).flatten() for parameter in module.parameters()]
+    return plain, texts, torch.cat(gradient), count
 
 
 def validated(rank, minilm, folder, strategy):

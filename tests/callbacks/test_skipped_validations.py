@@ -10,7 +10,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint, OnExceptionCheckpoint
 
 from bertscore_tm import BERTScore
 from bertscore_tm.callbacks import BERTScoreCallback, BERTScoreEarlyStopping, SampleLogger, ScoredTextWriter
-from tests.support.lightning_modules import Quality, Record, Silent, Steady, chooser, generate, loader, trainer
+from tests.support.lightning_runs import Quality, Record, Returns, Steady, chooser, generate, loader, trainer
 
 EPOCHS = 7
 
@@ -53,11 +53,11 @@ def test_skipped_validations_generate_and_log_nothing(pairs, encoder, tmp_path, 
     scorer = BERTScoreCallback(BERTScore(encoder), texts, **settings)
     callbacks = [SampleLogger(1), ScoredTextWriter(tmp_path / "texts"), keys, scorer]
     run = trainer(tmp_path, callbacks, max_epochs=EPOCHS, num_sanity_val_steps=1)
-    run.fit(chooser(pairs, kind=Silent, val_sizes=val_sizes))
+    run.fit(chooser(pairs, kind=Returns, val_sizes=val_sizes))
     assert sorted(set(texts.epochs)) == [-1, *scored]
     assert keys.epochs == scored
     assert len(list((tmp_path / "texts").iterdir())) == len(scored) * len(val_sizes)
-    run.validate(chooser(pairs, kind=Silent), verbose=False)
+    run.validate(chooser(pairs, kind=Returns), verbose=False)
     assert "val_bertscore_f1" in run.callback_metrics
 
 
@@ -91,9 +91,9 @@ def test_a_resumed_training_goes_on_counting(pairs, encoder, tmp_path):
         scorer = BERTScoreCallback(BERTScore(encoder), texts, every_n_validations=3)
         return trainer(tmp_path, [scorer, ModelCheckpoint(tmp_path, save_last=True)], max_epochs=max_epochs)
 
-    run_of(Generations(), 4).fit(chooser(pairs, kind=Silent))
+    run_of(Generations(), 4).fit(chooser(pairs, kind=Returns))
     texts = Generations()
-    run_of(texts, EPOCHS).fit(chooser(pairs, kind=Silent), ckpt_path=tmp_path / "last.ckpt")
+    run_of(texts, EPOCHS).fit(chooser(pairs, kind=Returns), ckpt_path=tmp_path / "last.ckpt")
     assert set(texts.epochs) == {6}
 
 
@@ -104,8 +104,6 @@ class Interrupted(Steady):
         if self.current_epoch == 1 and batch_idx == 3:
             raise KeyError("interrupted")
         return super().evaluation_step(batch, batch_idx, dataloader_idx)
-
-    validation_step = evaluation_step
 
 
 def test_a_validation_in_which_a_training_was_interrupted_is_repeated_as_a_whole(pairs, encoder, tmp_path):

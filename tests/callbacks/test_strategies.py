@@ -9,19 +9,19 @@ from torch import nn
 
 from bertscore_tm import BERTScore
 from bertscore_tm.callbacks import BERTScoreCallback, SampleLogger, ScoredTextWriter
-from tests.support.callback_runs import (
-    COUNT,
+from tests.support.lightning_runs import (
     Keep,
     ShardedChooser,
+    chooser,
     differences,
+    generate_wildly,
     logged,
     means,
     random_states_and_flags,
     texts_of,
-    whole_weights,
-    write_wildly,
+    trainer,
+    weights,
 )
-from tests.support.lightning_modules import chooser, trainer
 
 PRECISIONS = ["32-true", "bf16-mixed", "bf16-true"]
 
@@ -97,13 +97,13 @@ WAYS = {
 
 def fitted(pairs, folder, way, precision, callbacks):
     kind, prepared, options = WAYS[way]
-    module, keep = chooser(pairs, kind=kind, count=COUNT), Keep()
-    first = whole_weights(module)
+    module, keep = chooser(pairs, kind=kind), Keep()
+    first = weights(module)
     run = trainer(folder, [keep, *callbacks], val_check_interval=1, precision=precision, **options)
     graphs = GRAPHS.count
     run.fit(prepared(module))
     assert (GRAPHS.count > graphs) == (way == "compiled")
-    assert not torch.equal(whole_weights(module).float(), first)
+    assert not torch.equal(weights(module).float(), first)
     return module, keep.found, run
 
 
@@ -118,7 +118,7 @@ def test_training_is_bitwise_equal_to_a_run_without_the_callback(pairs, shallow,
     assert len(plain["optimizers"]) == (2 if way == "manual" else 1)
     assert False in plain["flags"]
     drawn = []
-    for generate in (write_wildly,) if way == "compiled" else (None, write_wildly):
+    for generate in (generate_wildly,) if way == "compiled" else (None, generate_wildly):
         callback = BERTScoreCallback(BERTScore(shallow, idf=True), generate)
         torch.compiler.reset()
         others = [SampleLogger(1, 0, writer=lambda *_: drawn.append(torch.rand(1))), ScoredTextWriter()]
@@ -135,7 +135,7 @@ def test_comparison_detects_careless_generation(pairs, tmp_path):
 
     class Careless(pl.Callback):
         def on_validation_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
-            write_wildly(pl_module, batch)
+            generate_wildly(pl_module, batch)
 
     _, plain, _ = fitted(pairs, tmp_path, "plain", "32-true", [])
     _, disturbed, _ = fitted(pairs, tmp_path, "plain", "32-true", [Careless()])
@@ -173,12 +173,12 @@ def test_state_after_failed_generation(pairs, shallow, tmp_path, precision, sani
     def generate(pl_module, batch):
         modes = torch.get_default_dtype(), torch.is_autocast_enabled("cpu"), torch.is_grad_enabled()
         calls.append((*modes, pl_module.training))
-        texts = write_wildly(pl_module, batch)
+        texts = generate_wildly(pl_module, batch)
         if len(calls) == 2:
             raise error("no text")
         return texts
 
-    state, module = State(), chooser(pairs, kind=Partly, count=COUNT)
+    state, module = State(), chooser(pairs, kind=Partly)
     callback = BERTScoreCallback(BERTScore(shallow), generate)
     with pytest.raises(error, match="no text"):
         trainer(tmp_path, [state, callback], num_sanity_val_steps=sanity, precision=precision).fit(module)

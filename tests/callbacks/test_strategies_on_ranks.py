@@ -11,21 +11,22 @@ from torchmetrics.text import EditDistance
 
 from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.callbacks import BERTScoreCallback
-from tests.support.callback_ranks import on_ranks, results
-from tests.support.callback_runs import (
-    COUNT,
+from tests.support.lightning_runs import (
     LAYER,
     Keep,
+    Record,
     ShardedChooser,
+    chooser,
     differences,
+    generate_wildly,
     logged,
     means,
     strategy_on_cpu,
     texts_of,
-    whole_weights,
-    write_wildly,
+    trainer,
+    weights,
 )
-from tests.support.lightning_modules import Record, chooser, trainer
+from tests.support.ranks import on_ranks, results
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow]
 
@@ -35,12 +36,12 @@ STRATEGIES = {
     "tensor_parallel": "32-true",
     "fsdp": "32-true",
 }
-SOURCES = {"none": None, "step": {}, "generated": {"generate": write_wildly}}
+SOURCES = {"none": None, "step": {}, "generated": {"generate": generate_wildly}}
 
 
 def fitted(few, minilm, folder, strategy, precision, source):
-    module, keep, record = chooser(few, kind=ShardedChooser, count=COUNT), Keep(), Record()
-    first = whole_weights(module)
+    module, keep, record = chooser(few, kind=ShardedChooser), Keep(), Record()
+    first = weights(module)
     checkpoint = ModelCheckpoint(folder / f"{strategy}-{source}", monitor="val_bertscore_f1", mode="max")
     callbacks = [keep]
     if SOURCES[source] is not None:

@@ -9,7 +9,7 @@ from lightning.pytorch.loggers import CSVLogger
 from bertscore_tm import BERTScore, bert_score
 from bertscore_tm.callbacks import BERTScoreCallback, SampleLogger, ScoredTextWriter
 from bertscore_tm.cli import main
-from tests.support.lightning_modules import chooser, trainer
+from tests.support.lightning_runs import chooser, trainer
 from tests.support.sample_tables import COUNT, mixed
 from tests.support.texts import several_references
 

@@ -20,8 +20,8 @@ from bertscore_tm.losses.soft.bridge.token_pieces import decode_tokens
 from bertscore_tm.losses.soft.bridge.vocabulary import VocabularyBridge
 from bertscore_tm.losses.soft.predictions import GeneratorVocabulary, SoftTokens, expand_to_pieces
 from bertscore_tm.scoring.token_weights import token_weights
-from tests.support.models import EVERY_FAMILY, KINDS, tiny_config, tiny_model, tiny_tokenizer
-from tests.support.soft_predictions import COMPONENTS, CPU, IGNORE, MATCHINGS, certain, content_ids, padded, tiny
+from tests.support.models import EVERY_FAMILY, KINDS, padded, tiny_config, tiny_model, tiny_tokenizer
+from tests.support.soft_predictions import COMPONENTS, CPU, IGNORE, MATCHINGS, certain, content_ids, tiny
 from tests.support.texts import real_pairs, several_references
 
 SPECIALS = ["<s>", "<pad>", "</s>"]

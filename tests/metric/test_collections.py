@@ -17,7 +17,7 @@ from torchmetrics import MetricCollection
 
 from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.functional import SCORES
-from tests.support.lightning_modules import SpawnedDDP, loader, trainer
+from tests.support.lightning_runs import SpawnedDDP, loader, trainer
 from tests.support.markdown_blocks import ROOT, blocks
 from tests.support.metric_batches import SECOND, THIRD, assert_equal, mean, per_pair
 from tests.support.metric_kinds import TOLERANCE, Workshop, kind

@@ -23,7 +23,7 @@ from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.callbacks import BERTScoreCallback
 from bertscore_tm.functional import SCORES, bert_score
 from bertscore_tm.losses import SoftBERTScoreLoss
-from tests.support.lightning_modules import trainer
+from tests.support.lightning_runs import trainer
 from tests.support.ranks import run_ranks
 from tests.support.texts import real_pairs
 

@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.callbacks import BERTScoreCallback, SampleLogger
 from bertscore_tm.cli import main
-from tests.support.lightning_modules import chooser, trainer, weights
+from tests.support.lightning_runs import chooser, trainer, weights
 from tests.support.models import save_tiny_model
 
 WORDS = [f"{a} {b} {c}" for a in ("a cat", "the dog") for b in ("sat", "ran") for c in ("here", "there", "home")]

@@ -28,7 +28,7 @@ from bertscore_tm.callbacks import (
 )
 from bertscore_tm.encoder.loading import resolve_tokenizer
 from bertscore_tm.losses import SoftBERTScoreLoss
-from tests.support.lightning_modules import Chooser, generate, loader, trainer
+from tests.support.lightning_runs import Chooser, generate, loader, trainer
 from tests.support.public_surface import package_modules
 from tests.support.shell import ROOT, run_here
 

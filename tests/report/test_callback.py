@@ -8,9 +8,8 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.callbacks import BERTScoreCallback, BERTScoreReport
 from bertscore_tm.report import history
-from tests.support.callback_ranks import on_ranks, results
-from tests.support.callback_runs import strategy_on_cpu
-from tests.support.lightning_modules import Quality, Record, Steady, chooser, trainer, weights
+from tests.support.lightning_runs import Quality, Record, Steady, chooser, strategy_on_cpu, trainer, weights
+from tests.support.ranks import on_ranks, results
 from tests.support.report_pages import read_data
 
 COUNT = 7

@@ -8,7 +8,7 @@ import pytest
 from bertscore_tm import BERTScore, Report, bert_score
 from bertscore_tm.callbacks import BERTScoreCallback, BERTScoreReport
 from bertscore_tm.cli import main
-from tests.support.lightning_modules import chooser, trainer
+from tests.support.lightning_runs import chooser, trainer
 from tests.support.report_pages import read_data
 
 

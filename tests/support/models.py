@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 from collections import Counter
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -16,6 +16,8 @@ from typing import Any
 import pytest
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from transformers import (
     CONFIG_MAPPING,
     AutoConfig,
@@ -224,6 +226,11 @@ def tiny_generator(family: str, **config: Any) -> PreTrainedModel:
     configuration = tiny_config(family, **config)
     auto = AutoModelForSeq2SeqLM if configuration.is_encoder_decoder else AutoModelForCausalLM
     return randomised(auto.from_config(configuration))
+
+
+def padded(rows: Sequence[Sequence[int]], value: int = -100, side: str = "right") -> Tensor:
+    """Return rows of token ids in one tensor."""
+    return pad_sequence([torch.tensor(row) for row in rows], batch_first=True, padding_value=value, padding_side=side)
 
 
 def save_tiny_model(family: str, folder: Path) -> str:

@@ -8,8 +8,7 @@ import pickle
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing import forkserver
@@ -24,7 +23,7 @@ import torch.distributed as dist
 RANK_IMPORTS = [
     "bertscore_tm.callbacks",
     "pytest",
-    "tests.support.lightning_modules",
+    "tests.support.lightning_runs",
     "tests.support.models",
     "torch.distributed.fsdp",
     "transformers.models.bert.modeling_bert",
@@ -42,7 +41,7 @@ class RankError(RuntimeError):
 class Ended:
     """How a rank ended: its exit code (the negative signal number where a signal killed it), result and traceback."""
 
-    exit_code: int
+    exit_code: int | None
     result: Any
     error: str
 
@@ -76,18 +75,26 @@ def start_rank_server() -> None:
     forkserver.ensure_running()
 
 
-@contextmanager
-def gloo_group(rank: int, world_size: int, init_method: str, timeout_s: int) -> Iterator[None]:
-    """Join the default process group, with one torch thread, and leave it at the end."""
-    torch.set_num_threads(1)
-    timeout = timedelta(seconds=timeout_s)
-    dist.init_process_group("gloo", init_method=init_method, rank=rank, world_size=world_size, timeout=timeout)
-    # A rank whose function issues no collective would leave, and close its connections, while another still connects.
-    dist.barrier()
-    try:
-        yield
-    finally:
-        dist.destroy_process_group()
+def on_ranks(cases: Callable[..., Any], *args: Any, world_size: int = 2) -> list[dict[Any, Any]]:
+    """Run what ``cases(rank, *args)`` yields, names and functions, and return results by name; errors as strings."""
+    return run_ranks(_run_cases, world_size, cases, *args)
+
+
+def _run_cases(rank: int, cases: Callable[..., Any], *args: Any) -> dict[Any, Any]:
+    report = {}
+    for name, case in cases(rank, *args):
+        try:
+            report[name] = case()
+        except Exception as error:  # noqa: BLE001 - what it is, is the result
+            report[name] = f"{type(error).__name__}: {error}"
+    return report
+
+
+def results(reports: list[dict[Any, Any]], name: Any) -> list[Any]:
+    """Return the results of a case that no rank may fail."""
+    values = [report[name] for report in reports]
+    assert not [error for error in values if isinstance(error, str)]
+    return values
 
 
 def end_ranks(
@@ -122,24 +129,26 @@ def end_ranks(
                     process.kill()
                 process.join()
         assert not pending or grace_s is not None, f"ranks still ran after {HANGS_AFTER_S} s"
-        return [_ended(process.exitcode, Path(folder) / f"{rank}.pickle") for rank, process in enumerate(ranks)]
-
-
-def _ended(exit_code: int | None, path: Path) -> Ended:
-    assert exit_code is not None
-    return Ended(exit_code, *(pickle.loads(path.read_bytes()) if path.exists() else (None, "the process died")))
+        files = [Path(folder) / f"{rank}.pickle" for rank in range(world_size)]
+        outcomes = [pickle.loads(path.read_bytes()) if path.exists() else (None, "the process died") for path in files]
+        return [Ended(process.exitcode, *outcome) for process, outcome in zip(ranks, outcomes, strict=True)]
 
 
 def _rank_main(rank: int, world_size: int, folder: str, job: bytes, timeout_s: int) -> None:
     # How Lightning recognises a process that it has not started itself.
     os.environ.update(LOCAL_RANK=str(rank), NODE_RANK="0")
+    torch.set_num_threads(1)
+    meeting, timeout = f"file://{folder}/rendezvous", timedelta(seconds=timeout_s)
+    dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=world_size, timeout=timeout)
+    # A rank whose function issues no collective would leave, and close its connections, while another still connects.
+    dist.barrier()
     result, error = None, ""
-    with gloo_group(rank, world_size, f"file://{folder}/rendezvous", timeout_s):
-        try:
-            function, args = pickle.loads(job)
-            result = function(rank, *args)
-        except BaseException:
-            error = traceback.format_exc()
-            raise
-        finally:
-            (Path(folder) / f"{rank}.pickle").write_bytes(pickle.dumps((result, error)))
+    try:
+        function, args = pickle.loads(job)
+        result = function(rank, *args)
+    except BaseException:
+        error = traceback.format_exc()
+        raise
+    finally:
+        (Path(folder) / f"{rank}.pickle").write_bytes(pickle.dumps((result, error)))
+        dist.destroy_process_group()

@@ -9,7 +9,7 @@ from lightning.pytorch.loggers import CSVLogger
 from bertscore_tm import BERTScore
 from bertscore_tm.callbacks import BERTScoreCallback, SampleLogger
 from bertscore_tm.functional import bert_score
-from tests.support.lightning_modules import Chooser, chooser, trainer
+from tests.support.lightning_runs import Chooser, chooser, trainer
 
 COUNT = 9
 
@@ -29,7 +29,7 @@ class Mixed(Chooser):
 
 
 def mixed(pairs, **kwargs):
-    return chooser(pairs, count=COUNT, kind=Mixed, val_sizes=kwargs.pop("val_sizes", (COUNT,)), **kwargs)
+    return chooser(pairs, kind=Mixed, val_sizes=kwargs.pop("val_sizes", (COUNT,)), **kwargs)
 
 
 def run_with(folder, module, encoder, samples=None, call="validate", metric=None, **arguments):

@@ -7,7 +7,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from bertscore_tm import FrozenEncoder
-from tests.support.models import tiny_model
+from tests.support.models import padded, tiny_model
 
 CPU = torch.device("cpu")
 COMPONENTS = ["precision", "recall", "f1"]
@@ -27,10 +27,6 @@ def tiny(family="bert", dtype="float64"):
 def content_ids(encoder, texts):
     before, after = encoder.tokenizer.special_affixes
     return [ids[len(before) : len(ids) - len(after)] for ids in encoder.tokenizer(texts).ids]
-
-
-def padded(rows, value=IGNORE):
-    return torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], batch_first=True, padding_value=value)
 
 
 def vocab_size_of(encoder):
