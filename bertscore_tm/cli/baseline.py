@@ -68,10 +68,10 @@ def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
 
 
 def _draw_pairs(arguments: argparse.Namespace, encoder: FrozenEncoder) -> RandomPairs:
-    from bertscore_tm.baselines import draw_pairs
+    from bertscore_tm.baselines import RandomPairs
 
     texts = read_texts(arguments.corpus, arguments.format, arguments.column)
-    return draw_pairs(encoder, texts, arguments.pairs, arguments.seed)
+    return RandomPairs.draw(encoder, texts, arguments.pairs, arguments.seed)
 
 
 def _summarize(baseline: MeasuredBaseline, arguments: argparse.Namespace) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from bertscore_tm.encoder import FrozenEncoder
 from bertscore_tm.functional.corpus_scores import score_and_warn
 from bertscore_tm.scoring.alignment import compute_alignment
 from bertscore_tm.scoring.messages import warn_unused
-from bertscore_tm.scoring.rescaling import Baseline, LayerBaseline, find_baseline, rescale_scores
+from bertscore_tm.scoring.rescaling import Baseline, find_baseline, rescale_scores
 from bertscore_tm.scoring.signature import score_signature
 from bertscore_tm.scoring.texts import TextPairs, as_documents, as_text_pairs
 from bertscore_tm.scoring.token_weights import Idf, TokenWeights, WeightSource, token_weights
@@ -246,7 +246,7 @@ class BERTScorer:
         title = "Similarity Matrix"
         if self.baseline is not None:
             title += " (after Rescaling)"
-            f1 = self.baseline.rows[2, -1].item()
+            f1 = self.baseline.table[-1, 2].item()
             alignment = replace(alignment, similarity=(alignment.similarity - f1) / (1 - f1))
         rows, columns = alignment.similarity.shape
         figure, ax = plt.subplots(figsize=(columns + 3, rows + 2), layout="constrained")
@@ -264,7 +264,7 @@ class BERTScorer:
 def score_pairs(
     texts: TextPairs,
     encoder: FrozenEncoder,
-    baseline: LayerBaseline | None,
+    baseline: Baseline | None,
     idf: bool | dict[int, float] | TokenWeights | None = False,
     verbose: bool = False,
 ) -> tuple[Scores, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 
@@ -31,42 +32,51 @@ class _Block:
 
 
 def score_all_pairs(
-    vectors: TokenVectors, weights: Tensor, candidates: Tensor, references: Tensor | None = None
+    vectors: TokenVectors, weights: Tensor, candidates: Sequence[int], references: Sequence[int] | None = None
 ) -> Tensor:
     """Return precision, recall and F1 of every candidate with every reference.
 
-    Without references, the candidates are scored with each other; the similarities of two texts are then computed
-    once, as the precision of (a, b) is the recall of (b, a).
+    Texts that come again are matched once. Without references, the candidates are scored with each other; the
+    similarities of two texts are then computed once, as the precision of (a, b) is the recall of (b, a).
 
     Args:
         vectors: token vectors of all texts, of one layer.
         weights: weight of each token id, shape (vocabulary,).
-        candidates: numbers of the candidate texts, shape (candidates,), on the CPU.
-        references: numbers of the reference texts, shape (references,), on the CPU. Default: the candidates.
+        candidates: number of each candidate text in the vectors.
+        references: number of each reference text. Default: the candidates.
 
     Returns:
         Shape (3, candidates, references), float32. Pairs in which a text has no content or no weight score 0.
     """
     device = vectors.vectors.device
     limit = numbers_per_step(device)
-    blocks = _make_blocks(vectors, weights, candidates, limit)
-    others = candidates if references is None else references
-    precision = weights.new_zeros(len(candidates), len(others))
+    rows, row_places = _find_distinct(candidates)
+    columns, column_places = (rows, row_places) if references is None else _find_distinct(references)
+    blocks = _make_blocks(vectors, weights, rows, limit)
+    precision = weights.new_zeros(len(rows), len(columns))
     if references is None:
         recall = precision.T
         pairs = [(block, other) for i, block in enumerate(blocks) for other in blocks[i:]]
     else:
         recall = torch.zeros_like(precision)
-        pairs = list(product(blocks, _make_blocks(vectors, weights, references, limit)))
+        pairs = list(product(blocks, _make_blocks(vectors, weights, columns, limit)))
     for block, other in pairs:
         best, best_back = _match_blocks(vectors.vectors[0], block, other, limit)
-        where = block.places[:, None], other.places  # (candidates, references)
+        where = block.places[:, None], other.places  # (rows, columns)
         precision[where] = torch.einsum("itj,it->ij", best.to(weights.dtype), block.shares)
         recall[where] = torch.einsum("ijt,jt->ij", best_back.to(weights.dtype), other.shares)
-    scored = send(vectors.has_content[candidates][:, None] & vectors.has_content[others], device)
+    scored = send(vectors.has_content[rows][:, None] & vectors.has_content[columns], device)
     # Rounding can push the mean of similarities of 1 beyond 1.
     precision, recall = (torch.where(scored, score, 0.0).clamp(-1, 1) for score in (precision, recall))
-    return torch.stack([precision, recall, harmonic_mean(precision, recall)]).float()
+    scores = torch.stack([precision, recall, harmonic_mean(precision, recall)]).float()  # (3, rows, columns)
+    return scores[:, send(row_places, device)][:, :, send(column_places, device)]
+
+
+def _find_distinct(texts: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """Return the distinct texts, in the order in which they come first, and the place of each text among them."""
+    places = {text: place for place, text in enumerate(dict.fromkeys(texts))}
+    distinct = torch.tensor([*places], dtype=torch.long, device="cpu")
+    return distinct, torch.tensor([places[text] for text in texts], dtype=torch.long, device="cpu")
 
 
 def _make_blocks(vectors: TokenVectors, weights: Tensor, texts: Tensor, limit: int) -> list[_Block]:

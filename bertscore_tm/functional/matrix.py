@@ -62,32 +62,30 @@ def score_matrix(
     columns = rows if references is None else as_documents(references, "references")
     used = as_encoder(encoder, single_layer=True)
     weights = token_weights(used, idf, columns, used.device)
-    row_places = {text: place for place, text in enumerate(dict.fromkeys(rows))}
-    column_places = {text: place for place, text in enumerate(dict.fromkeys(columns))}
-    vectors = used.encode(list(row_places), used.device)
+    places = {text: place for place, text in enumerate(dict.fromkeys(rows))}
+    numbers = [places[text] for text in rows]
+    vectors = used.encode(list(places), used.device)
     require_known(weights, vectors.ids, used.tokenizer)
     num_truncated = vectors.num_truncated
-    numbers = torch.arange(len(row_places), device="cpu")  # (rows,)
-    scores = torch.zeros(len(SCORES), len(row_places), len(column_places), dtype=torch.float32, device="cpu")
-    shared = [text for text in column_places if text in row_places]
-    others = [text for text in column_places if text not in row_places]
-    with tqdm(total=len(column_places), unit="text", disable=not verbose) as bar:
+    scores = torch.zeros(len(SCORES), len(rows), len(columns), dtype=torch.float32, device="cpu")
+    shared = [i for i, text in enumerate(columns) if text in places]
+    others = [i for i, text in enumerate(columns) if text not in places]
+    with tqdm(total=len(columns), unit="text", disable=not verbose) as bar:
         if shared:
-            shared_numbers = torch.tensor([row_places[text] for text in shared], dtype=torch.long, device="cpu")
             # A list with itself has each pair once.
-            block = score_all_pairs(vectors, weights.table, numbers, None if references is None else shared_numbers)
-            scores[..., [column_places[text] for text in shared]] = block.cpu()  # (scores, rows, shared)
+            shared_numbers = None if references is None else [places[columns[i]] for i in shared]
+            scores[..., shared] = score_all_pairs(vectors, weights.table, numbers, shared_numbers).cpu()
             bar.update(len(shared))
-        for step, _, encoded in encode_steps(TextPairs([], [[text] for text in others]), used, used.device):
+        other_texts = TextPairs([], [[columns[i]] for i in others])
+        for step, texts, encoded in encode_steps(other_texts, used, used.device):
             require_known(weights, encoded.vectors.ids, used.tokenizer)
             num_truncated += encoded.vectors.num_truncated
-            step_numbers = torch.arange(len(step), device="cpu") + len(row_places)  # (texts of the step,)
             both = concatenate([vectors, encoded.vectors])
+            step_numbers = [len(places) + encoded.indices[text] for [text] in texts.references]
             block = score_all_pairs(both, weights.table, numbers, step_numbers)
-            scores[..., [column_places[others[i]] for i in step]] = block.cpu()  # (scores, rows, texts of the step)
+            scores[..., [others[i] for i in step]] = block.cpu()
             del both
             bar.update(len(step))
     if num_truncated:
         warn_of_truncation(num_truncated, used.tokenizer.max_length)
-    scores = scores[:, [row_places[text] for text in rows]][:, :, [column_places[text] for text in columns]]
     return dict(zip(SCORES, scores, strict=True))

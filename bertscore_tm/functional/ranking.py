@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
@@ -16,7 +16,7 @@ from bertscore_tm.encoder import Encoder, FrozenEncoder, as_encoder
 from bertscore_tm.scoring.corpus import EncodedTexts, encode_steps
 from bertscore_tm.scoring.messages import warn_of_leftovers, warn_of_truncation
 from bertscore_tm.scoring.signature import score_signature
-from bertscore_tm.scoring.texts import TextPairs, as_documents, as_list, counted_references
+from bertscore_tm.scoring.texts import TextPairs, as_documents, as_list, as_references, counted_references
 from bertscore_tm.scoring.token_weights import Idf, TokenWeights, WeightSource, require_known, token_weights
 from bertscore_tm.utilities.score_names import Component
 from bertscore_tm.utilities.settings import require_choice
@@ -154,6 +154,14 @@ class Item:
     references: list[str] | None = None
     weights: Tensor | None = None
 
+    def omit_blank_references(self) -> Item:
+        """Return the item without blank references next to others, and without their weights."""
+        if self.references is None:
+            return self
+        indices = counted_references(self.references)
+        weights = None if self.weights is None else self.weights[indices]
+        return Item(self.candidates, [self.references[i] for i in indices], weights)
+
 
 def score_items(
     items: Sequence[Item],
@@ -202,68 +210,48 @@ def order_candidates(scores: Tensor) -> Tensor:
 
 def _check_items(candidates: Any, references: Any, weights: Any) -> list[Item]:
     """Check the arguments of :func:`rank_candidates`, and leave out blank references with their weights."""
-    candidate_lists = _check_lists(candidates, "candidates")
-    count = len(candidate_lists)
-    reference_lists: Sequence[list[str] | None] = [None] * count
-    if references is not None:
-        reference_lists = _check_lists(references, "references")
-    weight_lists = [None] * count if weights is None else list(weights)
-    for name, entries in (("references", reference_lists), ("weights", weight_lists)):
-        if len(entries) != count:
-            raise ValueError(f"{name} must have one entry per item, got {len(entries)} for {count} items")
+    entries = as_list(candidates, "candidates", dimensions=2)
+    nothing: list[Any] = [None] * len(entries)
+    texts = nothing if references is None else as_references(references, "references", keep_blank=True)
+    numbers = nothing if weights is None else list(weights)
+    for name, argument in (("references", texts), ("weights", numbers)):
+        if len(argument) != len(entries):
+            raise ValueError(f"{name} must have one entry per item, got {len(argument)} for {len(entries)} items")
     items = []
-    for i, (texts, item_references) in enumerate(zip(candidate_lists, reference_lists, strict=True)):
-        if item_references is not None and not item_references:
-            raise ValueError(f"references[{i}] is empty: every item needs at least one reference")
-        item_weights = None
+    for i, entry in enumerate(entries):
+        item = Item(as_documents(entry, f"candidates[{i}]"), texts[i])
         if weights is not None:
-            noun = "candidate" if item_references is None else "reference"
-            item_weights = _check_weights(weight_lists[i], f"weights[{i}]", noun, len(item_references or texts))
-        if item_references is not None and len(item_references) > 1:
-            indices = counted_references(item_references)
-            item_references = [item_references[j] for j in indices]
-            item_weights = None if item_weights is None else item_weights[indices]
-        items.append(Item(texts, item_references, item_weights))
+            item = replace(item, weights=_check_weights(numbers[i], f"weights[{i}]", item))
+        items.append(item.omit_blank_references())
     return items
 
 
-def _check_lists(entries: Any, name: str) -> list[list[str]]:
-    """Return a list of texts per item; an entry of the references may be a single text."""
-    if isinstance(entries, str):
-        raise TypeError(f"{name} is a single string: pass a list with one entry per item")
-    return [
-        [entry] if isinstance(entry, str) and name == "references" else as_documents(entry, f"{name}[{i}]")
-        for i, entry in enumerate(as_list(entries, name, dimensions=2))
-    ]
-
-
-def _check_weights(weights: Any, name: str, noun: str, count: int) -> Tensor:
-    """Return the weights of an item's references or candidates, shape (count,), float64."""
+def _check_weights(weights: Any, name: str, item: Item) -> Tensor:
+    """Return the weights of an item's references or candidates, float64."""
+    noun, texts = ("candidate", item.candidates) if item.references is None else ("reference", item.references)
     try:
         checked = torch.as_tensor(weights, dtype=torch.float64, device="cpu")
     except (TypeError, ValueError) as error:
         raise TypeError(f"{name} must be a list of numbers, got {weights!r}") from error
-    if checked.shape != (count,) or not bool((checked >= 0).all() and checked.isfinite().all()):
-        raise ValueError(f"{name} must be {count} finite numbers of at least 0, one per {noun}, got {checked.tolist()}")
+    if checked.shape != (len(texts),) or not bool((checked >= 0).all() and checked.isfinite().all()):
+        raise ValueError(
+            f"{name} must be {len(texts)} finite numbers of at least 0, one per {noun}, got {checked.tolist()}"
+        )
     return checked
 
 
 def _score_pairs(item: Item, encoded: EncodedTexts, weights: TokenWeights) -> Tensor:
-    """Return precision, recall and F1 of an item's distinct texts, shape (3, candidates, references), on the device."""
-    candidates, references = (
-        torch.tensor([encoded.indices[text] for text in dict.fromkeys(texts)], dtype=torch.long, device="cpu")
-        for texts in (item.candidates, item.references or ())
-    )
+    """Return precision, recall and F1 of an item's pairs, shape (3, candidates, references), on the device."""
+    candidates = [encoded.indices[text] for text in item.candidates]
     # Without references each candidate is a reference of the others.
-    return score_all_pairs(encoded.vectors, weights.table, candidates, None if item.references is None else references)
+    references = None if item.references is None else [encoded.indices[text] for text in item.references]
+    return score_all_pairs(encoded.vectors, weights.table, candidates, references)
 
 
 def _score_candidates(item: Item, pairs: Tensor, component: Component, references_reduce: ReferencesReduce) -> Tensor:
-    """Return the score of each candidate, shape (candidates,), float32, from the scores of distinct texts."""
+    """Return the score of each candidate, shape (candidates,), float32, from the scores of its pairs."""
     precision, recall, _ = pairs
     scores: Tensor = {"precision": precision, "recall": recall, "f1": selection_f1(precision, recall)}[component]
-    places = _place(item.candidates)
-    scores = scores[places][:, places if item.references is None else _place(item.references)]
     if item.references is not None and item.weights is None:
         return scores.amax(1) if references_reduce == "max" else scores.mean(1)
     shares = torch.ones(len(scores), dtype=torch.float64, device="cpu") if item.weights is None else item.weights
@@ -271,9 +259,3 @@ def _score_candidates(item: Item, pairs: Tensor, component: Component, reference
         # A candidate's own weight is not subtracted, as those of the others may be smaller than its rounding.
         shares = (1 - torch.eye(len(scores), dtype=torch.float64, device="cpu")) * shares  # (candidates, candidates)
     return ((scores.double() * shares).sum(1) / shares.sum(-1)).float()
-
-
-def _place(texts: Sequence[str]) -> Tensor:
-    """Return the place of each text among the distinct ones, shape (texts,)."""
-    places = {text: i for i, text in enumerate(dict.fromkeys(texts))}
-    return torch.tensor([places[text] for text in texts], dtype=torch.long, device="cpu")

@@ -21,7 +21,7 @@ from bertscore_tm.core.matching import MatchedPairs, MatchedTokens
 from bertscore_tm.core.scores import DocumentFrequencies, harmonic_mean, segment_ids
 from bertscore_tm.encoder.tokenization import TextTokenizer
 from bertscore_tm.scoring.corpus import MatchedTexts, compute_scores
-from bertscore_tm.scoring.rescaling import LayerBaseline, rescale_scores
+from bertscore_tm.scoring.rescaling import Baseline, rescale_scores
 from bertscore_tm.scoring.token_weights import weights_by_idf
 from bertscore_tm.utilities.score_names import SCORES
 
@@ -244,7 +244,7 @@ def combine_ranks(
     )
 
 
-def summarize(scores: Tensor, baseline: LayerBaseline | None, reduction: str) -> dict[str, Tensor]:
+def summarize(scores: Tensor, baseline: Baseline | None, reduction: str) -> dict[str, Tensor]:
     """Return rescaled scores by name, shape (layers,), or (layers, pairs) with ``reduction="none"``."""
     values = rescale_scores(scores, baseline)
     if reduction == "mean":

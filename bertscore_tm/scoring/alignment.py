@@ -15,7 +15,7 @@ from bertscore_tm.core.scores import harmonic_mean, precision_recall_f1
 from bertscore_tm.core.token_vectors import cosine_similarities
 from bertscore_tm.encoder import FrozenEncoder
 from bertscore_tm.scoring.display_tokens import split_for_display
-from bertscore_tm.scoring.rescaling import LayerBaseline, rescale_scores
+from bertscore_tm.scoring.rescaling import Baseline, rescale_scores
 from bertscore_tm.scoring.texts import describe_given
 from bertscore_tm.scoring.token_weights import TokenWeights, require_known, token_weights
 
@@ -84,7 +84,7 @@ def compute_alignment(
     weights: TokenWeights | None = None,
     device: torch.device | str = "cpu",
     *,
-    baseline: LayerBaseline | None = None,
+    baseline: Baseline | None = None,
     layer: int | None = None,
     f1: Callable[[Tensor, Tensor], Tensor] = harmonic_mean,
 ) -> AlignmentData:
@@ -161,9 +161,7 @@ def compute_alignment(
     )
 
 
-def _describe_settings(
-    encoder: FrozenEncoder, layer: int, weights: TokenWeights, baseline: LayerBaseline | None
-) -> str:
+def _describe_settings(encoder: FrozenEncoder, layer: int, weights: TokenWeights, baseline: Baseline | None) -> str:
     """Name the model, the layer and the settings that differ from the defaults."""
     name = encoder.name
     if Path(name).is_dir():
@@ -178,5 +176,5 @@ def _describe_settings(
         num_documents = weights.source.num_documents
         facts.append(f"idf of {num_documents} text{'' if num_documents == 1 else 's'}")
     if baseline is not None:
-        facts.append(f"rescaled ({baseline.name.partition('#')[0]})")
+        facts.append(f"rescaled ({baseline.name})")
     return ", ".join(facts)

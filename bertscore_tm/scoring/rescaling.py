@@ -6,7 +6,7 @@ import csv
 import hashlib
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -23,10 +23,10 @@ _COMMENT = re.compile(r"# model (?P<model>.*) layers 0-\d+$")
 
 @dataclass(frozen=True, eq=False)
 class Baseline:
-    """Expected precision, recall and F1 of unrelated texts at every layer of a model.
+    """Expected precision, recall and F1 of unrelated texts at the layers of a model.
 
     Args:
-        table: shape (layers + 1, 3), float64; row 0 is that of the embedding output.
+        table: shape (layers, 3), float64; row 0 of a whole table is that of the embedding output.
         name: shown in the signature: a language code for a published table, else the name of a file.
         digest: first 8 hexadecimal digits of the file's SHA-256; empty for a published table.
         model: name of the model, with hashes of its contents, in the header's comment; empty without one.
@@ -78,14 +78,14 @@ class Baseline:
         comment = _COMMENT.search(next(csv.reader(text.splitlines()))[-1])
         return cls(table, name, hashlib.sha256(content).hexdigest()[:8], "" if comment is None else comment["model"])
 
-    def rows(self, layers: range) -> Tensor:
-        """Return precision, recall and F1 of some layers, shape (3, layers), which the table must have."""
+    def select(self, layers: range) -> Baseline:
+        """Return the rows of some layers, which the table must have."""
         if len(self.table) < layers.stop:
             raise ValueError(
                 f"the baseline table {self.name} ends at layer {len(self.table) - 1}, but the encoder's layer is "
                 f"{layers.stop - 1}: pass the table of the same model"
             )
-        return self.table[layers.start : layers.stop].T
+        return replace(self, table=self.table[layers.start : layers.stop])
 
     def require_model(self, encoder: FrozenEncoder) -> None:
         """Raise an error if the table names another model than the encoder's.
@@ -113,16 +113,8 @@ class Baseline:
 Rescale = bool | Baseline | str | os.PathLike[str]
 
 
-@dataclass(frozen=True, eq=False)
-class LayerBaseline:
-    """Baseline of the compared layers: its rows, shape (3, layers), and the name of its table in the signature."""
-
-    rows: Tensor
-    name: str
-
-
-def find_baseline(encoder: FrozenEncoder, rescale: Rescale, layer: int | None = None) -> LayerBaseline | None:
-    """Return the baseline of the compared layers, or of the compared one; ``None`` without rescaling.
+def find_baseline(encoder: FrozenEncoder, rescale: Rescale, layer: int | None = None) -> Baseline | None:
+    """Return the rows of the compared layers, or of the compared one; ``None`` without rescaling.
 
     The encoder's language chooses among the published tables of its model.
     """
@@ -138,10 +130,8 @@ def find_baseline(encoder: FrozenEncoder, rescale: Rescale, layer: int | None = 
         raise TypeError(f"rescale must be True, False, a Baseline or the path of a table, got {rescale!r}")
     baseline.require_model(encoder)
     if layer is not None:
-        layers = range(layer, layer + 1)
-    else:
-        layers = range(0 if encoder.all_layers else encoder.num_layers, encoder.num_layers + 1)
-    return LayerBaseline(baseline.rows(layers), str(baseline))
+        return baseline.select(range(layer, layer + 1))
+    return baseline.select(range(0 if encoder.all_layers else encoder.num_layers, encoder.num_layers + 1))
 
 
 def _published_baseline(encoder: FrozenEncoder) -> Baseline:
@@ -163,15 +153,15 @@ def _published_baseline(encoder: FrozenEncoder) -> Baseline:
     return Baseline.published(language, encoder.listed_name)
 
 
-def rescale_scores(scores: Tensor, baseline: LayerBaseline | None) -> Tensor:
+def rescale_scores(scores: Tensor, baseline: Baseline | None) -> Tensor:
     """Return (x - b) / (1 - b) of precision, recall and F1, shape (3, layers, pairs); unchanged without a baseline."""
     if baseline is None:
         return scores
-    b = baseline.rows.to(scores)[..., None]  # (3, layers, 1)
+    b = baseline.table.T.to(scores)[..., None]  # (3, layers, 1)
     return (scores - b) / (1 - b)
 
 
-def score_range(num_layers: int, baseline: LayerBaseline | None) -> tuple[Tensor, Tensor]:
+def score_range(num_layers: int, baseline: Baseline | None) -> tuple[Tensor, Tensor]:
     """Return the least and the largest possible precision, recall and F1: -1 and 1, rescaled, (3, layers) each."""
     ends = torch.tensor([-1.0, 1.0], dtype=torch.float64, device="cpu").expand(3, num_layers, 2)
     least, largest = rescale_scores(ends, baseline).sort(-1).values.unbind(-1)

@@ -99,7 +99,9 @@ def as_references(target: Any, name: str, *, keep_blank: bool = False) -> list[l
 
 
 def as_list(texts: Any, name: str, dimensions: int = 1) -> list[Any]:
-    """Return the elements or rows of a sequence, an iterator, an array or a column."""
+    """Return the elements or rows of a sequence, an iterator, an array or a column; a string is an error."""
+    if isinstance(texts, str):
+        raise TypeError(f"{name} is a single string: pass a list of texts")
     if hasattr(texts, "shape") and _has_integers(texts):
         kind = "a tensor" if isinstance(texts, Tensor) else type(texts).__name__
         raise TypeError(f"{name} must be texts, got {kind} of shape {tuple(texts.shape)}: {_DECODE}")
@@ -136,8 +138,6 @@ def _has_integers(value: Any) -> bool:
 
 def as_documents(value: Any, name: str) -> list[str]:
     """Return a sequence of strings as a list; an error about anything else names the argument."""
-    if isinstance(value, str):
-        raise TypeError(f"{name} is a single string: pass a list of texts")
     texts: list[str] = as_list(value, name)
     for i, text in enumerate(texts):
         if not isinstance(text, str):

@@ -49,12 +49,12 @@ def test_equals_a_loop_over_tokens(vectors, numbers, with_references, monkeypatc
     # The tokens of text 3 have no weight.
     weights = torch.arange(9, dtype=torch.float64)
     weights[vectors.ids.split(LENGTHS)[3]] = 0
-    candidates = torch.tensor([2, 0, 3, 4, 1, 7])
-    references = torch.tensor([5, 4, 6, 2]) if with_references else None
+    candidates = [2, 0, 3, 4, 2, 1, 7]
+    references = [5, 4, 6, 4, 2] if with_references else None
     others = candidates if references is None else references
     scores = score_all_pairs(vectors, weights, candidates, references)
     expected = torch.tensor(
-        [[looped(vectors, weights, i, j) for j in others.tolist()] for i in candidates.tolist()], dtype=torch.float64
+        [[looped(vectors, weights, i, j) for j in others] for i in candidates], dtype=torch.float64
     ).permute(2, 0, 1)
     assert scores.dtype == torch.float32
     assert expected.abs().max() > 0.5
@@ -64,7 +64,7 @@ def test_equals_a_loop_over_tokens(vectors, numbers, with_references, monkeypatc
 
 def test_rounding_does_not_lead_beyond_1(vectors):
     longer = replace(vectors, vectors=vectors.vectors * 1.0001)
-    scores = score_all_pairs(longer, torch.ones(9), torch.arange(len(LENGTHS)))
+    scores = score_all_pairs(longer, torch.ones(9), range(len(LENGTHS)))
     same = scores.diagonal(dim1=1, dim2=2)[:, vectors.has_content]
     assert torch.equal(same, torch.ones_like(same))
     assert scores.abs().max() == 1

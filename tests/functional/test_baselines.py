@@ -14,7 +14,7 @@ from scipy import stats
 from torchmetrics.functional.text.bert import _load_baseline
 
 from bertscore_tm import Baseline, BERTScore, FrozenEncoder, bert_score
-from bertscore_tm.baselines import MeasuredBaseline, draw_pairs, make_baseline
+from bertscore_tm.baselines import MeasuredBaseline, RandomPairs, make_baseline
 from tests.support.models import tiny_model
 from tests.support.texts import real_pairs
 
@@ -33,7 +33,7 @@ def tiny(one_thread) -> FrozenEncoder:
 
 def test_mean_and_error_are_those_of_the_reference_package(all_layers, minilm):
     texts = [" ".join(text.split()[:8]) for text in TEXTS]
-    made, drawn = make_baseline(all_layers, texts, 10), draw_pairs(all_layers, texts, 10)
+    made, drawn = make_baseline(all_layers, texts, 10), RandomPairs.draw(all_layers, texts, 10)
     scorer = oracle_package.BERTScorer(minilm, num_layers=6, all_layers=True, nthreads=0, device="cpu")
     references = [reference for (reference,) in drawn.pairs.references]
     # Every pair in a separate batch, without padding.
@@ -47,7 +47,7 @@ def test_mean_and_error_are_those_of_the_reference_package(all_layers, minilm):
 
 def test_pairs_are_different_texts_and_all_equally_likely(tiny):
     texts = TEXTS[:5]
-    pairs = draw_pairs(tiny, texts, 2000).pairs
+    pairs = RandomPairs.draw(tiny, texts, 2000).pairs
     references = [reference for (reference,) in pairs.references]
     counts = Counter(zip(pairs.candidates, references, strict=True))
     possible = list(itertools.permutations(texts, 2))
@@ -83,7 +83,7 @@ def test_table_is_read_back_and_moves_unrelated_texts_to_zero(all_layers, minilm
     baseline = Baseline.read(table)
     assert (baseline.table - make_baseline(all_layers, TEXTS, 30).mean).abs().max() <= 5e-7
     assert baseline.model == all_layers.signature_fields()["model"]
-    pairs = draw_pairs(all_layers, TEXTS, 30).pairs
+    pairs = RandomPairs.draw(all_layers, TEXTS, 30).pairs
     scores = bert_score(pairs.candidates, pairs.references, FrozenEncoder(minilm, num_layers=5), rescale=table)
     for name in ("precision", "recall", "f1"):
         assert scores[name].mean().item() == pytest.approx(0, abs=1e-5)

@@ -167,7 +167,7 @@ def test_a_model_that_is_listed_as_another(tmp_path):
         for arguments in ((folder,), (model, tokenizer)):
             encoder = FrozenEncoder(*arguments, listed_as="FacebookAI/roberta-base")
             assert (encoder.num_layers, encoder.listed_name) == (10, "roberta-base")
-            (row,) = find_baseline(encoder, True).rows.T.tolist()
+            (row,) = find_baseline(encoder, True).table.tolist()
             assert row == catalog.baseline("en", "roberta-base")[10].tolist()
             assert pickle.loads(pickle.dumps(encoder)).listed_name == "roberta-base"
     assert FrozenEncoder(folder, listed_as="roberta-base", num_layers=3).num_layers == 3

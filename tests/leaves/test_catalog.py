@@ -158,7 +158,7 @@ def test_a_table_from_a_file(tmp_path, encoder):
     with pytest.raises(FileNotFoundError):
         find_baseline(encoder, path)
     path.write_text("LAYER,P,R,F\n" + "".join(f"{layer},.1,.2,.{layer}\n" for layer in range(7)))
-    torch.testing.assert_close(find_baseline(encoder, path).rows, torch.tensor([[0.1], [0.2], [0.5]]).double())
+    torch.testing.assert_close(find_baseline(encoder, path).table, torch.tensor([[0.1, 0.2, 0.5]]).double())
     path.write_text("LAYER,P,R,F\n" + "".join(f"{layer},.1,.2,.{layer}\n" for layer in range(5)))
     with pytest.raises(ValueError, match="ends at layer 4, but the encoder's layer is 5"):
         find_baseline(encoder, Baseline.read(path))
@@ -172,4 +172,4 @@ def test_the_table_of_a_model_in_several_languages_needs_the_language(tmp_path):
     with pytest.raises(ValueError, match=r"baselines for several languages \(cs, de, .*FrozenEncoder.for_language"):
         find_baseline(encoder, True)
     encoder.language = "de"
-    torch.testing.assert_close(find_baseline(encoder, True).rows[:, 0], baseline("de", encoder.name)[1])
+    torch.testing.assert_close(find_baseline(encoder, True).table[0], baseline("de", encoder.name)[1])
