@@ -40,7 +40,7 @@ def _describe() -> dict[str, Any]:
     from bertscore_tm.core.onednn import can_use_onednn
     from bertscore_tm.core.precision import fast_half_precision, may_use_tf32
     from bertscore_tm.encoder import default_device
-    from bertscore_tm.encoder.forward_pass import has_attention_kernel
+    from bertscore_tm.encoder.packed_rows import has_attention_kernel
 
     device = default_device()
     fast, weight = fast_half_precision(device), torch.zeros(1, 1, dtype=torch.float32, device="cpu")

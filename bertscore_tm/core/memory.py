@@ -21,6 +21,11 @@ def numbers_per_step(device: torch.device) -> int:
     return _NUMBERS_PER_STEP * (1 if device.type == "cpu" else _TIMES_ON_ACCELERATORS)
 
 
+def device_with_index(device: torch.device | str) -> torch.device:
+    """Return a device as tensors report it: ``cuda`` is ``cuda:0``."""
+    return torch.empty(0, dtype=torch.float32, device=device).device
+
+
 def send(values: Tensor, device: torch.device) -> Tensor:
     """Copy a small tensor of the CPU to a device, for which the program does not wait on CUDA."""
     if device.type == "cuda":

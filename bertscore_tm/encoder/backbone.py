@@ -14,12 +14,14 @@ import torch
 from torch import Tensor, nn
 from transformers import PretrainedConfig
 
+from bertscore_tm.core.memory import device_with_index
 from bertscore_tm.core.onednn import adapt_layers
 from bertscore_tm.core.precision import fast_half_precision
 from bertscore_tm.encoder.families import Batching, Family
-from bertscore_tm.encoder.forward_pass import ForwardFunction, ForwardPass, draw_texts, register_attention
+from bertscore_tm.encoder.forward_pass import ForwardFunction, ForwardPass, draw_texts
 from bertscore_tm.encoder.identity import ModelSource, hash_files, hash_model
 from bertscore_tm.encoder.loading import load_encoder, quiet_loading, quiet_transformers
+from bertscore_tm.encoder.packed_rows import register_attention
 from bertscore_tm.encoder.probe import cut_probed, needs_probe
 from bertscore_tm.encoder.vector_cache import SharedObjects
 from bertscore_tm.utilities.option_names import name_option
@@ -82,7 +84,7 @@ class Backbone:
 
     def loaded(self, device: torch.device) -> ForwardPass:
         """Return the model on a device, loaded if it is not in memory, frozen and in evaluation mode."""
-        device = _with_index(device)
+        device = device_with_index(device)
         if str(device) not in self.models:
             self._place(device, self._load)
         loaded = self.models[str(device)]
@@ -99,7 +101,7 @@ class Backbone:
         self.models.pop(str(device), None)
 
     def _place(self, device: torch.device, load: Callable[[torch.dtype], nn.Module]) -> None:
-        device, dtype = _with_index(device), self.resolve_dtype(device)
+        device, dtype = device_with_index(device), self.resolve_dtype(device)
         if dtype == torch.bfloat16 and device.type == "cpu" and fast_half_precision(device) is None:
             warn_of_slow_bfloat16()
 
@@ -239,8 +241,3 @@ def _move(model: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
     nn.Module.to(model, device, dtype)
     for module, name, buffer in computed:
         setattr(module, name.rpartition(".")[2], buffer.to(device))
-
-
-def _with_index(device: torch.device) -> torch.device:
-    """Return the device as tensors report it: ``cuda`` is ``cuda:0``."""
-    return torch.empty(0, dtype=torch.float32, device=device).device

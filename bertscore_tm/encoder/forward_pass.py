@@ -8,12 +8,10 @@ Callers pass tokens one after the other and get vectors in the same form, whiche
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import cache
 from inspect import Parameter, signature
-from itertools import groupby
 from operator import attrgetter
 from typing import Any, cast
 
@@ -26,15 +24,7 @@ from bertscore_tm.core.onednn import is_eager, missing_rows
 from bertscore_tm.core.precision import may_use_tf32
 from bertscore_tm.core.token_vectors import unit_vectors
 from bertscore_tm.encoder.families import Batching, Family
-from bertscore_tm.encoder.packed_rows import (
-    Row,
-    attend_by_length,
-    attend_padded,
-    lengths_of,
-    pad,
-    real_positions,
-    row,
-)
+from bertscore_tm.encoder.packed_rows import Row, has_attention_kernel, row, switch_attention
 from bertscore_tm.encoder.relative_attention import adapt_relative_attention
 
 # Returns token vectors, shape (batch, tokens, width), given a model and its input_ids and attention_mask.
@@ -42,8 +32,6 @@ ForwardFunction = Callable[[nn.Module, dict[str, Tensor]], Tensor]
 
 # Keyword arguments that models may lack.
 _OPTIONS = ("attention_mask", "position_ids", "output_hidden_states", "return_dict")
-# Name under which transformers finds our attention.
-_NAME = "bertscore_tm_packed"
 # Distance between unit vectors that rounding explains: 1e-6 in float32, 0.01 in bfloat16 (MiniLM).
 _TOLERANCE = 1e-5
 _TOLERANCE_IN_EPS = 8
@@ -75,19 +63,38 @@ class ForwardPass:
         self.options = [name for name in _OPTIONS if accepts_any or name in parameters]
         self.rope_switch = _rope_switch(self.config)
 
-    def run(self, ids: Tensor, lengths: Sequence[int]) -> Tensor:
-        """Run texts, which do not affect each other.
+    def run(self, inputs: Tensor, lengths: Sequence[int], batching: Batching | None = None) -> Tensor:
+        """Run texts, which do not affect each other, together in a way, by default the one found when it was loaded.
 
         Takes ids or input embeddings of all tokens and the lengths of the texts, longest first. Returns hidden states
         in the order of the tokens, shape (layers, tokens, width).
         """
         longer = sum(length > self.rope_switch for length in lengths)
-        groups = [group for group in (lengths[:longer], lengths[longer:]) if group]
-        parts = [
-            self.run_texts(part, group, self.batching)
-            for part, group in zip(torch.split(ids, list(map(sum, groups))), groups, strict=True)
-        ]
-        return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+        if 0 < longer < len(lengths):
+            halves = lengths[:longer], lengths[longer:]
+            split = torch.split(inputs, list(map(sum, halves)))
+            return torch.cat([self.run(*texts, batching) for texts in zip(split, halves, strict=True)], 1)
+        batching, num_tokens = batching or self.batching, len(inputs)
+        if batching == "packed" and lengths[0] > lengths[-1]:
+            # Further texts of a token, so that no product has to add rows and drop them.
+            added = missing_rows(self.model, num_tokens)
+            inputs = torch.cat([inputs, inputs.new_zeros(added, *inputs.shape[1:])])
+            lengths = [*lengths, *[1] * added]
+        texts = Row(lengths, inputs.device, has_kernel=self.has_kernel)
+        if batching == "equal" or len(texts.group_lengths) == 1:
+            groups = zip(torch.split(inputs, texts.group_sizes), texts.group_lengths, strict=True)
+            parts = [self(part.reshape(-1, length, *part.shape[1:])).flatten(1, 2) for part, length in groups]
+            return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+        if batching == "padded":
+            padded = texts.pad(inputs, int(getattr(self.config, "pad_token_id", None) or 0))
+            return self(padded, send(texts.real, inputs.device)).flatten(1, 2).index_select(1, texts.places)
+        positions = torch.arange(texts.longest, device="cpu") + self.family.first_position(self.config)
+        positions = send(positions.expand_as(texts.real)[texts.real][None], inputs.device)  # (1, tokens)
+        token = row.set(texts)
+        try:
+            return self(inputs[None], position_ids=positions)[:, 0, :num_tokens]
+        finally:
+            row.reset(token)
 
     def run_soft(self, embeds: Tensor, mask: Tensor) -> Tensor:
         """Run texts of soft tokens, with a gradient; the states of padding have no meaning.
@@ -107,34 +114,6 @@ class ForwardPass:
         packed = self.run(embeds.flatten(0, 1)[places], [lengths[i] for i in order])  # (layers, tokens, width)
         states = packed.new_zeros(len(packed), mask.numel(), packed.shape[-1]).index_copy(1, places, packed)
         return states.view(len(packed), *mask.shape, -1)  # (layers, batch, positions, width)
-
-    def run_texts(self, inputs: Tensor, lengths: Sequence[int], batching: Batching) -> Tensor:
-        """Run texts together, whose tokens follow each other, longest text first, in a way that is chosen."""
-        device, num_tokens = inputs.device, len(inputs)
-        if batching == "packed" and lengths[0] > lengths[-1]:
-            # Further texts of a token, so that no product has to add rows and drop them.
-            added = missing_rows(self.model, num_tokens)
-            inputs = torch.cat([inputs, inputs.new_zeros(added, *inputs.shape[1:])])
-            lengths = [*lengths, *[1] * added]
-        groups = [(length, len(list(texts))) for length, texts in groupby(lengths)]
-        if batching == "equal" or len(groups) == 1:
-            parts = []
-            sizes = [length * count for length, count in groups]
-            for part, (length, count) in zip(torch.split(inputs, sizes), groups, strict=True):
-                parts.append(self(part.reshape(count, length, *part.shape[1:])).flatten(1, 2))
-            return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
-        real = real_positions(lengths)
-        if batching == "packed":
-            positions = torch.arange(lengths[0], device="cpu") + self.family.first_position(self.config)
-            positions = send(positions.expand_as(real)[real][None], device)  # (1, tokens)
-            token = row.set(Row(groups, has_kernel=self.has_kernel))
-            try:
-                return self(inputs[None], position_ids=positions)[:, 0, :num_tokens]
-            finally:
-                row.reset(token)
-        places = send(real.flatten().nonzero().squeeze(1), device)  # (tokens,)
-        padded = pad(inputs, places, real.shape, int(getattr(self.config, "pad_token_id", None) or 0))
-        return self(padded, send(real, device)).flatten(1, 2).index_select(1, places)
 
     def __call__(self, inputs: Tensor, mask: Tensor | None = None, position_ids: Tensor | None = None) -> Tensor:
         """Return hidden states, shape (layers, batch, positions, width).
@@ -202,20 +181,20 @@ class ForwardPass:
         for batching in candidates:
             if batching == "packed":
                 is_adapted = adapt_relative_attention(self.model)
-                if not _switch_attention(self.model, packed=True) and not is_adapted:
+                if not switch_attention(self.model, packed=True) and not is_adapted:
                     continue
             # Where the kernel refuses, attention is padded, and nothing else.
             for has_kernel in (True, False) if has_attention_kernel(alone.device, dtype) else (False,):
                 self.has_kernel = has_kernel
                 try:
-                    if are_same_vectors(alone, self.run_texts(torch.cat(list(texts)), lengths, batching), dtype):
+                    if are_same_vectors(alone, self.run(torch.cat(list(texts)), lengths, batching), dtype):
                         return batching
                 except Exception as error:
                     # Models that do not call our attention, or not as expected, fail in many ways.
                     if batching != "packed" or is_out_of_memory(error):
                         raise
             # Models may look at the name of their attention without packed rows too.
-            _switch_attention(self.model, packed=False)
+            switch_attention(self.model, packed=False)
         return None
 
 
@@ -241,147 +220,6 @@ def are_same_vectors(first: Tensor, second: Tensor, dtype: torch.dtype) -> bool:
     # TF32 has the exponent of float32 and the mantissa of float16.
     eps = torch.finfo(torch.float16 if dtype == torch.float32 and may_use_tf32(first.device) else dtype).eps
     return float(distance) <= max(_TOLERANCE, _TOLERANCE_IN_EPS * eps)
-
-
-def _switch_attention(model: nn.Module, *, packed: bool) -> bool:
-    """Let a model that calls torch's attention call ours, or torch's again; return whether it calls either."""
-    register_attention()
-    configs: dict[int, Any] = {id(part.config): part.config for part in model.modules() if hasattr(part, "config")}
-    switched = [part for part in configs.values() if getattr(part, "_attn_implementation", None) in ("sdpa", _NAME)]
-    for config in switched:
-        config._attn_implementation = _NAME if packed else "sdpa"
-    return bool(switched)
-
-
-@dataclass(frozen=True)
-class _Pattern:
-    """What a token of a packed text attends to: the whole text, what precedes it, or what a mask says.
-
-    The mask is that of a text at least as long as the longest, shape (tokens, tokens); its corner is the mask of a
-    shorter one. ``window`` are the tokens before and after one that it attends to, where that is the rule.
-    """
-
-    is_causal: bool = False
-    mask: Tensor | None = None
-    window: tuple[int, int] | None = None
-
-
-# By the rule of a model, a length and a device: a mask of all pairs of tokens of a long text takes a second.
-_patterns: dict[Hashable, _Pattern] = {}
-
-
-@cache
-def register_attention() -> None:
-    """Let transformers find our attention by its name, which the configuration of a model with packed texts holds."""
-    # Slow to import; already imported once a model is loaded.
-    from transformers import AttentionInterface, AttentionMaskInterface
-
-    AttentionInterface.register(_NAME, _attend)
-    AttentionMaskInterface.register(_NAME, _make_pattern)
-
-
-def _make_pattern(**arguments: Any) -> Any:
-    """Return the attention mask of transformers, or the pattern of the texts in a packed row."""
-    from transformers.masking_utils import sdpa_mask
-
-    current = None if torch.compiler.is_compiling() else row.get()
-    if current is None:
-        # To see whether a mask has padding, an accelerator would have to be waited for.
-        skips = ("allow_is_causal_skip", "allow_is_bidirectional_skip")
-        on_cpu = torch.device(arguments["device"]).type == "cpu"
-        return sdpa_mask(**arguments if on_cpu else arguments | dict.fromkeys(skips, False))
-    longest, rule, device = current.groups[0][0], arguments["mask_function"], arguments["device"]
-    length = 1 << (longest - 1).bit_length()  # so that few lengths are evaluated
-    key = _describe_rule(rule), length, str(device)
-    pattern = _patterns.get(key)
-    if pattern is None:
-        pattern = _find_pattern(rule, length, device)
-        if None not in key:
-            _patterns[key] = pattern
-    before, after = pattern.window or (0, 0)
-    if before < longest - 1:
-        return pattern
-    # The window is as wide as the texts are long.
-    return _Pattern(is_causal=True) if after == 0 and longest > 1 else _Pattern() if after >= longest - 1 else pattern
-
-
-def _describe_rule(rule: Any) -> Hashable:
-    """Return what tells a function of positions from others: its code and what it captured; ``None`` if unknown."""
-    if isinstance(rule, int | float | str):
-        return rule
-    parts = rule
-    code = None
-    if not isinstance(rule, tuple | list):
-        code = getattr(rule, "__code__", None)
-        if code is None or rule.__defaults__ or rule.__kwdefaults__:
-            return None
-        parts = [cell.cell_contents for cell in rule.__closure__ or ()]
-    described = tuple(map(_describe_rule, parts))
-    return None if None in described else (code, *described)
-
-
-def _find_pattern(rule: Any, length: int, device: torch.device) -> _Pattern:
-    """Evaluate the rule of a model for a text of a length, without padding."""
-    steps, zero = torch.arange(length, device="cpu"), torch.zeros((), dtype=torch.long, device="cpu")
-    allowed = rule(zero, zero, steps[:, None], steps[None, :]).expand(length, length)
-    before, after = int(allowed[-1].sum()) - 1, int(allowed[0].sum()) - 1
-    distance = steps[:, None] - steps
-    is_window = torch.equal(allowed, (distance <= before) & (distance >= -after))
-    # A copy, which is not an inference tensor.
-    with torch.inference_mode(False):
-        mask = send(torch.empty_like(allowed).copy_(allowed), device)
-    return _Pattern(mask=mask, window=(before, after) if is_window else None)
-
-
-def _attend(
-    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, **options: Any
-) -> tuple[Tensor, None]:
-    """Attend within each text of a packed row; as torch's attention does outside such rows."""
-    from transformers.integrations.sdpa_attention import sdpa_attention_forward
-
-    current = None if torch.compiler.is_compiling() else row.get()
-    if current is None:
-        return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
-    has_extras = any(options.get(name) is not None for name in ("position_bias", "softcap", "s_aux"))
-    if has_extras or not isinstance(attention_mask, _Pattern):
-        raise NotImplementedError(f"{type(module).__name__} cannot attend within packed texts")
-    states = [state[0].transpose(0, 1) for state in (query, key, value)]  # (tokens, heads, size) each
-    pattern, scale = attention_mask, options.get("scaling")
-    is_window = pattern.mask is None or pattern.window is not None
-    if is_window and current.has_kernel:
-        return _attend_by_kernel(states, current, pattern, scale)[None], None
-    attend = attend_by_length if query.device.type == "cpu" else attend_padded
-    return attend(states, current, pattern.mask, is_causal=pattern.is_causal, scale=scale)[None], None
-
-
-def has_attention_kernel(device: torch.device, dtype: torch.dtype) -> bool:
-    """Check whether torch has a kernel for texts of different lengths, which may still refuse a model's heads."""
-    if device.type != "cuda" or dtype == torch.float32 or torch.cuda.get_device_capability(device) < (8, 0):
-        return False
-    # torch below 2.10 has no kernel, or one that takes no windows.
-    try:
-        from torch.nn.attention.varlen import varlen_attn
-    except ImportError:
-        return False
-    return "window_size" in signature(varlen_attn).parameters
-
-
-def _attend_by_kernel(states: Sequence[Tensor], current: Row, pattern: _Pattern, scale: float | None) -> Tensor:
-    """Attend by torch's kernel for texts of different lengths."""
-    from torch.nn.attention.varlen import varlen_attn
-
-    def make_ends() -> Tensor:
-        ends = torch.tensor([0, *lengths_of(current.groups)], dtype=torch.int32, device="cpu")
-        return send(ends.cumsum(0, dtype=torch.int32), states[0].device)
-
-    ends, longest = current.once("ends", make_ends), current.longest
-    query, key, value = (state.contiguous() for state in states)
-    window = pattern.window or ((-1, 0) if pattern.is_causal else (-1, -1))
-    grouped = query.shape[1] != key.shape[1]
-    attended: Any = varlen_attn(
-        query, key, value, ends, ends, longest, longest, scale=scale, window_size=window, enable_gqa=grouped
-    )
-    return cast(Tensor, attended)
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from bertscore_tm import catalog
-from bertscore_tm.core.memory import empty_cache, is_out_of_memory, send
+from bertscore_tm.core.memory import device_with_index, empty_cache, is_out_of_memory, send
 from bertscore_tm.core.precision import may_use_tf32
 from bertscore_tm.core.token_vectors import TokenVectors, unit_vectors
 from bertscore_tm.encoder.backbone import Backbone
@@ -363,10 +363,9 @@ class FrozenEncoder:
     def cache(self, device: torch.device | str, *, of_losses: bool = False) -> VectorCache:
         """Return the cache of token vectors, which all encoders with the same settings in this process share."""
         # The last digits of vectors depend on the batch: with a common cache, validations would change training.
-        device = torch.empty(0, dtype=torch.float32, device=device).device
-        key = device, of_losses
+        key = device_with_index(device), of_losses
         if key not in self._caches:
-            self._caches[key] = shared_cache((self._key, of_losses), device)
+            self._caches[key] = shared_cache((self._key, of_losses), key[0])
         return self._caches[key]
 
     def unload(self, device: torch.device | str | None = None) -> None:
@@ -384,7 +383,7 @@ class FrozenEncoder:
             >>> _ = encoder.encode(["a cat sat"])
             >>> encoder.unload()
         """
-        chosen = None if device is None else torch.empty(0, dtype=torch.float32, device=device).device
+        chosen = None if device is None else device_with_index(device)
         devices = {torch.device(name) for name in self._backbone.models} | {key[0] for key in self._caches}
         for used in devices if chosen is None else {chosen}:
             for key in [key for key in self._caches if key[0] == used]:

@@ -15,7 +15,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from bertscore_tm.encoder.packed_rows import Row, attend_by_length, attend_padded, current_row
+from bertscore_tm.encoder.packed_rows import Row, current_row, dot_product
 
 
 def adapt_relative_attention(model: nn.Module) -> bool:
@@ -40,11 +40,12 @@ def _attend_in_row(
     *arguments: Any,
     **options: Any,
 ) -> Any:
-    if current_row() is None:
+    row = current_row()
+    if row is None:
         return forward(hidden_states, *arguments, **options)
     # The places of arguments differ between versions of transformers.
     named = signature(forward).bind(hidden_states, *arguments, **options).arguments
-    return attend(module, hidden_states[0], named.get("position_bias", named.get("rel_embeddings")))
+    return attend(module, row, hidden_states[0], named.get("position_bias", named.get("rel_embeddings")))
 
 
 def _skip_pairs(method: Callable[..., Any], states: Tensor, *arguments: Any) -> Any:
@@ -57,34 +58,24 @@ def _bias_of_longest(method: Callable[..., Tensor], states: Tensor, *arguments: 
     return method(states if row is None else states[:, : row.longest], *arguments)
 
 
-def _row() -> Row:
-    row = current_row()
-    assert row is not None
-    return row
-
-
 def _split_heads(states: Tensor, heads: int) -> Tensor:
     return states.view(*states.shape[:-1], heads, -1)  # (..., heads, size)
 
 
-def _attend_in_texts(states: Sequence[Tensor], **options: Any) -> Tensor:
-    attend = attend_by_length if states[0].device.type == "cpu" else attend_padded
-    return attend(states, _row(), **options).flatten(1)  # (tokens, width)
-
-
-def _mpnet(module: Any, hidden: Tensor, position_bias: Tensor) -> tuple[Tensor]:
+def _mpnet(module: Any, row: Row, hidden: Tensor, position_bias: Tensor) -> tuple[Tensor]:
     states = [_split_heads(project(hidden), module.num_attention_heads) for project in (module.q, module.k, module.v)]
-    return (module.o(_attend_in_texts(states, mask=position_bias))[None],)
+    return (module.o(row.attend(states, position_bias).flatten(1))[None],)
 
 
-def _t5(module: Any, hidden: Tensor, position_bias: Tensor | None) -> tuple[Tensor, Tensor, None]:
+def _t5(module: Any, row: Row, hidden: Tensor, position_bias: Tensor | None) -> tuple[Tensor, Tensor, None]:
     if position_bias is None:
-        position_bias = module.compute_bias(_row().longest, _row().longest, device=hidden.device)
+        position_bias = module.compute_bias(row.longest, row.longest, device=hidden.device)
     states = [_split_heads(project(hidden), module.n_heads) for project in (module.q, module.k, module.v)]
-    return module.o(_attend_in_texts(states, mask=position_bias, scale=1.0))[None], position_bias, None
+    attended = row.attend(states, position_bias, partial(dot_product, scale=1.0)).flatten(1)  # (tokens, width)
+    return module.o(attended)[None], position_bias, None
 
 
-def _deberta(module: Any, hidden: Tensor, rel_embeddings: Tensor | None) -> tuple[Tensor, None]:
+def _deberta(module: Any, row: Row, hidden: Tensor, rel_embeddings: Tensor | None) -> tuple[Tensor, None]:
     heads, span = module.num_attention_heads, getattr(module, "max_relative_positions", 0)
     kinds: list[str] = module.pos_att_type if module.relative_attention else []
     if hasattr(module, "in_proj"):  # the first version
@@ -103,7 +94,7 @@ def _deberta(module: Any, hidden: Tensor, rel_embeddings: Tensor | None) -> tupl
     scale = float(
         torch.tensor(query.shape[-1] * (1.0 + len(module.pos_att_type)), dtype=torch.float32, device="cpu").sqrt()
     )
-    longest = _row().longest
+    longest = row.longest
     positions: dict[str, Tensor] = {}
     if kinds and rel_embeddings is not None:
         distances = torch.arange(1 - longest, longest, device=hidden.device)  # of a key's position from a query's
@@ -119,7 +110,7 @@ def _deberta(module: Any, hidden: Tensor, rel_embeddings: Tensor | None) -> tupl
             projected = _split_heads(getattr(module, projections[kind])(table), heads) / (1 if kind == "c2p" else scale)
             positions[kind] = projected.permute(1, 2, 0).contiguous()  # (heads, size, distances)
 
-    def attend(batch: Sequence[Tensor], mask: Tensor | None, **_: Any) -> Tensor:
+    def attend(batch: Sequence[Tensor], mask: Tensor | None) -> Tensor:
         queries, keys, values = batch
         length = queries.shape[2]
         used = slice(longest - length, longest + length - 1)
@@ -131,7 +122,7 @@ def _deberta(module: Any, hidden: Tensor, rel_embeddings: Tensor | None) -> tupl
         scores = scores if mask is None else scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
         return scores.softmax(-1) @ values
 
-    return _attend_in_texts([query / scale, key, value], attend=attend)[None], None
+    return row.attend([query / scale, key, value], attend=attend).flatten(1)[None], None
 
 
 def _by_pairs(products: Tensor, length: int) -> Tensor:

@@ -23,7 +23,8 @@ from transformers import (
 )
 
 from bertscore_tm import FrozenEncoder, bert_score
-from bertscore_tm.encoder import forward_pass, frozen_encoder, packed_rows, relative_attention
+from bertscore_tm.encoder import forward_pass, frozen_encoder, packed_rows
+from bertscore_tm.encoder.packed_rows import Row
 from bertscore_tm.encoder.soft_tokens import embedding_table, encode_soft
 from tests.support.models import randomised, tiny_config, tiny_model, tiny_tokenizer
 from tests.support.rounding import rounding
@@ -54,7 +55,7 @@ def test_relative_positions_within_texts_padded_inside_of_attention(family, dtyp
     """As on an accelerator."""
     encoder = FrozenEncoder(*tiny_model(family), num_layers=LAYER, dtype=dtype)
     expected = encoder.encode(texts()).vectors
-    monkeypatch.setattr(relative_attention, "attend_by_length", packed_rows.attend_padded)
+    monkeypatch.setattr(Row, "attend", Row.attend_padded)
     assert batching(encoder) == "packed"
     limit = max(ROUNDING, 8 * torch.finfo(getattr(torch, dtype)).eps if dtype == "bfloat16" else 0)
     torch.testing.assert_close(encoder.encode(texts()).vectors, expected, atol=limit, rtol=0)
@@ -135,33 +136,35 @@ def test_attention_within_texts_equals_attention_of_each_text(pattern, key_heads
     states = [torch.randn(sum(lengths), heads, 8, generator=generator) for heads in (4, key_heads, key_heads)]
     steps = torch.arange(max(lengths))
     window = (steps[:, None] - steps).abs() < 3
-    is_causal, mask = pattern == "causal", {"causal": steps[:, None] >= steps, "window": window}.get(pattern)
-    used = {"mask": mask if pattern == "window" else None, "is_causal": is_causal, "scale": 0.3}
+    mask = {"causal": steps[:, None] >= steps, "window": window}.get(pattern)
     expected = []
     for parts in zip(*(state.split(lengths) for state in states), strict=True):
         query, key, value = (part.transpose(0, 1) for part in parts)
         key, value = (part.repeat_interleave(4 // key_heads, 0) for part in (key, value))
         allowed = None if mask is None else mask[: query.shape[1], : query.shape[1]]
         expected.append(scaled_dot_product_attention(query, key, value, attn_mask=allowed, scale=0.3).transpose(0, 1))
-    forms = [partial(form, **used) for form in (packed_rows.attend_by_length, packed_rows.attend_padded)]
+    attend = partial(packed_rows.dot_product, scale=0.3)
+    by_length = partial(Row.attend, mask=mask, attend=attend)
+    if pattern == "causal":
+        by_length = partial(Row.attend, attend=partial(attend, is_causal=True))
+    forms = [by_length, partial(Row.attend_padded, mask=mask, attend=attend)]
     # Older versions of torch lack it.
     if find_spec("torch.nn.attention.varlen") is not None:
         kernels = import_module("torch.nn.attention.varlen")
         parameters = inspect.signature(kernels.varlen_attn).parameters
         assert inspect.signature(reference_kernel).parameters.keys() <= parameters.keys()
         monkeypatch.setattr(kernels, "varlen_attn", reference_kernel)
-        pattern = forward_pass._Pattern(is_causal=is_causal, window=(2, 2) if pattern == "window" else None)
-        forms.append(partial(forward_pass._attend_by_kernel, pattern=pattern, scale=0.3))
+        window = {"full": (-1, -1), "causal": (-1, 0), "window": (2, 2)}[pattern]
+        forms.append(lambda row, states: packed_rows._attend_by_kernel(states, row, window, 0.3))
     # Texts of up to six tokens attend by plain products.
     monkeypatch.setattr(packed_rows, "_SHORT", 6)
     limit = rounding(torch.float32, states[0].shape[-1])
-    for attend in forms:
-        attended = attend(states, packed_rows.Row([(7, 1), (5, 2), (1, 1)]))
+    row = Row(lengths, CPU)
+    for form in forms:
+        attended = form(row, states)
         torch.testing.assert_close(attended, torch.cat(expected), atol=limit, rtol=0)
     for dtype in (torch.float64, torch.bfloat16):
-        attended = forms[0](
-            [state.to(dtype).requires_grad_() for state in states], packed_rows.Row([(7, 1), (5, 2), (1, 1)])
-        )
+        attended = by_length(row, [state.to(dtype).requires_grad_() for state in states])
         assert attended.dtype == dtype
         coarser = max(limit, rounding(dtype, 1, torch.cat(expected).abs().max().item()))
         torch.testing.assert_close(attended.float(), torch.cat(expected), atol=coarser, rtol=0)
@@ -179,23 +182,22 @@ def test_a_rule_of_attention_is_evaluated_once(monkeypatch):
         evaluated.append(length)
         return found(rule, length, device)
 
-    found = forward_pass._find_pattern
-    monkeypatch.setattr(forward_pass, "_find_pattern", find)
-    monkeypatch.setattr(forward_pass, "_patterns", {})
+    found = packed_rows._find_pattern
+    monkeypatch.setattr(packed_rows, "_find_pattern", find)
+    monkeypatch.setattr(packed_rows, "_patterns", {})
 
-    def pattern(width, longest):
-        token = packed_rows.row.set(packed_rows.Row([(longest, 2), (1, 1)]))
+    def window(width, longest):
+        token = packed_rows.row.set(Row([longest, longest, 1], CPU))
         try:
-            return forward_pass._make_pattern(mask_function=rule_of(width), device=CPU)
+            return packed_rows._make_pattern(mask_function=rule_of(width), device=CPU).window
         finally:
             packed_rows.row.reset(token)
 
-    assert pattern(5, 100).window == (5, 5)
-    assert pattern(5, 90) is pattern(5, 128)
-    assert pattern(6, 100).window == (6, 6)
+    assert window(5, 100) == window(5, 90) == window(5, 128) == (5, 5)
+    assert window(6, 100) == (6, 6)
     assert evaluated == [128, 128]
-    assert pattern(5, 6) == forward_pass._Pattern()
-    assert pattern(5, 7).window == (5, 5)
+    assert window(5, 6) == (-1, -1)
+    assert window(5, 7) == (5, 5)
     assert evaluated == [128, 128, 8]
 
 
@@ -203,13 +205,14 @@ def test_a_rule_of_attention_is_evaluated_once(monkeypatch):
 def test_packing_stays_where_the_kernel_refuses(refuses, monkeypatch, caplog):
     """Then attention alone is padded."""
 
-    def attend(states, current, pattern, scale):
+    def attend(states, row, window, scale):
+        assert window == (-1, -1)
         if refuses:
             raise RuntimeError("no kernel for this head size")
-        return packed_rows.attend_padded(states, current, pattern.mask, scale=scale)
+        return row.attend_padded(states, attend=partial(packed_rows.dot_product, scale=scale))
 
     monkeypatch.setattr(forward_pass, "has_attention_kernel", lambda device, dtype: True)
-    monkeypatch.setattr(forward_pass, "_attend_by_kernel", attend)
+    monkeypatch.setattr(packed_rows, "_attend_by_kernel", attend)
     with caplog.at_level(logging.DEBUG, "bertscore_tm"):
         loaded = FrozenEncoder(*tiny_model("bert"), num_layers=LAYER)._backbone.loaded(CPU)
     assert (loaded.batching, loaded.has_kernel) == ("packed", not refuses)
