@@ -91,10 +91,11 @@ def _format_summary(document: dict[str, Any], suffix: str) -> str:
     """Format a table of systems and a table of differences, the settings and the signature."""
     label = output.SCORE_LABELS[document["component"]]
     interval = f"{100 * document['confidence']:g}% interval"
-    tables = [
-        _system_rows(f"{interval} of {label}", document["systems"]),
-        _difference_rows(label, interval, document["differences"]),
-    ]
+    systems = [["system", *output.SCORE_LABELS.values(), f"{interval} of {label}"]]
+    for system in document["systems"]:
+        means = [f"{system[name]:.4f}" for name in output.SCORES]
+        systems.append([system["name"], *means, output.format_interval(system["low"], system["high"])])
+    tables = [systems, _difference_rows(label, interval, document["differences"])]
     unit = "text" if document["num_documents"] is None else "document"
     nouns = dict.fromkeys(("text", "reference", unit))
     counts = ", ".join(output.format_count(document[f"num_{noun}s"], noun) for noun in nouns)
@@ -107,14 +108,6 @@ def _format_summary(document: dict[str, Any], suffix: str) -> str:
     if suffix == ".tex":
         lines = [f"% {line}" for line in lines]
     return "\n".join([*(output.format_rows(table, suffix) for table in tables), *lines]) + "\n"
-
-
-def _system_rows(interval: str, systems: list[dict[str, Any]]) -> list[list[str]]:
-    rows = [["system", *output.SCORE_LABELS.values(), interval]]
-    for system in systems:
-        means = [f"{system[name]:.4f}" for name in output.SCORES]
-        rows.append([system["name"], *means, output.format_interval(system["low"], system["high"])])
-    return rows
 
 
 def _difference_rows(label: str, interval: str, tests: list[dict[str, Any]]) -> list[list[str]]:

@@ -109,7 +109,11 @@ def read_table(path: str, file_format: str | None = None, columns: Sequence[str]
         except (EOFError, OSError, zlib.error) as error:
             raise CommandError(f"{name}: not a valid gzip file: {error}") from error
     if file_format == "parquet":
-        return Table(name, _parquet_rows(data))
+        from pyarrow import parquet
+
+        # The threads of parquet.read_table abort a process that ends soon after it, such as with an error.
+        file = parquet.ParquetFile(io.BytesIO(data), pre_buffer=False)
+        return Table(name, file.read(use_threads=False).to_pylist())
     text = _decode(data, name)
     if file_format == "csv":
         return _with_header(name, _quoted_rows(text, name, ","), columns)
@@ -295,13 +299,4 @@ def _quoted_rows(text: str, name: str, separator: str) -> list[tuple[int, list[s
         raise CommandError(f"{name}:{line}: not valid CSV: {error}") from error
     while rows and not rows[-1][1]:
         rows.pop()
-    return rows
-
-
-def _parquet_rows(data: bytes) -> list[dict[str, Any]]:
-    from pyarrow import parquet
-
-    # The threads of parquet.read_table abort a process that ends soon after it, such as with an error.
-    table = parquet.ParquetFile(io.BytesIO(data), pre_buffer=False).read(use_threads=False)
-    rows: list[dict[str, Any]] = table.to_pylist()
     return rows

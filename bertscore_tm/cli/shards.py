@@ -80,7 +80,9 @@ def _compute_next(
     """Compute a part on each rank, and append them to the file."""
     computed = ranks.gather(lambda: work(parts[ranks.rank], progress) if ranks.rank < len(parts) else {})[: len(parts)]
     if path is not None:
-        ranks.run_on_first(lambda: _append(path, "".join(map(_encode_part, computed))))
+        # Integers and float32, which JSON keeps exactly.
+        values = [{name: tensor.tolist() for name, tensor in part.items()} for part in computed]
+        ranks.run_on_first(lambda: _append(path, "".join(f"{json.dumps(part)}\n" for part in values)))
     # Of the other ranks: this one has counted its items.
     progress(sum(map(len, parts[1:])))
     return computed
@@ -101,6 +103,8 @@ def _describe(settings: dict[str, Any], items: Sequence[Any]) -> str:
 
 def _open_file(path: Path, head: str) -> list[Part]:
     """Return the parts in a file, whose first line are the settings of the run; make one if there is none."""
+    import torch
+
     if not path.exists():
         _append(path, f"{head}\n")
         return []
@@ -111,7 +115,8 @@ def _open_file(path: Path, head: str) -> list[Part]:
         )
     # The last line is empty, or was cut off.
     os.truncate(path, path.stat().st_size - len(lines[-1]))
-    return list(map(_decode_part, lines[:-1]))
+    parts = map(json.loads, lines[:-1])
+    return [{name: torch.tensor(values, device="cpu") for name, values in part.items()} for part in parts]
 
 
 def _append(path: Path, lines: str) -> None:
@@ -122,14 +127,3 @@ def _append(path: Path, lines: str) -> None:
             os.fsync(file.fileno())
     except OSError as error:
         raise CommandError(f"{path}: {error.strerror or error}; the same command resumes", FAILED) from error
-
-
-def _encode_part(part: Part) -> str:
-    """Return a line with the values of a part, which are integers or float32, exactly."""
-    return json.dumps({name: tensor.tolist() for name, tensor in part.items()}) + "\n"
-
-
-def _decode_part(line: str) -> Part:
-    import torch
-
-    return {name: torch.tensor(values, device="cpu") for name, values in json.loads(line).items()}
