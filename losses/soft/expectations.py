@@ -7,7 +7,7 @@ states, without a tensor of all logits.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,18 +60,16 @@ def softmax_expectation(
     Equals ``expected_embedding(softmax_relaxation(z, u, excluded_ids), table)`` with the same gradients, which
     cannot be differentiated again. Only the logits are saved for the backward pass: do not change them in place before.
 
-    Positions outside ``indices``, which count the flattened ones, are not computed: y and its gradient are 0 there.
+    Returns y of the flattened positions, or of those with the given indices, shape (positions, width); the others have
+    no gradient.
     On an accelerator the products of bfloat16 logits are computed in bfloat16, all else in float32: y differs from
     that in float64 by at most 0.8% of the largest entry of the table.
     """
     rows = logits.reshape(-1, logits.shape[-1])  # (positions, vocabulary)
     dtype = torch.promote_types(torch.float32, logits.dtype)
-    chunk_size = _chunk_size(len(rows) if indices is None else len(indices), logits.device)
-    settings = _Settings(temperature, sorted({*excluded_ids}), chunk_size, dtype, product_dtype(logits, dtype), indices)
+    settings = _Settings(temperature, excluded_ids, None, dtype, product_dtype(logits, dtype), indices)
     y: Tensor = _ExpectedEmbedding.apply(rows, None, None, table.detach(), None, settings)[0]  # type: ignore[no-untyped-call]
-    if indices is not None:
-        y = y.new_zeros(len(rows), table.shape[1]).index_copy(0, indices, y)  # (positions, width)
-    return y.view(*logits.shape[:-1], table.shape[1])
+    return y
 
 
 def linear_expected_embedding(
@@ -144,9 +142,8 @@ def linear_expected_embedding(
             f"table must have a row for each of the {vocab_size} tokens of linear_weight, got shape "
             f"{tuple(table.shape)}: generator and encoder must share their vocabulary"
         )
-    if chunk_size is None:
-        chunk_size = _chunk_size(math.prod(positions), input.device)
-    require_at_least("chunk_size", chunk_size, 1)
+    if chunk_size is not None:
+        require_at_least("chunk_size", chunk_size, 1)
     require_choice("reduction", reduction, Reduction)
     if target is not None:
         require_token_ids(target, target != ignore_index, vocab_size, ignore_index)
@@ -160,7 +157,7 @@ def linear_expected_embedding(
         None if linear_bias is None else linear_bias.to(dtype),
         table,
         None if target is None else target.reshape(-1, 1),
-        _Settings(temperature, sorted({*excluded_ids}), chunk_size, dtype, product_dtype(input, dtype)),
+        _Settings(temperature, excluded_ids, chunk_size, dtype, product_dtype(input, dtype)),
     )
     y = result[0].view(*positions, table.shape[1])
     if target is None:
@@ -190,16 +187,16 @@ class _Settings:
 
     Args:
         temperature: u of the softmax.
-        excluded: ids that get no probability, in increasing order.
-        chunk_size: tokens of the vocabulary per chunk.
+        excluded_ids: tokens that get no probability.
+        chunk_size: tokens of the vocabulary per chunk; ``None``: as many as suit the device.
         dtype: precision of all but the products.
         product: precision of the products.
         indices: the rows that are needed, of logits only; ``None``: all.
     """
 
     temperature: float
-    excluded: list[int]
-    chunk_size: int
+    excluded_ids: Sequence[int]
+    chunk_size: int | None
     dtype: torch.dtype
     product: torch.dtype
     indices: Tensor | None = None
@@ -211,13 +208,6 @@ def product_dtype(values: Tensor, dtype: torch.dtype) -> torch.dtype:
     float16 would lose small gradients.
     """
     return torch.bfloat16 if values.device.type != "cpu" and values.dtype == torch.bfloat16 else dtype
-
-
-def _chunk_size(num_rows: int, device: torch.device) -> int:
-    """Return the tokens per chunk of the vocabulary, a multiple of 128."""
-    if device.type == "cpu":
-        return _TOKENS_PER_CHUNK
-    return max(_LOGITS_PER_CHUNK // max(num_rows, 1) // 128 * 128, _TOKENS_PER_CHUNK)
 
 
 def _multiply(rows: Tensor, weight: Tensor, product: torch.dtype) -> Tensor:
@@ -264,17 +254,14 @@ class _ExpectedEmbedding(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor | None]:
         """Return y of the needed rows, shape (needed, width), and the surprisals, shape (needed, 1)."""
         num_rows = len(states if settings.indices is None else settings.indices)
-        chunk_size = min(settings.chunk_size, len(table))
         with torch.autocast(device_type=states.device.type, enabled=False):
             y = states.new_zeros(num_rows, table.shape[1], dtype=settings.dtype)
             content, full = (_RunningSoftmax(y, num_rows, u) for u in (settings.temperature, 1.0))
             target_logit = y.new_zeros(num_rows, 1)
-            # Reused for every chunk, as allocating would cost more than computing.
-            work = y.new_empty(1 if target is None else 2, num_rows * chunk_size)
-            for part, columns in _split_vocabulary(len(table), chunk_size, settings.excluded, states.device):
-                logits = _read_logits(work[0], states, weight, bias, part, settings)
+            num_buffers = 1 if target is None else 2
+            for part, columns, logits, spare in _read_logits(states, weight, bias, settings, num_buffers):
                 if target is not None:
-                    full.add_(_view(work[1], logits.shape).copy_(logits))
+                    full.add_(spare.copy_(logits))
                     inside, column = _locate(target, part)
                     target_logit = torch.where(inside, logits.gather(1, column), target_logit)
                 if columns is not None:
@@ -316,13 +303,11 @@ class _ExpectedEmbedding(torch.autograd.Function):
                 # Divided here rather than in every probability.
                 grad_y = grad_y / total / settings.temperature
                 mean = (grad_y * y).sum(1, keepdim=True)
-            chunk_size = min(settings.chunk_size, len(table))
-            work = y.new_empty(1 if grad_surprisal is None else 2, len(y) * chunk_size)
-            for part, columns in _split_vocabulary(len(table), chunk_size, settings.excluded, states.device):
-                logits = _read_logits(work[0], states, weight, bias, part, settings)
+            num_buffers = 1 if grad_surprisal is None else 2
+            for part, columns, logits, spare in _read_logits(states, weight, bias, settings, num_buffers):
                 if grad_surprisal is not None:
                     inside, column = _locate(target, part)
-                    grad = _weigh_(_view(work[1], logits.shape).copy_(logits), full_peak, 1.0)
+                    grad = _weigh_(spare.copy_(logits), full_peak, 1.0)
                     grad.mul_(grad_surprisal / full_total)
                     grad.scatter_add_(1, column, torch.where(inside, -grad_surprisal, 0.0))
                 if grad_y is not None:
@@ -344,18 +329,46 @@ class _ExpectedEmbedding(torch.autograd.Function):
         return grad_states, grad_weight, grad_bias, None, None, None
 
 
-def _split_vocabulary(
-    vocab_size: int, chunk_size: int, excluded_ids: Sequence[int], device: torch.device
-) -> list[tuple[slice, Tensor | None]]:
-    """Return the chunks of a vocabulary, each with the indices of its excluded columns, ``None`` without any."""
-    excluded = sorted(excluded_ids)
-    columns = constant(excluded, device)
-    parts: list[tuple[slice, Tensor | None]] = []
-    for start in range(0, vocab_size, chunk_size):
-        stop = min(start + chunk_size, vocab_size)
-        first, last = (sum(token < end for token in excluded) for end in (start, stop))
-        parts.append((slice(start, stop), columns[first:last] - start if first < last else None))
-    return parts
+def _read_logits(
+    states: Tensor, weight: Tensor | None, bias: Tensor | None, settings: _Settings, num_buffers: int
+) -> Iterator[tuple[slice, Tensor | None, Tensor, Tensor]]:
+    """Yield the tokens of a chunk of the vocabulary, the columns of the excluded ones, if any, and the logits.
+
+    The next chunk overwrites the logits and, with two buffers, a second one of the same shape.
+    """
+    num_rows, device = len(states if settings.indices is None else settings.indices), states.device
+    vocab_size = states.shape[1] if weight is None else len(weight)
+    size = settings.chunk_size or _TOKENS_PER_CHUNK
+    if settings.chunk_size is None and device.type != "cpu":
+        size = max(_LOGITS_PER_CHUNK // max(num_rows, 1) // 128 * 128, size)
+    # Reused for every chunk, as allocating would cost more than computing.
+    memory = states.new_empty(num_buffers, num_rows * min(size, vocab_size), dtype=settings.dtype)
+    for start in range(0, vocab_size, size):
+        part = slice(start, min(start + size, vocab_size))
+        shape = num_rows, part.stop - start
+        buffers = memory[:, : math.prod(shape)].view(num_buffers, *shape)
+        columns = [token - start for token in settings.excluded_ids if start <= token < part.stop]
+        logits = _compute_logits(buffers[0], states, weight, bias, part, settings)
+        yield part, constant(columns, device) if columns else None, logits, buffers[-1]
+
+
+def _compute_logits(
+    memory: Tensor, states: Tensor, weight: Tensor | None, bias: Tensor | None, part: slice, settings: _Settings
+) -> Tensor:
+    """Return the logits of a chunk of the vocabulary, written into ``memory`` where a product allows it."""
+    if weight is None:
+        chunk = states[:, part]
+        return memory.copy_(chunk if settings.indices is None else chunk.index_select(0, settings.indices))
+    head, part_bias, product = weight[part], None if bias is None else bias[part], settings.product
+    if product != states.dtype:
+        logits = memory.copy_(states.to(product) @ head.to(product).t())
+        return logits if part_bias is None else logits.add_(part_bias)
+    head = head.to(states.dtype)
+    if can_use_onednn(states, head):
+        return linear(states, head, part_bias)
+    if part_bias is None:
+        return memory.addmm_(states, head.t(), beta=0)
+    return memory.copy_(part_bias).addmm_(states, head.t())
 
 
 def _weigh_(z: Tensor, peak: Tensor, temperature: float) -> Tensor:
@@ -366,31 +379,6 @@ def _weigh_(z: Tensor, peak: Tensor, temperature: float) -> Tensor:
     if z.device.type == "cpu":
         torch.threshold_(z, math.log(torch.finfo(z.dtype).tiny), -math.inf)
     return z.exp_()
-
-
-def _view(memory: Tensor, shape: Sequence[int]) -> Tensor:
-    return memory[: math.prod(shape)].view(*shape)
-
-
-def _read_logits(
-    memory: Tensor, states: Tensor, weight: Tensor | None, bias: Tensor | None, part: slice, settings: _Settings
-) -> Tensor:
-    """Return the logits of a chunk of the vocabulary, written into ``memory`` where a product allows it."""
-    if weight is None:
-        chunk = states[:, part]
-        chunk = chunk if settings.indices is None else chunk.index_select(0, settings.indices)
-        return _view(memory, chunk.shape).copy_(chunk)
-    head, part_bias, product = weight[part], None if bias is None else bias[part], settings.product
-    if product != states.dtype:
-        logits = _view(memory, (len(states), len(head))).copy_(states.to(product) @ head.to(product).t())
-        return logits if part_bias is None else logits.add_(part_bias)
-    head = head.to(states.dtype)
-    if can_use_onednn(states, head):
-        return linear(states, head, part_bias)
-    logits = _view(memory, (len(states), len(head)))
-    if part_bias is None:
-        return logits.addmm_(states, head.t(), beta=0)
-    return logits.copy_(part_bias).addmm_(states, head.t())
 
 
 def _locate(target: Tensor, part: slice) -> tuple[Tensor, Tensor]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,33 +13,30 @@ from transformers import PreTrainedTokenizerBase
 from bertscore_tm.core.matching import TOKENWISE_MATCHINGS, Matching
 from bertscore_tm.core.reductions import Reduction, reduce_batch
 from bertscore_tm.core.token_vectors import cosine_similarities
-from bertscore_tm.encoder import Encoder, FrozenEncoder, as_encoder
+from bertscore_tm.encoder import Encoder, as_encoder
 from bertscore_tm.encoder.soft_tokens import require_soft_tokens
 from bertscore_tm.functional.ranking import ReferencesReduce
-from bertscore_tm.losses.soft.bridge.fidelity import require_fidelity
-from bertscore_tm.losses.soft.bridge.vocabulary import VocabularyBridge
+from bertscore_tm.losses.soft.bridge.vocabulary import VocabularyBridge, require_fidelity
 from bertscore_tm.losses.soft.matching import MatchingName, reduce_references, soft_precision_recall_f1
 from bertscore_tm.losses.soft.output_layer import read_output_layer, require_equal_logits
 from bertscore_tm.losses.soft.predictions import (
     EncodedTokens,
     GeneratorVocabulary,
     encode_soft_tokens,
-    expand_to_pieces,
-    find_likeliest,
     predict_from_hidden,
     predict_from_logits,
 )
 from bertscore_tm.losses.soft.relaxation import Relaxation, RelaxationName, softmax_relaxation
 from bertscore_tm.losses.soft.targets import (
     EncodedReferences,
-    encode_reference_labels,
-    encode_reference_texts,
-    list_references,
-    locate_label_content,
+    encode_labels,
+    encode_references,
+    locate_content,
     warn_if_misaligned,
 )
 from bertscore_tm.scoring.messages import describe_truncation
-from bertscore_tm.scoring.token_weights import Idf, TokenWeights, token_weights
+from bertscore_tm.scoring.texts import as_references
+from bertscore_tm.scoring.token_weights import Idf, token_weights
 from bertscore_tm.utilities.score_names import Component
 from bertscore_tm.utilities.settings import require_choice, require_positive, resolve_callable
 from bertscore_tm.utilities.user_warnings import warn_user
@@ -147,18 +145,24 @@ class SoftBERTScoreLoss(nn.Module):
         self.cache_bytes = cache_bytes
         self.encoder = as_encoder(encoder, single_layer=True)
         require_soft_tokens(self.encoder)
-        self.weights = _complete_weights(self.encoder, idf)
-        self.bridge: VocabularyBridge | None = None
-        self._has_checked_logits = self._has_checked_output = False
-        if isinstance(tokenizer, VocabularyBridge):
-            if tokenizer.encoder.tokenizer.vocabulary != self.encoder.tokenizer.vocabulary:
+        self.weights = token_weights(self.encoder, idf)
+        if num_unknown := int(self.weights.table.isnan().sum()):
+            raise ValueError(
+                f"idf has no weight for {num_unknown} of {len(self.weights.table)} tokens, and soft predictions "
+                f"contain all of them: pass a mapping with all ids or with a default, such as a defaultdict, or the "
+                f"texts to count"
+            )
+        bridge = tokenizer
+        if bridge is not None and not isinstance(bridge, VocabularyBridge):
+            bridge = VocabularyBridge(bridge, self.encoder)
+        if bridge is not None:
+            if bridge.encoder.tokenizer.vocabulary != self.encoder.tokenizer.vocabulary:
                 raise ValueError("the bridge leads to another encoder's vocabulary: build one for this encoder")
-            self.bridge = tokenizer
-        elif tokenizer is not None:
-            self.bridge = VocabularyBridge(tokenizer, self.encoder)
-        if self.bridge is not None and self.bridge.mode != "identity":
-            require_fidelity(self.bridge, fidelity_texts)
-        self._vocabulary = GeneratorVocabulary(self.encoder, self.bridge, self.weights)
+            require_fidelity(bridge, fidelity_texts)
+        self.bridge: VocabularyBridge | None = bridge
+        self._has_checked_logits = self._has_checked_output = False
+        # Keyed by the device's name, as torch.compile cannot look up devices.
+        self._vocabularies: dict[str, GeneratorVocabulary] = {}
 
     def forward(
         self,
@@ -192,21 +196,18 @@ class SoftBERTScoreLoss(nn.Module):
             ValueError: shapes do not fit, the vocabulary has another size, a label is outside it, or a row is too long
                 for the encoder.
         """
-        vocabulary = self._vocabulary.load(logits.device)
-        size = self._vocabulary.require_size(logits.shape[-1], len(vocabulary.table), "logits have")
+        vocabulary = self._load_vocabulary(logits.device)
+        size = vocabulary.require_size(logits.shape[-1], "logits have")
         if size < logits.shape[-1]:
             # Only where needed: the gradient of a slice allocates a tensor as large as the whole.
             logits = logits[..., :size]
-        content, included, references = self._read_target(target, mask, logits)
+        content, included, references = self._read_target(target, mask, logits, vocabulary)
         if not self._has_checked_logits and not torch.compiler.is_compiling():
             self._has_checked_logits = True
-            warn_if_misaligned(logits, target, content, self.ignore_index, vocabulary.excluded_ids)
+            warn_if_misaligned(logits, target, content, self.ignore_index, vocabulary.control_ids)
         with torch.autocast(device_type=logits.device.type, enabled=False):
             tokens = predict_from_logits(logits, content, vocabulary, self._relax, self.temperature)
-            if vocabulary.pieces is not None:
-                likeliest = find_likeliest(lambda rows: rows, logits, content, vocabulary.excluded_ids)
-                tokens = expand_to_pieces(tokens, likeliest, vocabulary.pieces, vocabulary)
-            candidates = encode_soft_tokens(tokens, self.encoder, vocabulary.encoder_weights)
+            candidates = encode_soft_tokens(tokens, vocabulary)
             return self._score(candidates, references, included, return_components)
 
     def forward_hidden(
@@ -260,24 +261,18 @@ class SoftBERTScoreLoss(nn.Module):
                 f"return_cross_entropy=True needs labels as the target, got a {type(target).__name__}: pass the "
                 f"labels, or compute the cross-entropy separately"
             )
-        layer, vocabulary = read_output_layer(lm_head), self._vocabulary.load(hidden.device)
-        size = self._vocabulary.require_size(len(layer.weight), len(vocabulary.table), "lm_head has")
-        content, included, references = self._read_target(target, mask, hidden)
+        layer, vocabulary = read_output_layer(lm_head), self._load_vocabulary(hidden.device)
+        vocabulary.require_size(len(layer.weight), "lm_head has")
+        content, included, references = self._read_target(target, mask, hidden, vocabulary)
         labels = target if return_cross_entropy and isinstance(target, Tensor) else None
         with torch.autocast(device_type=hidden.device.type, enabled=False):
             if not self._has_checked_output and not torch.compiler.is_compiling():
                 require_equal_logits(lm_head, layer)
                 self._has_checked_output = True
             tokens, cross_entropy = predict_from_hidden(
-                hidden, content, layer, vocabulary, self.temperature, labels=labels, ignore_index=self.ignore_index
+                hidden, content, vocabulary, layer, self.temperature, labels=labels, ignore_index=self.ignore_index
             )
-            if vocabulary.pieces is not None:
-                likeliest = find_likeliest(
-                    lambda rows: layer.logits(rows, size), hidden, content, vocabulary.excluded_ids
-                )
-                tokens = expand_to_pieces(tokens, likeliest, vocabulary.pieces, vocabulary)
-            candidates = encode_soft_tokens(tokens, self.encoder, vocabulary.encoder_weights)
-            result = self._score(candidates, references, included, return_components)
+            result = self._score(encode_soft_tokens(tokens, vocabulary), references, included, return_components)
         if cross_entropy is None:
             return result
         return (result[0], cross_entropy, result[1]) if isinstance(result, tuple) else (result, cross_entropy)
@@ -296,9 +291,22 @@ class SoftBERTScoreLoss(nn.Module):
 
         Raises:
             TypeError: a target is not a string.
-            ValueError: an item has no reference.
+            ValueError: there is no item, or an item has no reference.
         """
-        return self._encode_texts(list_references(target), torch.device(device))
+        if isinstance(target, str):
+            raise TypeError(
+                "target is a single string: pass a list of texts, one or several per row of the predictions"
+            )
+        # With the number of an accelerator, as predictions have it.
+        device = torch.empty(0, dtype=torch.float32, device=device).device
+        texts, vocabulary = as_references(target, "target"), self._load_vocabulary(device)
+        if not texts:
+            raise ValueError("target has no texts: pass one or several for each row of the predictions")
+        with torch.no_grad(), torch.autocast(device_type=device.type, enabled=False):
+            encoded = encode_references(texts, vocabulary, self.cache_bytes)
+        if encoded.num_truncated:
+            warn_user(describe_truncation(encoded.num_truncated, self.encoder.tokenizer.max_length, "target text"))
+        return encoded
 
     def extra_repr(self) -> str:
         """Return the settings, for ``repr``."""
@@ -310,8 +318,25 @@ class SoftBERTScoreLoss(nn.Module):
             f"idf={str(self.weights.source)!r}, reduction={self.reduction!r}{bridge}"
         )
 
+    def _load_vocabulary(self, device: torch.device) -> GeneratorVocabulary:
+        """Return the generator's tokens on a device."""
+        self._load_once(str(device))
+        return self._vocabularies[str(device)]
+
+    # Run while torch.compile traces the loss, rather than traced: loading a model is not part of the graph.
+    @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+    def _load_once(self, device: str) -> bool:
+        if device not in self._vocabularies:
+            vocabulary = GeneratorVocabulary(self.encoder, self.bridge, self.weights, torch.device(device))
+            self._vocabularies[device] = vocabulary
+        return True
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Copies take the tables from the encoder again.
+        return {**self.__dict__, "_vocabularies": {}}
+
     def _read_target(
-        self, target: Target, mask: Tensor | None, predictions: Tensor
+        self, target: Target, mask: Tensor | None, predictions: Tensor, vocabulary: GeneratorVocabulary
     ) -> tuple[Tensor, Tensor | None, EncodedReferences]:
         """Return which predicted positions are content, the rows to include (``None``: all) and their references."""
         shape, device = predictions.shape[:2], predictions.device
@@ -323,30 +348,23 @@ class SoftBERTScoreLoss(nn.Module):
                 raise ValueError(
                     f"{name} must have the shape {tuple(shape)} of the predictions, got {tuple(value.shape)}"
                 )
-        allowed = torch.ones(shape, dtype=torch.bool, device=device) if mask is None else mask.bool()
-        if isinstance(target, EncodedReferences):
-            if target.num_items != shape[0]:
-                raise ValueError(f"target holds references of {target.num_items} items, the batch has {shape[0]}")
-            return allowed, None, target
+        content = torch.ones(shape, dtype=torch.bool, device=device) if mask is None else mask.bool()
         if not isinstance(target, Tensor):
-            return allowed, None, self._encode_texts(list_references(target, shape[0]), device)
-        vocabulary = self._vocabulary.load(device)
-        size = len(vocabulary.table)
-        content = locate_label_content(target, allowed, self._vocabulary, size, self.ignore_index)
-        if self.bridge is not None and self.bridge.mode != "identity":
+            references = target if isinstance(target, EncodedReferences) else self.encode_references(target, device)
+            if references.num_items != shape[0]:
+                raise ValueError(
+                    f"target must have a text or a list of texts for each of the {shape[0]} rows of the predictions, "
+                    f"got {references.num_items}"
+                )
+            return content, None, references
+        content = locate_content(target, content, vocabulary, self.ignore_index)
+        if self.bridge is None or self.bridge.mode == "identity":
+            references = encode_labels(target, content, vocabulary, self.cache_bytes)
+        else:
             rows = [[i for i in row if i >= 0] for row in target.masked_fill(~content, -1).tolist()]
             texts = self.bridge.generator_tokenizer.batch_decode(rows, skip_special_tokens=True)
-            return content, content.any(1), self._encode_texts([[text] for text in texts], device)
-        references = encode_reference_labels(target, content, vocabulary, self.encoder, self.cache_bytes)
+            references = self.encode_references(texts, device)
         return content, content.any(1), references
-
-    def _encode_texts(self, texts: list[list[str]], device: torch.device) -> EncodedReferences:
-        """Encode the references of each item, and warn of truncated ones."""
-        with torch.no_grad(), torch.autocast(device_type=device.type, enabled=False):
-            encoded = encode_reference_texts(texts, self.encoder, self.weights.table, device, self.cache_bytes)
-        if encoded.num_truncated:
-            warn_user(describe_truncation(encoded.num_truncated, self.encoder.tokenizer.max_length, "target text"))
-        return encoded
 
     def _score(
         self, candidates: EncodedTokens, references: EncodedReferences, included: Tensor | None, return_components: bool
@@ -373,15 +391,3 @@ class SoftBERTScoreLoss(nn.Module):
         if not return_components:
             return loss
         return loss, {name: reduce_batch(score.detach(), self.reduction, included) for name, score in scores.items()}
-
-
-def _complete_weights(encoder: FrozenEncoder, idf: Idf) -> TokenWeights:
-    """Return the weight of every token; soft predictions contain all of them."""
-    weights = token_weights(encoder, idf)
-    unknown = int(weights.table.isnan().sum())
-    if unknown:
-        raise ValueError(
-            f"idf has no weight for {unknown} of {len(weights.table)} tokens, and soft predictions contain all of "
-            f"them: pass a mapping with all ids or with a default, such as a defaultdict, or the texts to count"
-        )
-    return weights

@@ -13,21 +13,17 @@ from torch import Tensor
 from bertscore_tm.core.matching import TokenMass
 from bertscore_tm.core.memory import constant, send
 from bertscore_tm.core.onednn import is_eager
-from bertscore_tm.core.token_vectors import TokenVectors, concatenate
-from bertscore_tm.encoder import FrozenEncoder
 from bertscore_tm.encoder.tokenization import TokenizedTexts
-from bertscore_tm.encoder.vector_cache import VectorCache
 from bertscore_tm.losses.soft.expectations import require_token_ids
 from bertscore_tm.losses.soft.predictions import (
     EncodedTokens,
     GeneratorVocabulary,
-    OutputVocabulary,
     SoftTokens,
     encode_soft_tokens,
     require_fitting,
 )
 from bertscore_tm.scoring.corpus import encode_texts
-from bertscore_tm.scoring.texts import TextPairs, as_references
+from bertscore_tm.scoring.texts import TextPairs
 from bertscore_tm.utilities.user_warnings import warn_user
 
 # Fewest positions from which shifted logits are recognised.
@@ -53,37 +49,39 @@ class EncodedReferences:
     num_truncated: int = 0
 
 
-def list_references(target: Any, num_items: int | None = None) -> list[list[str]]:
-    """Validate target texts, one or several per item, and return a list per item, without blank ones next to others."""
-    if isinstance(target, str):
-        raise TypeError("target is a single string: pass a list of texts, one or several per row of the predictions")
-    references = as_references(target, "target")
-    if num_items is not None and len(references) != num_items:
-        raise ValueError(
-            f"target must have a text or a list of texts for each of the {num_items} rows of the predictions, got "
-            f"{len(references)}"
-        )
-    return references
-
-
-def encode_reference_texts(
-    references: list[list[str]], encoder: FrozenEncoder, weights: Tensor, device: torch.device, cache_bytes: int = 0
+def encode_references(
+    references: list[list[Any]],
+    vocabulary: GeneratorVocabulary,
+    cache_bytes: int = 0,
+    tokenized: TokenizedTexts | None = None,
 ) -> EncodedReferences:
-    """Encode the references of a batch, each distinct text once, with the weight of each token id."""
-    encoded = encode_texts(TextPairs([], references), encoder, device, cache_bytes, of_losses=True)
-    texts = list(chain.from_iterable(references))
-    tokens = _pad(encoded.vectors, [encoded.indices[text] for text in texts], weights, device)
+    """Encode the references of each item of a batch, each distinct one once.
+
+    They are texts, or tuples of token ids with the distinct ones in ``tokenized``.
+    """
+    encoder, device = vocabulary.encoder, vocabulary.table.device
+    texts = TextPairs([], references)
+    encoded = encode_texts(texts, encoder, device, cache_bytes, of_losses=True, tokenized=tokenized)
+    vectors = encoded.vectors
+    rows = torch.tensor([encoded.indices[text] for text in chain.from_iterable(references)], device="cpu")
+    index, mask = vectors.locate(rows)  # (references, tokens)
+    keys = send(mask, device)
+    padded = vectors.gather(index, keys)  # (1, references, tokens, width)
+    # Padding has the id that is appended, as there may be no other.
+    ids = torch.nn.functional.pad(vectors.ids, (0, 1))[torch.where(mask, index, -1)]  # (references, tokens)
+    weights = vocabulary.encoder_weights.to(padded.dtype)[send(ids, device)] * keys
+    tokens = EncodedTokens(padded[0], TokenMass(keys, weights), send(vectors.has_content[rows], device))
     items = None
-    if len(texts) != len(references):
+    if len(rows) != len(references):
         counts = torch.tensor([len(of_item) for of_item in references], device="cpu")
         items = send(torch.arange(len(references), device="cpu").repeat_interleave(counts), device)  # (references,)
-    return EncodedReferences(tokens, items, len(references), encoded.vectors.num_truncated)
+    return EncodedReferences(tokens, items, len(references), vectors.num_truncated)
 
 
-def encode_reference_labels(
-    labels: Tensor, content: Tensor, vocabulary: OutputVocabulary, encoder: FrozenEncoder, cache_bytes: int = 0
+def encode_labels(
+    labels: Tensor, content: Tensor, vocabulary: GeneratorVocabulary, cache_bytes: int
 ) -> EncodedReferences:
-    """Encode the references of a batch from labels, one per item.
+    """Encode the references of a batch from labels in the encoder's vocabulary, one per item.
 
     On the CPU they are encoded as texts are: each distinct row once, without padding, and cached. Labels on an
     accelerator would have to be waited for.
@@ -93,43 +91,19 @@ def encode_reference_labels(
         with torch.no_grad(), torch.autocast(device_type=labels.device.type, enabled=False):
             weights = None if vocabulary.weights is None else vocabulary.weights[ids]
             soft = SoftTokens(torch.nn.functional.embedding(ids, vocabulary.table), content, weights)
-            tokens = encode_soft_tokens(soft, encoder, vocabulary.encoder_weights)
-        return EncodedReferences(tokens, None, len(labels))
-    tokenizer, (before, after) = encoder.tokenizer, encoder.tokenizer.special_affixes
+            return EncodedReferences(encode_soft_tokens(soft, vocabulary), None, len(labels))
+    tokenizer, (before, after) = vocabulary.encoder.tokenizer, vocabulary.encoder.tokenizer.special_affixes
     ids_of_rows = torch.split(vocabulary.encoder_ids[labels[content].long()], content.sum(1).tolist())
-    require_fitting(max(map(len, ids_of_rows)), encoder)
+    require_fitting(max(map(len, ids_of_rows)), vocabulary.encoder)
     rows = [(*before, *ids.tolist(), *after) for ids in ids_of_rows]
     distinct = [*dict.fromkeys(rows)]
-    cache = encoder.cache(labels.device, of_losses=True) if cache_bytes else VectorCache()
-    cached = cache.get(distinct)
-    missing = [row for row in distinct if row not in cached]
-    parts = list(cached.values())
-    if missing:
-        has_content = [len(row) > tokenizer.num_special_tokens for row in missing]
-        is_truncated = [False] * len(missing)
-        tokenized = TokenizedTexts([[*row] for row in missing], has_content, is_truncated, tokenizer.num_excluded)
-        parts.append(encoder.encode(tokenized, labels.device))
-        cache.add(missing, parts[-1], cache_bytes)
-    indices = {row: i for i, row in enumerate([*cached, *missing])}
-    tokens = _pad(concatenate(parts), [indices[row] for row in rows], vocabulary.encoder_weights, labels.device)
-    return EncodedReferences(tokens, None, len(labels))
+    has_content = [len(row) > tokenizer.num_special_tokens for row in distinct]
+    is_truncated = [False] * len(distinct)
+    tokenized = TokenizedTexts([[*row] for row in distinct], has_content, is_truncated, tokenizer.num_excluded)
+    return encode_references([[row] for row in rows], vocabulary, cache_bytes, tokenized)
 
 
-def _pad(vectors: TokenVectors, indices: list[int], weights: Tensor, device: torch.device) -> EncodedTokens:
-    """Put the vectors of some texts, which may repeat, into a padded batch."""
-    texts = torch.tensor(indices, device="cpu")
-    index, mask = vectors.locate(texts)  # (texts, tokens)
-    keys = send(mask, device)
-    padded = vectors.gather(index, keys)  # (1, texts, tokens, width)
-    # Padding has the id that is appended, as there may be no other.
-    ids = torch.nn.functional.pad(vectors.ids, (0, 1))[torch.where(mask, index, -1)]  # (texts, tokens)
-    token_weights = weights.to(device=device, dtype=padded.dtype)[send(ids, device)] * keys
-    return EncodedTokens(padded[0], TokenMass(keys, token_weights), send(vectors.has_content[texts], device))
-
-
-def locate_label_content(
-    labels: Tensor, allowed: Tensor, vocabulary: GeneratorVocabulary, vocab_size: int, ignore_index: int
-) -> Tensor:
+def locate_content(labels: Tensor, allowed: Tensor, vocabulary: GeneratorVocabulary, ignore_index: int) -> Tensor:
     """Return which of the allowed positions of labels are content, none after the first end token.
 
     All shapes are (batch, positions). Ids outside the vocabulary are an error, on the CPU only.
@@ -137,7 +111,7 @@ def locate_label_content(
     is_control = torch.isin(labels, constant(vocabulary.control_ids, labels.device))
     is_end = torch.isin(labels, constant(vocabulary.end_ids, labels.device)) & allowed
     content = allowed & (labels != ignore_index) & ~is_control & (is_end.cumsum(1) == 0)
-    require_token_ids(labels, content, vocab_size, ignore_index)
+    require_token_ids(labels, content, len(vocabulary.table), ignore_index)
     return content
 
 

@@ -3,7 +3,6 @@
 import copy
 import json
 import pickle
-from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -15,9 +14,8 @@ from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.encoder.soft_tokens import embedding_table
 from bertscore_tm.functional import bert_score
 from bertscore_tm.losses import SoftBERTScoreLoss
-from bertscore_tm.losses.soft.bridge.fidelity import embed_texts
 from bertscore_tm.losses.soft.bridge.token_pieces import decode_tokens
-from bertscore_tm.losses.soft.bridge.vocabulary import VocabularyBridge
+from bertscore_tm.losses.soft.bridge.vocabulary import VocabularyBridge, embed_texts
 from bertscore_tm.losses.soft.predictions import GeneratorVocabulary, SoftTokens, expand_to_pieces
 from bertscore_tm.scoring.token_weights import token_weights
 from tests.support.models import EVERY_FAMILY, KINDS, padded, tiny_config, tiny_model, tiny_tokenizer
@@ -124,7 +122,7 @@ def labels(bridge, texts=TEXTS):
 
 
 def vocabulary_of(bridge):
-    return GeneratorVocabulary(bridge.encoder, bridge, token_weights(bridge.encoder)).load(CPU)
+    return GeneratorVocabulary(bridge.encoder, bridge, token_weights(bridge.encoder), CPU)
 
 
 def uncertain(bridge, ids, dtype=torch.float64):
@@ -236,10 +234,11 @@ def test_plain_loop(family):
     table, mean = embedding_table(encoder, CPU), bridge.embedding_table(CPU)
     texts = decode_tokens(bridge.generator_tokenizer, list(range(bridge.vocab_size)))
     encoder_weights = torch.rand(len(table), generator=torch.Generator().manual_seed(2), dtype=torch.float64)
-    pieces, vocabulary = bridge.pieces, replace(vocabulary_of(bridge), encoder_weights=encoder_weights)
+    pieces, vocabulary = bridge.pieces, vocabulary_of(bridge)
+    vocabulary.encoder_weights = encoder_weights
     average = pieces.average_weights(encoder_weights)
     weights = probabilities @ average - 0.3
-    soft = expand_to_pieces(SoftTokens(y, content, weights), ids, pieces, vocabulary)
+    soft = expand_to_pieces(SoftTokens(y, content, weights), ids, vocabulary)
     for row in range(len(ids)):
         vectors, of_pieces = [], []
         for t in range(ids.shape[1]):
@@ -261,7 +260,7 @@ def test_rows_without_content(encoder):
     bridge = VocabularyBridge(generator("words"), encoder)
     ids, content = labels(bridge)
     tokens = SoftTokens(bridge.embedding_table(CPU)[ids], content & False)
-    soft = expand_to_pieces(tokens, ids, bridge.pieces, vocabulary_of(bridge))
+    soft = expand_to_pieces(tokens, ids, vocabulary_of(bridge))
     assert not soft.content.any()
     assert soft.content.shape[1] == 1
 
@@ -304,7 +303,7 @@ def test_auto_expands_where_names_do_not_prove_the_pieces(encoder, change):
 
 
 def assert_certain_value_of_the_text(bridge, texts):
-    soft = embed_texts(texts, bridge.generator_tokenizer, vocabulary_of(bridge))
+    soft = embed_texts(texts, bridge, vocabulary_of(bridge))
     for text, embeddings, content in zip(texts, soft.embeddings, soft.content, strict=True):
         expected = embedding_table(bridge.encoder, CPU)[content_ids(bridge.encoder, [text])[0]]
         torch.testing.assert_close(embeddings[content], expected, atol=1e-6, rtol=0)

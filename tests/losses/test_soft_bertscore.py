@@ -254,7 +254,7 @@ def test_references_encoded_ahead(encoder, pairs):
     ahead = loss.encode_references(references)
     logits = certain(encoder, labels, 8.0)
     assert torch.equal(loss(logits, ahead, labels != IGNORE), loss(logits, references, labels != IGNORE))
-    with pytest.raises(ValueError, match="references of 4 items, the batch has 2"):
+    with pytest.raises(ValueError, match="for each of the 2 rows of the predictions, got 4"):
         loss(logits[:2], ahead)
 
 
@@ -262,6 +262,7 @@ def test_references_encoded_ahead(encoder, pairs):
     ("target", "error", "said"),
     [
         (["a"], ValueError, "a text or a list of texts for each of the 2 rows of the predictions, got 1"),
+        ([], ValueError, "target has no texts: pass one or several for each row"),
         ("ab", TypeError, "target is a single string: pass a list of texts"),
         ([["a"], []], ValueError, r"target\[1\] is empty: every candidate needs"),
         (np.ones((2, 3), int), TypeError, r"target must be texts, got ndarray of shape \(2, 3\): decode token ids"),

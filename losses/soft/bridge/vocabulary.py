@@ -4,20 +4,36 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase
 
+from bertscore_tm.core.token_vectors import cosine_similarities
 from bertscore_tm.encoder import FrozenEncoder
 from bertscore_tm.encoder.families import OwnModelConfig
 from bertscore_tm.encoder.loading import resolve_tokenizer
 from bertscore_tm.encoder.soft_tokens import embedding_table
 from bertscore_tm.encoder.tokenization import TextTokenizer
-from bertscore_tm.losses.soft.bridge.fidelity import measure_fidelity
 from bertscore_tm.losses.soft.bridge.token_pieces import build_piece_table
+from bertscore_tm.losses.soft.matching import soft_precision_recall_f1
+from bertscore_tm.losses.soft.predictions import (
+    GeneratorVocabulary,
+    SoftTokens,
+    encode_soft_tokens,
+    expand_to_pieces,
+)
+from bertscore_tm.losses.soft.targets import encode_references
+from bertscore_tm.scoring.token_weights import token_weights
 from bertscore_tm.utilities.settings import require_choice
+from bertscore_tm.utilities.user_warnings import warn_user
+
+_TEXTS_PER_BATCH = 32
+# Fidelity below which the user is warned.
+_WARNED_BELOW = 0.95
 
 Mode = Literal["auto", "identity", "mean", "expand"]
 
@@ -136,10 +152,68 @@ class VocabularyBridge:
         Raises:
             ValueError: ``texts`` is empty.
         """
-        return measure_fidelity(self, texts)
+        if isinstance(texts, str) or not texts:
+            raise ValueError(f"texts must be a list of at least one text, got {texts!r}")
+        vocabulary = GeneratorVocabulary(self.encoder, self, token_weights(self.encoder), self.encoder.device)
+        scores = []
+        with torch.no_grad():
+            for start in range(0, len(texts), _TEXTS_PER_BATCH):
+                part = texts[start : start + _TEXTS_PER_BATCH]
+                candidate = encode_soft_tokens(embed_texts(part, self, vocabulary), vocabulary)
+                reference = encode_references([[text] for text in part], vocabulary).tokens
+                similarities = cosine_similarities(candidate.vectors, reference.vectors)
+                f1 = soft_precision_recall_f1(similarities, candidate.mass, reference.mass, "max")["f1"]
+                scores.append(torch.where(candidate.has_content & reference.has_content, f1, 0.0).double().cpu())
+        return float(torch.cat(scores).mean())
 
     def __deepcopy__(self, memo: dict[int, Any]) -> VocabularyBridge:
         return self
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.vocab_size} tokens, {self.encoder!r}, mode={self.mode!r})"
+
+
+def embed_texts(texts: Sequence[str], bridge: VocabularyBridge, vocabulary: GeneratorVocabulary) -> SoftTokens:
+    """Return the soft tokens of texts, truncated as by the metric, as if the generator were certain of them."""
+    rows = bridge.generator_tokenizer(
+        list(texts), add_special_tokens=False, padding=False, truncation=False, verbose=False
+    )["input_ids"]
+    device = vocabulary.table.device
+    tensors = [torch.tensor(row, dtype=torch.long, device=device) for row in rows]
+    ids = pad_sequence(tensors, batch_first=True, padding_value=-1)  # (texts, tokens)
+    content = (ids >= 0) & ~torch.isin(ids, torch.tensor(vocabulary.control_ids, device=device))
+    ids = ids.clamp(min=0)
+    tokens = expand_to_pieces(SoftTokens(vocabulary.table[ids], content), ids, vocabulary)
+    tokenizer = vocabulary.encoder.tokenizer
+    if tokenizer.max_length is None:
+        return tokens
+    fits = tokens.content.cumsum(1) <= tokenizer.max_length - tokenizer.num_special_tokens
+    return replace(tokens, content=tokens.content & fits)
+
+
+def require_fidelity(bridge: VocabularyBridge, texts: Sequence[str] | None) -> None:
+    """Warn about a bridge of low fidelity on some texts, or of unknown fidelity without any, or refuse it."""
+    if bridge.mode == "identity":
+        return
+    if texts is None:
+        if bridge.min_fidelity > 0:
+            warn_user(
+                f"the bridge from the generator's vocabulary (mode={bridge.mode!r}) is not checked: pass some of the "
+                f"training texts as fidelity_texts="
+            )
+        return
+    score = bridge.fidelity(texts)
+    measured = (
+        f"texts score {score:.3f} against themselves through the bridge from the generator's vocabulary "
+        f"(mode={bridge.mode!r})"
+    )
+    advice = "an encoder with the generator's tokenizer or a sequence-level loss needs no bridge"
+    if bridge.mode == "mean" and bridge.pieces.single_pieces is None:
+        advice = f"mode='auto' selects 'expand', which loses less; {advice}"
+    if score < bridge.min_fidelity:
+        raise ValueError(
+            f"{measured}: below {bridge.min_fidelity} the loss hardly follows the metric. To use it anyway, pass "
+            f"VocabularyBridge(tokenizer, encoder, min_fidelity=0) as the tokenizer. Otherwise: {advice}"
+        )
+    if score < _WARNED_BELOW:
+        warn_user(f"{measured}, so the loss follows the metric only roughly; {advice}")
