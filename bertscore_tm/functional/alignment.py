@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bertscore_tm.encoder import Encoder, as_encoder
 from bertscore_tm.scoring.alignment import compute_alignment
-from bertscore_tm.scoring.messages import describe_truncation
+from bertscore_tm.scoring.messages import warn_of_truncation
 from bertscore_tm.scoring.rescaling import Rescale, find_baseline
 from bertscore_tm.scoring.token_weights import Idf, token_weights
 from bertscore_tm.utilities.option_names import name_option
@@ -55,10 +55,7 @@ def align(
     weights = token_weights(used, idf, [reference], used.device)
     data = compute_alignment(candidate, reference, used, weights, used.device, baseline=baseline)
     if data.num_truncated:
-        limit = used.tokenizer.max_length
-        warn_user(
-            f"{describe_truncation(data.num_truncated, limit)}; {name_option('long_text', 'window')} aligns whole texts"
-        )
+        warn_of_truncation(data.num_truncated, used.tokenizer.max_length)
     for name, side in (("candidate", data.candidate), ("reference", data.reference)):
         if data.is_weighted and not side.weights.any():
             warn_user(

@@ -226,7 +226,8 @@ class BERTScore(Metric):
         combined = self._combine()
         # Once per corpus, not at every step of forward.
         if not self._is_step:
-            self._num_references = combined.num_references
+            if combined.frequencies is not None:
+                self._num_references = int(combined.frequencies.num_documents)
             forget_batch(self.encoder, self.device)
             if combined.num_truncated or not combined.scores[2].all():
                 is_weighted = self._weights is None or not self._weights.is_uniform
@@ -389,16 +390,11 @@ class BERTScore(Metric):
         if collectives is None and self._combined is not None:
             return self._combined
         device = torch.device("cpu") if self.compute_on_cpu else self.device
-        return combine_ranks(
-            {name: join_parts(getattr(self, name), dtype, device) for name, dtype in self._dtypes.items()},
-            self.num_truncated,
-            self.fingerprint[:-1],
-            num_layers=self.encoder.num_outputs if self.layer is None else 1,
-            tokenizer=self.encoder.tokenizer,
-            idf=self._weights is None,
-            collectives=collectives or Collectives(self.device),
-            f1=self._f1,
-        )
+        states = {name: join_parts(getattr(self, name), dtype, device) for name, dtype in self._dtypes.items()}
+        states |= {"num_truncated": self.num_truncated, "fingerprint": self.fingerprint[:-1]}
+        num_layers = self.encoder.num_outputs if self.layer is None else 1
+        collectives = collectives or Collectives(self.device)
+        return combine_ranks(states, collectives, num_layers=num_layers, tokenizer=self.encoder.tokenizer, f1=self._f1)
 
     def _sync_dist(self, dist_sync_fn: Callable[..., Any] = gather_all_tensors, process_group: Any = None) -> None:
         # torchmetrics would gather each list: tokens too, and none from ranks without pairs.

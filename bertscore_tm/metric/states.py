@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torchmetrics.utilities.distributed import gather_all_tensors
@@ -46,29 +47,17 @@ def pack_tokens(matched: MatchedTexts) -> dict[str, Tensor]:
     return states
 
 
-def unpack_tokens(state: dict[str, Tensor], num_layers: int, keep: Tensor | None) -> MatchedTexts:
-    """Restore matched pairs from token states, of candidates to keep, shape (candidates,), bool; ``None`` keeps all."""
-    counts = state["reference_counts"].long()
-    pairs = None if keep is None else keep[segment_ids(counts)]
-    sides = []
-    for side in ("candidate", "reference"):
-        ids, lengths = state[f"{side}_ids"].long(), state[f"{side}_lengths"].long()
-        best = state[f"{side}_best"].reshape(-1, num_layers)
-        if pairs is not None:
-            tokens = pairs[segment_ids(lengths)]
-            ids, best, lengths = ids[tokens], best[tokens], lengths[pairs]
-        sides.append(MatchedTokens(ids, best, lengths))
-    return MatchedTexts(MatchedPairs(sides[0], sides[1]), counts if keep is None else counts[keep], num_truncated=0)
-
-
-def _first_occurrences(values: Tensor) -> Tensor:
-    """Mark the first of each distinct value."""
-    order = values.argsort(stable=True)
-    new = torch.ones_like(values, dtype=torch.bool)
-    new[1:] = values[order][1:] != values[order][:-1]
-    first = torch.zeros_like(new)
-    first[order[new]] = True
-    return first
+def unpack_tokens(states: Mapping[str, Tensor], num_layers: int) -> MatchedTexts:
+    """Restore matched texts from token states."""
+    candidate, reference = (
+        MatchedTokens(
+            ids=states[f"{side}_ids"].long(),
+            best=states[f"{side}_best"].reshape(-1, num_layers),
+            lengths=states[f"{side}_lengths"].long(),
+        )
+        for side in ("candidate", "reference")
+    )
+    return MatchedTexts(MatchedPairs(candidate, reference), states["reference_counts"].long(), num_truncated=0)
 
 
 def as_indices(indices: Sequence[int] | Tensor, num_pairs: int) -> Tensor:
@@ -164,25 +153,20 @@ class SyncedState:
         scores: precision, recall and F1 of all pairs, before rescaling, in the order of their indices or, without
             indices, rank by rank; shape (3, layers, pairs).
         num_truncated: number of truncated texts.
-        num_references: number of references, with idf.
         frequencies: number of references in which each token occurs, with idf.
     """
 
     scores: Tensor
     num_truncated: int
-    num_references: int | None
     frequencies: DocumentFrequencies | None
 
 
 def combine_ranks(
-    lists: dict[str, Tensor],
-    num_truncated: Tensor,
-    fingerprint: Tensor,
+    states: Mapping[str, Tensor],
+    collectives: Collectives,
     *,
     num_layers: int,
     tokenizer: TextTokenizer,
-    idf: bool,
-    collectives: Collectives,
     f1: Callable[[Tensor, Tensor], Tensor] = harmonic_mean,
 ) -> SyncedState:
     """Combine the pairs of all ranks, of which those with equal indices count once.
@@ -190,15 +174,16 @@ def combine_ranks(
     Every rank issues the same collectives in the same order, with or without pairs. One number per vocabulary entry
     (with idf) and a few per pair are exchanged, never tokens.
 
-    ``lists`` are those of this rank, a flat tensor for each of ``SCORE_STATES`` and, with idf, of ``TOKEN_STATES``. The
-    fingerprint, one-dimensional, int64, is equal for equal settings.
+    ``states`` are those of this rank: a flat tensor for each of ``SCORE_STATES`` and, with idf, of ``TOKEN_STATES``;
+    ``num_truncated``; and ``fingerprint``, one-dimensional, int64, which is equal for equal settings.
     """
-    indices, scores = lists["indices"], lists["scores"].reshape(-1, 3, num_layers)
-    num_listed = len(lists["reference_counts"]) if idf else len(scores)
+    idf = "reference_counts" in states
+    indices, scores = states["indices"], states["scores"].reshape(-1, 3, num_layers)
+    num_listed = len(states["reference_counts"]) if idf else len(scores)
     # Unlike the number of a rank, it finds this rank's place in any kind of gathering.
     token = secrets.randbits(62)
-    facts = torch.tensor([token, num_listed, len(indices)], device=num_truncated.device)
-    gathered = collectives.gather(torch.cat([facts, num_truncated[None], fingerprint]))
+    facts = torch.tensor([token, num_listed, len(indices)], device=states["fingerprint"].device)
+    gathered = collectives.gather(torch.cat([facts, states["num_truncated"][None], states["fingerprint"]]))
     # A rank with other settings would issue other collectives below, and all would deadlock.
     first = gathered[0]
     if any(len(header) != len(first) or not torch.equal(header[4:], first[4:]) for header in gathered):
@@ -210,38 +195,36 @@ def combine_ranks(
     sizes = table[:, 1:3]
     if not ((sizes[:, 1] == 0).all() or (sizes[:, 1] == sizes[:, 0]).all()):
         raise ValueError("some ranks passed indices to update and others did not: pass them on all ranks or on none")
-    rank = table[:, 0].tolist().index(token)
 
     keep, all_indices = None, indices
     if sizes[:, 1].any():
         all_indices = torch.cat(collectives.gather(indices))
-        is_first = _first_occurrences(all_indices)
-        start = int(sizes[:rank, 1].sum())
+        is_first = torch.zeros_like(all_indices, dtype=torch.bool)
+        is_first[np.unique(all_indices.cpu().numpy(), return_index=True)[1]] = True
+        start = int(sizes[: table[:, 0].tolist().index(token), 1].sum())
         keep = is_first[start : start + len(indices)]
         all_indices = all_indices[is_first]
 
     frequencies = None
     if idf:
-        matched = unpack_tokens({name: lists[name] for name in TOKEN_STATES}, num_layers, keep)
-        references = matched.pairs.reference
-        local = DocumentFrequencies.of(references.ids, references.lengths, tokenizer.vocab_size)
+        matched = unpack_tokens(states, num_layers)
+        ids, lengths = matched.pairs.reference.ids, matched.pairs.reference.lengths
+        if keep is not None:
+            counted = keep[segment_ids(matched.counts)]  # (references,)
+            ids, lengths = ids[counted[segment_ids(lengths)]], lengths[counted]
+        local = DocumentFrequencies.of(ids, lengths, tokenizer.vocab_size)
         summed = collectives.sum(torch.cat([local.counts, local.num_documents[None]]))
         frequencies = DocumentFrequencies(summed[:-1], summed[-1])
         weights = weights_by_idf(frequencies, "references")
         scores = compute_scores(matched, weights, tokenizer, f1)[0].movedim(-1, 0)  # (pairs, 3, layers)
-    elif keep is not None:
+    if keep is not None:
         scores = scores[keep]
     if table[:, 1].any():
         scores = torch.cat(collectives.gather(scores.flatten())).reshape(-1, 3, num_layers)
     pairs = scores.movedim(0, -1)
     if len(all_indices):
         pairs = pairs[..., all_indices.argsort(stable=True)]
-    return SyncedState(
-        scores=pairs,
-        num_truncated=int(table[:, 3].sum()),
-        num_references=None if frequencies is None else int(frequencies.num_documents),
-        frequencies=frequencies,
-    )
+    return SyncedState(pairs, int(table[:, 3].sum()), frequencies)
 
 
 def summarize(scores: Tensor, baseline: Baseline | None, reduction: str) -> dict[str, Tensor]:

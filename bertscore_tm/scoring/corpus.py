@@ -35,16 +35,10 @@ _CHARACTERS_PER_TOKEN = 2
 
 @dataclass(frozen=True)
 class MatchedTexts:
-    """Matched tokens of texts, from which their scores are computed.
-
-    Args:
-        pairs: best similarities of all tokens; one pair per candidate and reference.
-        counts: references per candidate, shape (candidates,).
-        num_truncated: number of distinct texts that were truncated.
-    """
+    """Matched tokens of one pair per candidate and reference, and the number of distinct texts that were truncated."""
 
     pairs: MatchedPairs
-    counts: Tensor
+    counts: Tensor  # references per candidate, (candidates,)
     num_truncated: int
 
 

@@ -79,7 +79,7 @@ class HasTokenWeights(Protocol):
 
 
 # Whether to weight tokens by their idf in the references; or texts whose document frequencies count, a mapping from
-# token id to weight, or a metric or weights to share.
+# token id to weight, such as that of bert-score's `compute_idf`, or a metric or weights to share.
 Idf = bool | Sequence[str] | Mapping[int, float] | HasTokenWeights | TokenWeights
 
 
@@ -89,15 +89,9 @@ def token_weights(
     references: Sequence[str] | None = None,
     device: torch.device | str = "cpu",
 ) -> TokenWeights:
-    """Return the weight of every token id.
+    """Return the weight of every token id: without idf 1, and 0 for the cls and sep tokens.
 
-    Args:
-        encoder: the encoder, whose tokenizer splits the texts.
-        idf: ``False`` for weight 1, and 0 for the cls and sep tokens; ``True`` for the idf of the references; texts,
-            for the idf in these; a mapping from token id to weight, such as the one of ``BERTScorer.compute_idf`` in
-            bert-score; a :class:`bertscore_tm.BERTScore`, for its present weights; or weights.
-        references: all references, flattened, with duplicates.
-        device: where to put the weights.
+    ``references`` are all references, flattened, with duplicates, which ``idf=True`` counts.
     """
     device = torch.device(device)
     tokenizer = encoder.tokenizer

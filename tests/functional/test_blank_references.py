@@ -8,7 +8,6 @@ from transformers import BertTokenizer
 from bertscore_tm import BERTScore, bert_score, rank_candidates
 from bertscore_tm.compat import bert_score as bert_score_drop_in
 from bertscore_tm.compat import evaluate, torchmetrics
-from bertscore_tm.losses import BERTScoreReward
 from bertscore_tm.report import Report
 from tests.support.texts import real_pairs
 
@@ -80,15 +79,13 @@ WEIGHTS = [[5.0, 1.0, 3.0], [1.0, 5.0, 3.0], [2.0, 5.0], [1.0, 5.0]]
 
 
 @pytest.mark.parametrize("options", [{"idf": True}, {"references_reduce": "max"}, {"weights": WEIGHTS}])
-def test_a_ranking_and_a_reward_leave_them_out(encoder, options):
+def test_a_ranking_leaves_them_out(encoder, options):
     ranked = rank_candidates([CANDIDATES] * 4, LISTS, encoder, **options)
     if "weights" in options:
         options = {"weights": [[1.0, 3.0], [1.0, 3.0], [2.0], [1.0]]}
     expected = rank_candidates([CANDIDATES] * 4, FILTERED, encoder, **options)
     assert ranked.signature == expected.signature
     assert all(map(torch.equal, ranked.scores, expected.scores))
-    reward = BERTScoreReward(encoder, length_band=(0.9, 1.1))
-    assert reward(CANDIDATES, LISTS) == pytest.approx(reward(CANDIDATES, FILTERED), abs=1e-6)
 
 
 @pytest.mark.parametrize("idf", [False, True])

@@ -3,7 +3,7 @@
 import math
 import random
 import warnings
-from itertools import chain, product
+from itertools import chain
 
 import pytest
 import torch
@@ -54,21 +54,26 @@ def encoded(monkeypatch):
     return calls
 
 
-def test_scores_against_references_are_those_of_all_pairs(encoder):
+@pytest.mark.parametrize("how", ["mean", "max", "weighted", "consensus", "weighted consensus"])
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_scores_are_those_of_all_pairs(encoder, component, how):
     candidates, references = make_items()
-    drawn = random.Random(2)
-    weights = [[drawn.random() for _ in texts] for texts in references]
-    pairs = [score_pairs(*texts, encoder) for texts in zip(candidates, references, strict=True)]
-    for component, reduce in product(COMPONENTS, ("mean", "max", "weighted")):
-        options = {"weights": weights} if reduce == "weighted" else {"references_reduce": reduce}
-        ranked = rank_candidates(candidates, references, encoder, component=component, **options)
-        for number, (scores, order) in enumerate(zip(ranked.scores, ranked.order, strict=True)):
-            each = pairs[number][component]
-            shares = torch.tensor(weights[number] if reduce == "weighted" else [1.0] * each.shape[1])
-            expected = each.amax(1) if reduce == "max" else (each * shares).sum(1) / shares.double().sum()
-            assert torch.allclose(scores.double(), expected, atol=1e-6)
-            assert scores[order].diff().max() <= 0
-            assert ranked.best[number] == candidates[number][order[0]]
+    others = candidates if "consensus" in how else references
+    drawn = random.Random(1)
+    # Some are probabilities of a beam whose first text is nearly certain.
+    weights = [[drawn.random() ** (1 if i else 40) for _ in texts] for i, texts in enumerate(others)]
+    options = {"weights": weights} if "weighted" in how else {"references_reduce": "max"} if how == "max" else {}
+    wanted = None if others is candidates else references
+    ranked = rank_candidates(candidates, wanted, encoder, component=component, **options)
+    for number, (scores, order) in enumerate(zip(ranked.scores, ranked.order, strict=True)):
+        each = score_pairs(candidates[number], others[number], encoder)[component]
+        shares = torch.tensor(weights[number] if "weighted" in how else [1.0] * each.shape[1], dtype=torch.float64)
+        if others is candidates:
+            shares = shares * (1 - torch.eye(len(each)))
+        expected = each.amax(1) if how == "max" else (each * shares).sum(1) / shares.sum(-1)
+        assert torch.allclose(scores.double(), expected, atol=1e-6)
+        assert scores[order].diff().max() <= 0
+        assert ranked.best[number] == candidates[number][order[0]]
 
 
 @pytest.mark.parametrize("exclude_special_tokens", [False, True])
@@ -96,21 +101,6 @@ def test_f1_beside_its_pole_is_the_smaller_of_precision_and_recall(minilm, exclu
     consensus = rank_candidates([texts], encoder=last)
     assert torch.allclose(consensus.scores[0].double(), (expected.sum(1) - expected.diagonal()) / 2, atol=1e-6)
     assert consensus.order[0][-1] == 0
-
-
-def test_consensus_is_the_mean_over_the_other_candidates(encoder):
-    candidates, _ = make_items()
-    drawn = random.Random(1)
-    # Some are probabilities of a beam whose first text is nearly certain.
-    drawn_weights = [[drawn.random() ** (1 if i else 40) for _ in texts] for i, texts in enumerate(candidates)]
-    pairs = [score_pairs(texts, texts, encoder) for texts in candidates]
-    for component, weights in product(COMPONENTS, (None, drawn_weights)):
-        ranked = rank_candidates(candidates, encoder=encoder, component=component, weights=weights)
-        for number, scores in enumerate(ranked.scores):
-            share = torch.ones(len(scores)) if weights is None else torch.tensor(weights[number])
-            others = share.double() * (1 - torch.eye(len(scores)))
-            expected = (pairs[number][component] * others).sum(1) / others.sum(1)
-            assert torch.allclose(scores.double(), expected, atol=1e-6)
 
 
 @pytest.mark.parametrize("idf", ["references", "candidates", "texts"])

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import copy
 import pickle
-from itertools import chain
 
 import pytest
 import torch
 from torchmetrics import MetricCollection
 
 from bertscore_tm import BERTScore, FrozenEncoder
-from bertscore_tm.core.matching import MatchedPairs, MatchedTokens
-from bertscore_tm.metric.states import TOKEN_STATES, pack_tokens, unpack_tokens
-from bertscore_tm.scoring.corpus import MatchedTexts
 from tests.support.metric_batches import FIRST, SECOND, THIRD, assert_equal, mean, per_pair, updated
 
 
@@ -83,24 +79,6 @@ def test_inference_mode(minilm, idf):
     with torch.inference_mode():
         metric.update(*THIRD)
     assert_equal(metric.compute(), per_pair(encoder, FIRST, SECOND, THIRD, idf=idf))
-
-
-@pytest.mark.parametrize("keep", [None, [True, False, True]])
-def test_tokens_come_back(keep):
-    candidate = MatchedTokens(torch.randint(99, (9,)), torch.rand(9, 2), torch.tensor([2, 3, 0, 4]))
-    reference = MatchedTokens(torch.randint(99, (8,)), torch.rand(8, 2), torch.tensor([1, 1, 5, 1]))
-    matched = MatchedTexts(MatchedPairs(candidate, reference), torch.tensor([1, 2, 1]), 0)
-    states = {name: values.flatten().to(TOKEN_STATES[name]) for name, values in pack_tokens(matched).items()}
-    unpacked = unpack_tokens(states, 2, None if keep is None else torch.tensor(keep))
-    pairs = [0, 1, 2, 3] if keep is None else [0, 3]
-    for tokens, expected in ((unpacked.pairs.candidate, candidate), (unpacked.pairs.reference, reference)):
-        lengths = expected.lengths.tolist()
-        starts = [sum(lengths[:number]) for number in range(4)]
-        places = list(chain(*(range(starts[pair], starts[pair] + lengths[pair]) for pair in pairs)))
-        assert torch.equal(tokens.ids, expected.ids[places])
-        assert torch.equal(tokens.best, expected.best[places])
-        assert tokens.lengths.tolist() == [lengths[pair] for pair in pairs]
-    assert unpacked.counts.tolist() == ([1, 2, 1] if keep is None else [1, 1])
 
 
 @pytest.mark.parametrize(

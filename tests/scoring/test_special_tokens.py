@@ -1,20 +1,17 @@
-"""Scores with and without the special tokens around texts, against a plain loop."""
+"""Scores without the special tokens around texts."""
 
 import json
-import math
 import warnings
 from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModel, AutoTokenizer
 
 from bertscore_tm import BERTScore, FrozenEncoder, align, bert_score, rank_candidates
 from bertscore_tm.functional import score_matrix
 from bertscore_tm.losses import SoftBERTScoreLoss
 from tests.support.models import save_tiny_model, tiny_model
 from tests.support.soft_predictions import COMPONENTS, certain
-from tests.support.texts import several_references
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -24,58 +21,6 @@ LAYER = 3
 @pytest.fixture(scope="module")
 def content_encoder(minilm):
     return FrozenEncoder(minilm, num_layers=LAYER, exclude_special_tokens=True)
-
-
-def plain_f1(folder, candidates, references, idf, excluded):
-    """F1 of every layer from the hidden states of transformers, with or without the first and last position."""
-    positions = slice(1, -1) if excluded else slice(None)
-    tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder).eval()
-
-    def encode(text):
-        inputs = tokenizer(text, return_tensors="pt")
-        with torch.no_grad():
-            states = model(**inputs, output_hidden_states=True).hidden_states[: LAYER + 1]
-        vectors = torch.stack(states)[:, 0, positions]
-        return inputs["input_ids"][0, positions].tolist(), vectors / vectors.norm(dim=-1, keepdim=True)
-
-    documents = [set(encode(text)[0]) for group in references for text in group]
-
-    def weight(token):
-        if idf:
-            return math.log((len(documents) + 1) / (sum(token in document for document in documents) + 1))
-        return 0.0 if token in (tokenizer.cls_token_id, tokenizer.sep_token_id) else 1.0
-
-    def weights(ids):
-        return torch.tensor([weight(token) for token in ids])
-
-    columns = []
-    for candidate, group in zip(candidates, references, strict=True):
-        ids, vectors = encode(candidate)
-        scores = []
-        for reference in group:
-            other_ids, others = encode(reference)
-            similarities = vectors @ others.mT
-            precision = similarities.amax(2) @ weights(ids) / weights(ids).sum()
-            recall = similarities.amax(1) @ weights(other_ids) / weights(other_ids).sum()
-            scores.append(2 * precision * recall / (precision + recall))
-        columns.append(torch.stack(scores).amax(0))
-    return torch.stack(columns, 1)
-
-
-@pytest.mark.parametrize("idf", [False, True])
-@pytest.mark.parametrize("excluded", [False, True])
-def test_scores_equal_a_plain_loop(minilm, pairs, idf, excluded):
-    candidates, references = ([" ".join(text.split()[:12]) for text in side[:9]] for side in pairs)
-    lists = several_references(references)
-    layers = {"num_layers": LAYER, "all_layers": True}
-    encoder, other = (FrozenEncoder(minilm, **layers, exclude_special_tokens=x) for x in (excluded, not excluded))
-    result = bert_score(candidates, lists, encoder, idf=idf)["f1"]
-    torch.testing.assert_close(result, plain_f1(minilm, candidates, lists, idf, excluded), atol=1e-6, rtol=0)
-    assert (result - bert_score(candidates, lists, other, idf=idf)["f1"]).abs().max() > 1e-3
-    metric = BERTScore(encoder, reduction="none", idf=idf)
-    metric.update(candidates[:4], lists[:4])
-    metric.update(candidates[4:], lists[4:])
-    torch.testing.assert_close(metric.compute()["f1"], result, atol=1e-6, rtol=0)
 
 
 TEXTS = ["a black cat sat on the mat", "", "hello", " ".join(["the weather is nice"] * 12)]
