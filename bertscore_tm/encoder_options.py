@@ -169,15 +169,7 @@ SHELL_OPTIONS = {name: (kind, option) for name, (kind, option) in OPTIONS.items(
 
 
 def with_defaults(options: Mapping[str, object]) -> EncoderOptions:
-    """Return all options, those that are not given with their defaults.
-
-    Raises:
-        TypeError: an option does not exist.
-
-    Example:
-        >>> with_defaults({"max_length": 64})["long_text"]
-        'truncate'
-    """
+    """Return all options, those that are not given with their defaults; a TypeError if one does not exist."""
     unknown = [name for name in options if name not in OPTIONS]
     if unknown:
         raise TypeError(f"FrozenEncoder has no argument {unknown[0]!r}; its options are {', '.join(OPTIONS)}")

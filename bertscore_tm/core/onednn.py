@@ -1,12 +1,9 @@
 """Linear layers of a frozen model on a CPU: the faster library for products, and activations computed in place.
 
 torch multiplies float32 matrices by MKL, which uses AVX512 on processors of Intel only, and repacks bfloat16 weights at
-every call. oneDNN, which torch bundles, uses AVX512 on all, and can keep a frozen weight packed. Without AVX512, MKL is
-faster everywhere. ``python -m examples.benchmarks scoring`` measures either on a processor.
-
-The environment variable ``BERTSCORE_TM_ONEDNN`` is the switch: ``0`` uses torch's functions only, ``1`` uses oneDNN on
-every processor. By default, float32 is left to torch where torch has MKL and does not use AVX512. Scores change by
-float rounding only.
+every call. oneDNN, which torch bundles, uses AVX512 on all, and can keep a frozen weight packed. The environment
+variable ``BERTSCORE_TM_ONEDNN`` is the switch: with ``0`` torch's functions are used, with ``1`` oneDNN on every
+processor; by default, torch multiplies float32 where it has MKL and does not use AVX512, without which MKL is faster.
 """
 
 from __future__ import annotations

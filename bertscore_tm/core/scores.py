@@ -148,17 +148,10 @@ def precision_recall_f1(
 
 
 def best_of_references(scores: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
-    """Return each candidate's best score over its references, and that reference's index.
+    """Return each candidate's best score over its references, and that reference's index among them, the first best.
 
-    Precision, recall and F1 take their own maximum each, as in the reference package.
-
-    Args:
-        scores: one score per pair, candidate by candidate, shape (layers, pairs).
-        counts: references per candidate, at least 1 each, shape (candidates,).
-
-    Returns:
-        Scores, and indices of the references within each candidate, shape (layers, candidates) each. Of equal scores
-        the first reference's is taken.
+    Precision, recall and F1 take their own maximum each, as in the reference package. Scores are those of the pairs,
+    candidate by candidate, shape (layers, pairs); counts of references are at least 1, shape (candidates,).
 
     Example:
         >>> best_of_references(torch.tensor([[0.1, 0.7, 0.4]]), torch.tensor([2, 1]))
@@ -177,11 +170,9 @@ def best_of_references(scores: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def segment_ids(lengths: Tensor, num_elements: int | None = None) -> Tensor:
-    """Return the segment number of every element of a packed sequence, shape (elements,).
+    """Return the segment number of every element of a packed sequence with segments of these lengths.
 
-    Args:
-        lengths: elements per segment, shape (segments,).
-        num_elements: their sum, for which an accelerator would have to be asked. Default: it is.
+    ``num_elements`` is their sum, for which an accelerator would otherwise have to be waited for.
 
     Example:
         >>> segment_ids(torch.tensor([2, 0, 1])).tolist()

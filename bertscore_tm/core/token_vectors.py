@@ -63,14 +63,10 @@ class TokenVectors:
         ]
 
     def locate(self, texts: Tensor) -> tuple[Tensor, Tensor]:
-        """Return where the tokens of some texts are, as a padded batch.
+        """Return where the tokens of some texts, given by their indices, are among all tokens, as a padded batch.
 
-        Args:
-            texts: indices of the texts, shape (batch,), on the CPU.
-
-        Returns:
-            Positions among all tokens, 0 for padding, and the mask of real tokens, shape (batch, longest) each, on the
-            CPU; at least one column, also where no text has a token.
+        Positions, 0 for padding, and the mask of real tokens have the shape (batch, longest), on the CPU; they have at
+        least one column, also where no text has a token.
         """
         lengths = self.lengths[texts]
         # A maximum over no positions would be undefined.
@@ -80,15 +76,10 @@ class TokenVectors:
         return torch.where(mask, starts[:, None] + steps, 0), mask
 
     def gather(self, index: Tensor, mask: Tensor | None, memory: Tensor | None = None) -> Tensor:
-        """Gather vectors in a padded batch.
+        """Return the vectors at positions among all tokens, as a padded batch, shape (layers, batch, longest, width).
 
-        Args:
-            index: positions among all tokens, as from :meth:`locate`, shape (batch, longest).
-            mask: real tokens, on the vectors' device, shape (batch, longest); without it padding has other vectors.
-            memory: buffer for the vectors, used if they fit, shape (numbers,). Default: new memory.
-
-        Returns:
-            Shape (layers, batch, longest, width), zero after each text's end if there is a mask.
+        ``index`` and ``mask`` are those of :meth:`locate`, the mask on the vectors' device; without it, padding has
+        other vectors than zero. ``memory`` is a buffer for the vectors, used if they fit.
         """
         layers, num_tokens, width = self.vectors.shape
         if not num_tokens:
@@ -147,14 +138,9 @@ def unit_vectors(vectors: Tensor) -> Tensor:
 
 
 def cosine_similarities(candidate: Tensor, reference: Tensor) -> Tensor:
-    """Return the cosine similarities of all pairs of tokens, in float32 without TF32, or in float64.
+    """Return the cosine similarities of unit vectors, in float32 without TF32, or in float64.
 
-    Args:
-        candidate: unit vectors, shape (..., m, width).
-        reference: unit vectors, shape (..., n, width).
-
-    Returns:
-        Shape (..., m, n).
+    Their shapes are (..., m, width) and (..., n, width); that of the similarities is (..., m, n).
     """
     dtype = torch.promote_types(torch.float32, candidate.dtype)
     device_type = candidate.device.type

@@ -46,7 +46,6 @@ class Backbone:
     """
 
     source: ModelSource
-    name: str
     config: PretrainedConfig
     family: Family
     num_layers: int
@@ -145,9 +144,11 @@ class Backbone:
             texts = draw_texts(self.config, _TRIED_LENGTHS, family.max_positions(self.config), device)
             batching = loaded.find_batching(texts, tried, dtype)
             if batching is None and is_own:
-                raise ValueError(f"{self.name} gives a text other vectors next to texts of equal length than alone")
+                raise ValueError(
+                    f"{self.source.name} gives a text other vectors next to texts of equal length than alone"
+                )
             loaded.batching = batching or "padded"
-        _LOGGER.debug("%s on %s: %s texts, has_kernel=%s", self.name, device, loaded.batching, loaded.has_kernel)
+        _LOGGER.debug("%s on %s: %s texts, has_kernel=%s", self.source.name, device, loaded.batching, loaded.has_kernel)
         return loaded
 
     def _load(self, dtype: torch.dtype) -> nn.Module:
@@ -157,7 +158,7 @@ class Backbone:
             if ready or next(loaded.model.parameters()).dtype == dtype:
                 return self._cut_copy(loaded.model)
         probes = needs_probe(self.family, self.config, self.layers_kept)
-        return load_encoder(self.source, self.name, self.family, self._cut, torch.float32 if probes else dtype)
+        return load_encoder(self.source, self.family, self._cut, torch.float32 if probes else dtype)
 
     def _cut_copy(self, model: nn.Module) -> nn.Module:
         copied = deepcopy(model)
@@ -167,8 +168,8 @@ class Backbone:
             "forward" in vars(module) and vars(module)["forward"] is vars(copy)["forward"] for module, copy in modules
         ):
             raise ValueError(
-                f"a forward method of {self.name} was replaced by a function, which a frozen copy of the model could "
-                f"not call: replace it in the class, or pass the model without it"
+                f"a forward method of {self.source.name} was replaced by a function, which a frozen copy of the model "
+                f"could not call: replace it in the class, or pass the model without it"
             )
         if not self.source.is_whole:
             if needs_probe(self.family, self.config, self.layers_kept):
@@ -198,13 +199,13 @@ class Backbone:
             is_whole = self.source.is_whole
             model = ready if is_whole else self._rebuild(**ready)
             weights = ready.parameters() if is_whole else ready["weights"].values()
-            self.source = ModelSource.from_ready(is_whole)
+            self.source = ModelSource.from_ready(self.source.name, is_whole)
             self._place(next(iter(weights)).device, lambda dtype: model)
 
     def _rebuild(self, model_class: Any, config: Any, dtype: torch.dtype, weights: dict[str, Tensor]) -> nn.Module:
         """Build a ready model from its parts, on the CPU."""
         register_attention()
-        with torch.random.fork_rng(devices=[]), torch.device("cpu"), quiet_loading("weights", self.name):
+        with torch.random.fork_rng(devices=[]), torch.device("cpu"), quiet_loading("weights", self.source.name):
             model: Any = model_class.from_pretrained(None, config=config, state_dict=weights, dtype=dtype)
         if model.get_input_embeddings() is None:  # before transformers 5, T5's encoder has none
             model.set_input_embeddings(

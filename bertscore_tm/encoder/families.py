@@ -1,7 +1,7 @@
 """Properties of each model family: where its layers are and how it numbers positions.
 
-A family is chosen by the model's configuration (``config.model_type``), never by the model's name or folder. The
-properties of a type that is not listed here are found in the model's structure, and by a probe of its vectors.
+The properties of a type (``config.model_type``) that is not listed here are found in the model's structure, and by a
+probe of its vectors.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
 """The forward pass of texts of different lengths: packed in a row, padded, or only with texts of equal length.
 
-A packed row has no padding: linear layers, norms and activations run on real tokens only, and attention alone is
-computed text by text, by a function that transformers calls through its interface of attention implementations.
 Callers pass tokens one after the other and get vectors in the same form, whichever way they were computed.
 """
 

@@ -29,7 +29,7 @@ from bertscore_tm.encoder.families import Family, family_of, ready_config, ready
 from bertscore_tm.encoder.identity import ModelSource, hash_tokenizer
 from bertscore_tm.encoder.loading import load_config, load_tokenizer, quiet_transformers, require_tokenizer
 from bertscore_tm.encoder.tokenization import PackedWindows, TextTokenizer, TokenizedTexts
-from bertscore_tm.encoder.vector_cache import VectorCache, shared_cache
+from bertscore_tm.encoder.vector_cache import VectorCache, shared_caches
 from bertscore_tm.encoder_options import EncoderOptions, LongText, PrecisionName, document_options, with_defaults
 from bertscore_tm.utilities.option_names import name_option
 from bertscore_tm.utilities.settings import as_integer, full_class_name, require_choice
@@ -106,17 +106,17 @@ class FrozenEncoder:
         ready: nn.Module | None = None
         if isinstance(model, nn.Module):
             assert tokenizer is not None
-            self.name = str(getattr(model, "name_or_path", "") or type(model).__name__)
+            name = str(getattr(model, "name_or_path", "") or type(model).__name__)
             ready = model if forward_fn is not None else ready_encoder(model)
-            source = ModelSource.from_ready(is_whole=forward_fn is not None)
+            source = ModelSource.from_ready(name, is_whole=forward_fn is not None)
             self.config = config = ready_config(ready, tokenizer, has_forward_fn=forward_fn is not None)
         else:
-            self.name = os.fspath(model)
-            source = ModelSource.from_name(self.name, settings["revision"], settings["trust_remote_code"])
-            self.config = text_config(config := load_config(source, self.name))
+            source = ModelSource.from_name(os.fspath(model), settings["revision"], settings["trust_remote_code"])
+            self.config = text_config(config := load_config(source))
             if source.kind == "hub":
                 # A branch may move between two encoders, or before the weights are loaded.
                 source = replace(source, revision=getattr(config, "_commit_hash", None) or settings["revision"])
+        self.name = source.name
         family = family_of(config, ready, trust_remote_code=settings["trust_remote_code"])
         if forward_fn is not None:  # which takes ids
             family = replace(family, takes_embeddings=False)
@@ -125,7 +125,6 @@ class FrozenEncoder:
         self.num_layers = self._resolve_layer(settings["num_layers"])
         self._backbone = Backbone(
             source,
-            self.name,
             self.config,
             family,
             num_layers=self.num_layers,
@@ -178,7 +177,7 @@ class FrozenEncoder:
     @cached_property
     def tokenizer(self) -> TextTokenizer:
         """The tokenizer, with the special tokens, prefix space and length limit of this encoder."""
-        tokenizer = self._given_tokenizer or load_tokenizer(self._backbone.source, self.name)
+        tokenizer = self._given_tokenizer or load_tokenizer(self._backbone.source)
         return TextTokenizer(tokenizer, self.config, self.family, **self._tokenizer_settings)
 
     @property
@@ -320,7 +319,7 @@ class FrozenEncoder:
                     if is_padded
                     else bisect_right(ends, ends[done] + budget) - 1 - done
                 )
-                count = max(1, min(count, self.batch_size or count, len(lengths) - done))
+                count = max(1, min(count, self.batch_size or count))
                 tokens = slice(ends[done], ends[done + count])
                 used = (windows.places[tokens] >= 0).nonzero().squeeze(1)  # (vectors,)
                 places = send(windows.places[tokens][used], device)  # (vectors,)
@@ -365,7 +364,7 @@ class FrozenEncoder:
         # The last digits of vectors depend on the batch: with a common cache, validations would change training.
         key = device_with_index(device), of_losses
         if key not in self._caches:
-            self._caches[key] = shared_cache((self._key, of_losses), key[0])
+            self._caches[key] = shared_caches.get((self._key, *key), VectorCache)
         return self._caches[key]
 
     def unload(self, device: torch.device | str | None = None) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import count
 from pathlib import Path
@@ -35,12 +35,13 @@ _ORIGIN = ("_name_or_path", "transformers_version")
 class ModelSource:
     """Where a model comes from; encoders with equal sources may share a model.
 
-    ``location`` is the hub name, or the absolute path of the folder, whose ``files`` had these names, sizes and times
-    when the encoder was made. A ready model cannot be loaded again: ``ready_number`` is never used twice in a process,
-    and one that a function of the user runs ``is_whole``, with all its parts.
+    ``name`` is for messages, ``location`` the hub name, or the absolute path of the folder, whose ``files`` had these
+    names, sizes and times when the encoder was made. A ready model cannot be loaded again: ``ready_number`` is never
+    used twice in a process, and one that a function of the user runs ``is_whole``, with all its parts.
     """
 
     kind: Literal["hub", "folder", "ready"]
+    name: str = field(compare=False)
     location: str = ""
     revision: str | None = None
     trust_remote_code: bool = False
@@ -53,13 +54,13 @@ class ModelSource:
         """Return the source of a hub name or a folder; equal for all paths of the same unchanged folder."""
         if Path(name).is_dir():
             folder = Path(name).resolve()
-            return cls("folder", str(folder), revision, trust_remote_code, files=_identify_files(folder))
-        return cls("hub", name, revision, trust_remote_code)
+            return cls("folder", name, str(folder), revision, trust_remote_code, files=_identify_files(folder))
+        return cls("hub", name, name, revision, trust_remote_code)
 
     @classmethod
-    def from_ready(cls, is_whole: bool = False) -> ModelSource:
+    def from_ready(cls, name: str, is_whole: bool) -> ModelSource:
         """Return the source of a new copy of a ready model."""
-        return cls("ready", ready_number=next(_next_ready_number), is_whole=is_whole)
+        return cls("ready", name, ready_number=next(_next_ready_number), is_whole=is_whole)
 
     def check_unchanged(self) -> None:
         """Raise an error if a folder was saved again since the encoder was made."""

@@ -30,41 +30,38 @@ from bertscore_tm.utilities.option_names import name_option
 _MOST_WITHOUT_WORDS = 16
 
 
-def load_config(source: ModelSource, name: str) -> PretrainedConfig:
+def load_config(source: ModelSource) -> PretrainedConfig:
     """Load a model's configuration."""
-    with quiet_loading("configuration", name):
-        config: PretrainedConfig = _load(AutoConfig, source)
+    config: PretrainedConfig = _load("configuration", AutoConfig, source)
     return config
 
 
-def _load(auto_class: Any, source: ModelSource, **options: Any) -> Any:
+def _load(what: str, auto_class: Any, source: ModelSource, **options: Any) -> Any:
     # trust_remote_code must be given: by default, transformers asks on standard input whether to run such code.
-    return auto_class.from_pretrained(
-        source.location, revision=source.revision, trust_remote_code=source.trust_remote_code, **options
-    )
+    options |= {"revision": source.revision, "trust_remote_code": source.trust_remote_code}
+    with quiet_loading(what, source.name):
+        return auto_class.from_pretrained(source.location, **options)
 
 
-def load_tokenizer(source: ModelSource, name: str) -> PreTrainedTokenizerBase:
+def load_tokenizer(source: ModelSource) -> PreTrainedTokenizerBase:
     """Load a tokenizer, whose folder must be unchanged since the encoder was made."""
     source.check_unchanged()
-    with quiet_loading("tokenizer", name):
-        tokenizer: PreTrainedTokenizerBase = _load(AutoTokenizer, source)
+    tokenizer: PreTrainedTokenizerBase = _load("tokenizer", AutoTokenizer, source)
     if not _has_vocabulary(tokenizer):
         raise OSError(
-            f"could not load the tokenizer of {name!r}: its files are missing. Save the model's own tokenizer next to "
-            f"the weights with tokenizer.save_pretrained(folder)"
+            f"could not load the tokenizer of {source.name!r}: its files are missing. Save the model's own tokenizer "
+            f"next to the weights with tokenizer.save_pretrained(folder)"
         )
     return tokenizer
 
 
 def load_encoder(
-    source: ModelSource, name: str, family: Family, cut: Callable[[nn.Module], None], dtype: torch.dtype
+    source: ModelSource, family: Family, cut: Callable[[nn.Module], None], dtype: torch.dtype
 ) -> nn.Module:
     """Load an encoder on the CPU from files that are complete and unchanged, and drop layers that are not needed."""
     source.check_unchanged()
     auto_class = AutoModelForTextEncoding if family.encoder_class else AutoModel
-    with quiet_loading("weights", name):
-        model, info = _load(auto_class, source, dtype=dtype, output_loading_info=True)
+    model, info = _load("weights", auto_class, source, dtype=dtype, output_loading_info=True)
     # Compared by object, since the names change when the encoder is taken out of the model.
     parameters = dict(model.named_parameters(remove_duplicate=False))
     random = {parameters[key]: key for key in info["missing_keys"] if key in parameters}
@@ -74,8 +71,8 @@ def load_encoder(
     if missing:
         shown = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
         raise OSError(
-            f"could not load the weights of {name!r}: its file lacks {len(missing)} of them ({shown}), which would be "
-            f"random numbers. Download the model again, or save a complete one with save_pretrained(folder)"
+            f"could not load the weights of {source.name!r}: its file lacks {len(missing)} of them ({shown}), which "
+            f"would be random numbers. Download the model again, or save a complete one with save_pretrained(folder)"
         )
     return encoder
 
@@ -85,8 +82,7 @@ def resolve_tokenizer(
 ) -> PreTrainedTokenizerBase:
     """Return a tokenizer of transformers, loaded if only its hub name or folder is given."""
     if isinstance(tokenizer, str | os.PathLike):
-        name = os.fspath(tokenizer)
-        return load_tokenizer(ModelSource.from_name(name), name)
+        return load_tokenizer(ModelSource.from_name(os.fspath(tokenizer)))
     return require_tokenizer(tokenizer, argument)
 
 

@@ -1,4 +1,7 @@
-"""Packed rows of texts, and attention within each of their texts, which transformers calls by its name."""
+"""Packed rows of texts, and attention within each of their texts, which transformers calls by its name.
+
+A row has no padding: linear layers, norms and activations run on real tokens only.
+"""
 
 from __future__ import annotations
 

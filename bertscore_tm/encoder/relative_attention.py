@@ -1,8 +1,7 @@
 """Attention with relative positions within the texts of a packed row: DeBERTa, DeBERTa-v2 and v3, MPNet and T5.
 
-Their attention does not go through the interface of transformers, or needs positions of all pairs of tokens in a row.
 DeBERTa adds products with the vectors of relative positions (He et al., 2021, https://arxiv.org/abs/2006.03654), MPNet
-and T5 add a bias, which is made once for the longest text: its corner is that of a shorter one.
+and T5 add a bias, which is made once for the longest text.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""Cache token vectors by text, such as those of the references of a validation.
+"""Cache token vectors by text, such as those of the references of a validation, for all encoders with equal settings.
 
-One cache serves all metrics of a process whose encoders have the same settings, another one all losses and rewards.
-Nothing is ever evicted: each validation reads its references in the same order, and evicting the oldest text in such a
-cyclic scan would evict every text before it is read again.
+Nothing is evicted: in a cyclic scan, such as validations make, the oldest text would always be the next one to be read.
 """
 
 from __future__ import annotations
@@ -67,9 +65,5 @@ class VectorCache:
         self._texts, self.num_bytes = {}, 0
 
 
-_caches: SharedObjects[VectorCache] = SharedObjects()
-
-
-def shared_cache(settings: Hashable, device: torch.device) -> VectorCache:
-    """Return the cache of this process for everything that vectors depend on, besides the text and the device."""
-    return _caches.get((settings, device), VectorCache)
+# The caches of this process, by everything that vectors depend on besides the text.
+shared_caches: SharedObjects[VectorCache] = SharedObjects()
