@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -143,8 +143,16 @@ def predict_from_hidden(
         # Outputs beyond the tokens take part in the cross-entropy, as in that of the logits.
         columns = nn.functional.pad(columns, (0, 0, 0, len(weight) - size))
         excluded += range(size, len(weight))
-    options: dict[str, Any] = {"temperature": temperature, "excluded_ids": excluded, "ignore_index": ignore_index}
-    result = linear_expected_embedding(rows, weight, columns, labels, linear_bias=bias, **options)
+    result = linear_expected_embedding(
+        rows,
+        weight,
+        columns,
+        labels,
+        linear_bias=bias,
+        temperature=temperature,
+        excluded_ids=excluded,
+        ignore_index=ignore_index,
+    )
     expected, cross_entropy = result if isinstance(result, tuple) else (result, None)
     tokens = _as_soft_tokens(expected.flatten(0, -2), indices, content, vocabulary)
     return _expand_likeliest(tokens, vocabulary, hidden, lambda rows: layer.logits(rows, size)), cross_entropy

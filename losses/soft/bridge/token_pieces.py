@@ -1,10 +1,8 @@
-"""Builds piece tables from what tokenizers do with texts.
-
-Names of classes play no role, so word pieces, byte-level and sentencepiece tokenizers and whole words all work.
-"""
+"""Build a piece table from what two tokenizers, of any classes, do with texts."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,10 +12,11 @@ from transformers import PreTrainedTokenizerBase
 
 from bertscore_tm.encoder.tokenization import TextTokenizer
 from bertscore_tm.losses.soft.bridge.piece_table import Context, PieceTable
-from bertscore_tm.losses.soft.bridge.shared_tokens import find_named_pieces
 
 # What incomplete characters decode to.
 _INCOMPLETE = "\ufffd"
+# Settings of a tokenizer's model that differ although texts are split alike, or that are compared apart.
+_OTHER_SETTINGS = {"vocab", "merges", "unk_id"}
 # Beginnings that put a token into each context; rare ones, so that they seldom merge with it.
 _STEMS = {
     Context.SPACE: ("a ", "of "),
@@ -33,19 +32,15 @@ def build_piece_table(generator: PreTrainedTokenizerBase, encoder: TextTokenizer
     that were added to the generator, its pieces are those into which the encoder's tokenizer, with its normalizer,
     splits its text.
     """
-    vocabulary = generator.get_vocab()
-    ids = sorted({*vocabulary.values()})
+    ids = sorted({*generator.get_vocab().values()})
     # Ids may have gaps, so that there are more of them than tokens.
     vocab_size = ids[-1] + 1
     texts = [""] * vocab_size
     for i, text in zip(ids, decode_tokens(generator, ids), strict=True):
         texts[i] = text.replace(_INCOMPLETE, "")
-    special = set(generator.all_special_ids)
-    control = torch.ones(vocab_size, dtype=torch.bool, device="cpu")
-    control[torch.tensor(ids, dtype=torch.long, device="cpu")] = False
-    control[[i for i in special if i < vocab_size]] = True
-
-    named_ids, identity = find_named_pieces(generator, encoder, texts)
+    special = {*generator.all_special_ids}
+    words = {*ids} - special
+    named_ids, identity = _find_named_pieces(generator, encoder, texts)
     rows = [[[] if piece < 0 else [piece]] * len(Context) for piece in named_ids]
     others = [i for i, piece in enumerate(named_ids) if piece < 0 and i not in special and texts[i].strip()]
     for i, split in zip(others, _split_in_contexts([texts[i] for i in others], encoder), strict=True):
@@ -57,9 +52,55 @@ def build_piece_table(generator: PreTrainedTokenizerBase, encoder: TextTokenizer
         pieces=torch.tensor(ids_of_pieces, dtype=torch.long, device="cpu"),
         shares=(_usual_context(texts).flatten().float() / counts).repeat_interleave(counts),
         follows=_following_contexts(texts),
-        control=control,
+        control=torch.tensor([i not in words for i in range(vocab_size)], device="cpu"),
         identity=identity,
     )
+
+
+def _find_named_pieces(
+    generator: PreTrainedTokenizerBase, encoder: TextTokenizer, texts: Sequence[str]
+) -> tuple[list[int], bool]:
+    """Return the encoder's token of the name of each of a generator's tokens, and whether both split texts alike.
+
+    The ids are -1 without one of the name, and all -1 where rules differ or the encoder lacks a token that was not
+    added. Names of special tokens may differ, a generator's vocabulary may be a part of the encoder's, and tokens may
+    have been added to either.
+    """
+    ids = [-1] * len(texts)
+    (rules, model), (encoder_rules, encoder_model) = map(_read_rules, (generator, encoder.tokenizer))
+    if rules != encoder_rules:
+        return ids, False
+    encoder_vocabulary = encoder.vocabulary
+    for name, i in generator.get_vocab().items():
+        ids[i] = encoder_vocabulary.get(name, -1)
+    specials = {*generator.all_special_tokens, *encoder.tokenizer.all_special_tokens}
+    special_ids = {*generator.all_special_ids}
+    is_missing = any(ids[i] < 0 and i not in special_ids and text.strip() for i, text in enumerate(texts))
+    agree = _have_equal_models(model, encoder_model, specials)
+    if is_missing and not agree:
+        return [-1] * len(texts), False
+    added = [{*tokenizer.get_added_vocab()} - specials for tokenizer in (generator, encoder.tokenizer)]
+    return ids, agree and added[0] == added[1]
+
+
+def _read_rules(tokenizer: PreTrainedTokenizerBase) -> tuple[Any, dict[str, Any]]:
+    """Return the rules by which a tokenizer splits texts, and the model with its vocabulary."""
+    if not tokenizer.is_fast:
+        return (type(tokenizer).__name__, tokenizer.init_kwargs), {"vocab": tokenizer.get_vocab()}
+    content = json.loads(tokenizer.backend_tokenizer.to_str())
+    settings = {name: value for name, value in content["model"].items() if name not in _OTHER_SETTINGS}
+    return (content["normalizer"], content["pre_tokenizer"], settings), content["model"]
+
+
+def _have_equal_models(generator: dict[str, Any], encoder: dict[str, Any], specials: set[str]) -> bool:
+    """Compare merges, or else the names of tokens, with their probabilities where they have any."""
+    if "merges" in generator:
+        return bool(generator["merges"] == encoder["merges"])
+    vocabularies = []
+    for model in (generator, encoder):
+        entries = map(tuple, model["vocab"]) if isinstance(model["vocab"], list) else zip(model["vocab"])
+        vocabularies.append({entry for entry in entries if entry[0] not in specials})
+    return vocabularies[0] == vocabularies[1]
 
 
 def _split_in_contexts(texts: Sequence[str], encoder: TextTokenizer) -> list[list[list[int]]]:
@@ -123,21 +164,16 @@ def decode_tokens(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> lis
 def _usual_context(texts: Sequence[str]) -> Tensor:
     """Return 1 for the context in which each text mostly occurs, for the mean, shape (tokens, contexts)."""
     spaced = {text.lower() for text in texts if text[:1].isspace()}
-    usual = []
-    for text in texts:
-        if not text or text[0].isspace():
-            usual.append(Context.SPACE)
-        else:
-            # A text that is a token with a space too is seldom a part of a word: it would have merged with the rest.
-            usual.append(Context.TEXT_START if f" {text.lower()}" in spaced else Context.WORD)
+    # A text that is a token with a space too is seldom a part of a word: it would have merged with the rest.
+    attached = [Context.TEXT_START if f" {text.lower()}" in spaced else Context.WORD for text in texts]
+    usual = [context if text[:1].strip() else Context.SPACE for text, context in zip(texts, attached, strict=True)]
     return torch.nn.functional.one_hot(torch.tensor(usual, device="cpu"), len(Context))
 
 
 def _following_contexts(texts: Sequence[str]) -> Tensor:
     """Return the context that each text makes for the next token, shape (tokens,)."""
-    last = [text[-1:] for text in texts]
     contexts = [
         Context.SPACE if not character.strip() else Context.WORD if character.isalnum() else Context.OTHER
-        for character in last
+        for character in (text[-1:] for text in texts)
     ]
     return torch.tensor(contexts, device="cpu")

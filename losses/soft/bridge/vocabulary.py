@@ -101,10 +101,8 @@ class VocabularyBridge:
         min_fidelity: float = 0.85,
     ) -> None:
         require_choice("mode", mode, Mode)
-        generator_tokenizer = resolve_tokenizer(tokenizer, "tokenizer")
-        self.encoder = encoder
-        self.min_fidelity = min_fidelity
-        self.generator_tokenizer = generator_tokenizer
+        self.generator_tokenizer = generator_tokenizer = resolve_tokenizer(tokenizer, "tokenizer")
+        self.encoder, self.min_fidelity = encoder, min_fidelity
         # Outside inference mode, as a bridge built during validation must work in training.
         with torch.inference_mode(False):
             self.pieces = build_piece_table(generator_tokenizer, encoder.tokenizer)
@@ -114,8 +112,7 @@ class VocabularyBridge:
                 f"that of the encoder {encoder.name!r} do not: use mode='auto'"
             )
         if mode == "auto":
-            mode = "expand" if self.pieces.single_pieces is None else "mean"
-            mode = "identity" if self.pieces.identity else mode
+            mode = "identity" if self.pieces.identity else "expand" if self.pieces.single_pieces is None else "mean"
         self.mode: Mode = mode
         config = OwnModelConfig()
         config.vocab_size = len(generator_tokenizer)
