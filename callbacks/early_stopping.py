@@ -67,13 +67,7 @@ class BERTScoreEarlyStopping(EarlyStopping):
                 f"ModelCheckpoint(monitor={monitor!r}, mode={mode!r})"
             )
         super().__init__(
-            monitor=monitor,
-            min_delta=min_delta,
-            patience=patience,
-            verbose=verbose,
-            mode=mode,
-            check_on_train_epoch_end=check_on_train_epoch_end,
-            **options,
+            monitor, min_delta, patience, verbose, mode, check_on_train_epoch_end=check_on_train_epoch_end, **options
         )
         self._last_checked: Tensor | None = None
 

@@ -48,8 +48,6 @@ def isolate_random_state(device: torch.device) -> Generator[None, None, None]:
 class HuggingFaceGenerate(ABC):
     """Base class of the generators with Hugging Face models; see its subclasses for the arguments."""
 
-    _input_key = "input_ids"
-
     def __init__(
         self,
         tokenizer: PreTrainedTokenizerBase | str | os.PathLike[str],
@@ -99,11 +97,18 @@ class HuggingFaceGenerate(ABC):
             if options["do_sample"] and "generation_config" not in options:
                 # Beams of the model's own generation config would search rather than sample.
                 options.setdefault("num_beams", 1)
+        inputs, num_prompt_ids = self._prepare(model, batch)
         with _gather_weights(pl_module, model) as whole:
-            preds = self._generate(whole, batch, options)
+            generated = whole.generate(**{**inputs, **options})
+        # An output object with return_dict_in_generate=True.
+        ids = generated if isinstance(generated, Tensor) else generated.sequences
+        preds = self._decode(ids[:, num_prompt_ids:])
         if self.num_samples > 1:
             preds = self._choose_by_consensus(preds, pl_module.device)
-        return preds, self._decode_target(batch[self.target_key])
+        target = batch[self.target_key]
+        if isinstance(target, Tensor):
+            target = self._decode([row[row != self.ignore_index] for row in target])
+        return preds, target
 
     def _choose_by_consensus(self, texts: list[str], device: torch.device) -> list[str]:
         groups = [texts[start : start + self.num_samples] for start in range(0, len(texts), self.num_samples)]
@@ -121,19 +126,8 @@ class HuggingFaceGenerate(ABC):
         """Return the inputs of the model as texts, one per example."""
 
     @abstractmethod
-    def _generate(self, model: Any, batch: Mapping[str, Any], options: dict[str, Any]) -> list[str]: ...
-
-    def _decode_target(self, target: Any) -> Sequence[Any]:
-        if isinstance(target, Tensor):
-            return self._decode([row[row != self.ignore_index] for row in target])
-        texts: Sequence[Any] = target
-        return texts
-
-    def _generate_ids(self, model: Any, inputs: Mapping[str, Any], options: Mapping[str, Any]) -> Tensor:
-        generated = model.generate(**inputs, **options)
-        # An output object with return_dict_in_generate=True.
-        ids: Tensor = generated if isinstance(generated, Tensor) else generated.sequences
-        return ids
+    def _prepare(self, model: nn.Module, batch: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
+        """Return arguments of ``generate``, and the number of ids that its output repeats."""
 
     def _decode(self, rows: Any) -> list[str]:
         texts: list[str] = self.tokenizer.batch_decode(rows, skip_special_tokens=True)
@@ -170,7 +164,7 @@ class Seq2SeqGenerate(HuggingFaceGenerate):
         """Return the inputs of the model as texts, one per example of the batch, a mapping."""
         return self._decode(batch["input_ids"])
 
-    def _generate(self, model: Any, batch: Mapping[str, Any], options: dict[str, Any]) -> list[str]:
+    def _prepare(self, model: nn.Module, batch: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
         names = _list_input_names(model)
         inputs = {
             key: value
@@ -180,7 +174,7 @@ class Seq2SeqGenerate(HuggingFaceGenerate):
             and key not in ("labels", self.target_key)
             and not key.startswith("decoder_")
         }
-        return self._decode(self._generate_ids(model, inputs, options))
+        return inputs, 0
 
 
 class CausalGenerate(HuggingFaceGenerate):
@@ -216,13 +210,13 @@ class CausalGenerate(HuggingFaceGenerate):
     ) -> None:
         super().__init__(tokenizer, **options)
         self.prompt_key = prompt_key
-        self._input_key = prompt_key or self._input_key
+        self._input_key = prompt_key or "input_ids"
 
     def inputs(self, batch: Mapping[str, Any]) -> list[str]:
         """Return the prompts as texts, one per example of the batch, a mapping."""
         return self._decode(self._prompt_rows(batch))
 
-    def _generate(self, model: Any, batch: Mapping[str, Any], options: dict[str, Any]) -> list[str]:
+    def _prepare(self, model: nn.Module, batch: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
         rows = self._prompt_rows(batch)
         empty = [i for i, row in enumerate(rows) if not len(row)]
         if empty:
@@ -236,9 +230,7 @@ class CausalGenerate(HuggingFaceGenerate):
             padding_id = self.tokenizer.eos_token_id
         ids = pad_sequence(rows, batch_first=True, padding_value=padding_id, padding_side="left")  # (pairs, tokens)
         mask = pad_sequence([torch.ones_like(row) for row in rows], batch_first=True, padding_side="left")
-        options = {"pad_token_id": padding_id, **options}
-        generated = self._generate_ids(model, {"input_ids": ids, "attention_mask": mask}, options)
-        return self._decode(generated[:, ids.shape[1] :])
+        return {"input_ids": ids, "attention_mask": mask, "pad_token_id": padding_id}, ids.shape[1]
 
     def _prompt_rows(self, batch: Mapping[str, Any]) -> list[Tensor]:
         """Return the ids of each prompt, without padding and answer."""

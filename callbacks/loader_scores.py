@@ -9,6 +9,7 @@ from typing import Any, get_args, get_origin
 
 import lightning.pytorch as pl
 import torch
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from torch import Tensor
 from torchmetrics import Metric, MetricCollection
 
@@ -117,6 +118,16 @@ class LoaderScores:
                 number = value if isinstance(value, Tensor) else torch.tensor(value, device="cpu")
                 results[f"{name}_{key}" if key else name] = number.float()
         return results, scores
+
+
+def find_value(key: str, option: str, batch: Any, outputs: Any) -> Any:
+    """Return what a batch, or else the step's outputs, has under the key that an option names."""
+    for mapping in (batch, outputs):
+        if isinstance(mapping, Mapping) and key in mapping:
+            return mapping[key]
+    raise MisconfigurationException(
+        f"neither the batch nor what the step returns is a dictionary with the key {option}={key!r}"
+    )
 
 
 def flatten_metrics(metric: Any, name: str) -> dict[str, Metric]:

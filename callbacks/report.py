@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from functools import partial
 from pathlib import PurePath
 from typing import Any
@@ -84,16 +83,9 @@ class BERTScoreReport(ScoredTextWriter):
         """Restore the names."""
         self._files = state_dict["files"]
 
-    def on_run_scored(
-        self,
-        trainer: pl.Trainer,
-        pl_module: pl.LightningModule,
-        scorer: BERTScoreCallback,
-        loaders: Sequence[ScoredLoader],
-    ) -> None:
-        """Write the files and pages of a validation, and nothing of a test run."""
-        if not trainer.testing:
-            super().on_run_scored(trainer, pl_module, scorer, loaders)
+    def is_written(self, trainer: pl.Trainer, scorer: BERTScoreCallback) -> bool:
+        """Return whether this run is written, which no test run is."""
+        return not trainer.testing and super().is_written(trainer, scorer)
 
     def write_loader(self, trainer: pl.Trainer, loader: ScoredLoader, name: str) -> str | None:
         """Write the file of a dataloader's validation, and the page of all so far."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import lightning.pytorch as pl
@@ -11,17 +12,14 @@ from lightning.pytorch.loggers import Logger
 from torch import Tensor
 
 from bertscore_tm.callbacks.generation import HuggingFaceGenerate
-from bertscore_tm.callbacks.loader_scores import ScoredBatch, ScoredLoader
-from bertscore_tm.callbacks.sample_numbers import find_value
+from bertscore_tm.callbacks.loader_scores import ScoredBatch, ScoredLoader, find_value
 from bertscore_tm.callbacks.sample_table import Sample, SampleTable, write_samples
 from bertscore_tm.callbacks.scored_texts import RunWriter, gather_texts
 from bertscore_tm.callbacks.scoring import BERTScoreCallback
 from bertscore_tm.callbacks.trainer import count_steps, gather_objects, is_training_validation
-from bertscore_tm.metric import BERTScore
 from bertscore_tm.scoring.texts import as_documents
-from bertscore_tm.scoring.token_weights import TokenWeights
 from bertscore_tm.utilities.user_warnings import warn_user
-from bertscore_tm.views import Alignment, require_matplotlib
+from bertscore_tm.views import align_references, require_matplotlib
 
 # Scores are compared to five decimals.
 _STEPS_OF_F1 = 100_000
@@ -112,16 +110,10 @@ class SampleLogger(RunWriter):
         texts = zip(scored.numbers, as_documents(inputs, "inputs"), strict=True)
         self._inputs.setdefault(scored.dataloader_idx, {}).update(texts)
 
-    def on_run_scored(
-        self,
-        trainer: pl.Trainer,
-        pl_module: pl.LightningModule,
-        scorer: BERTScoreCallback,
-        loaders: Sequence[ScoredLoader],
-    ) -> None:
-        """Write the samples, unless this validation is left out."""
-        if not is_training_validation(trainer) or scorer.num_scored_validations % self.every_n_validations == 0:
-            super().on_run_scored(trainer, pl_module, scorer, loaders)
+    def is_written(self, trainer: pl.Trainer, scorer: BERTScoreCallback) -> bool:
+        """Return whether this run is written, which of a training's validations every n-th is."""
+        is_due = not is_training_validation(trainer) or scorer.num_scored_validations % self.every_n_validations == 0
+        return is_due and super().is_written(trainer, scorer)
 
     def write_loader(self, trainer: pl.Trainer, loader: ScoredLoader, name: str) -> None:
         """Write the samples of a dataloader."""
@@ -144,9 +136,10 @@ class SampleLogger(RunWriter):
             num_pictures = 0
             for position in positions:
                 number, alignment = numbers[position], None
-                example = texts[number - 1]
+                prediction, references = texts[number - 1]
                 if weights is not None and (kind == "followed" or num_pictures < self.num_alignments):
-                    alignment = align_with_closest(example.prediction, example.references, metric, weights)
+                    alignments = align_references(partial(metric.align, idf=weights), prediction, references)
+                    alignment = max(alignments.values(), key=lambda aligned: aligned.f1, default=None)
                 if alignment is not None:
                     num_pictures += 1
                     # Equal names in every run, so that loggers show the plots as a series.
@@ -154,22 +147,18 @@ class SampleLogger(RunWriter):
                 sample = Sample(
                     kind=kind,
                     number=number,
-                    precision=scores["precision"][position].item(),
-                    recall=scores["recall"][position].item(),
-                    f1=scores["f1"][position].item(),
+                    **{name: values[position].item() for name, values in scores.items()},
                     input=inputs.get(number - 1),
-                    prediction=example.prediction,
-                    references=example.references,
+                    prediction=prediction,
+                    references=references,
                     alignment=alignment,
                 )
                 samples.append(sample)
         table = SampleTable(key + loader.suffix, count_steps(trainer), samples, pictures)
+        write = self.writer or partial(write_samples, folder=folder)
         loggers: Sequence[Logger | None] = trainer.loggers or [None]
         for logger in loggers:
-            if self.writer is None:
-                write_samples(logger, table, folder)
-            else:
-                self.writer(logger, table)
+            write(logger, table)
 
 
 def choose_samples(f1: Tensor, count: int) -> dict[str, list[int]]:
@@ -185,13 +174,3 @@ def choose_samples(f1: Tensor, count: int) -> dict[str, list[int]]:
     between = rest[: len(rest) - len(best)]
     start = (len(between) - count) // 2 if len(between) > count else 0
     return {"worst": worst, "median": between[start : start + count], "best": best}
-
-
-def align_with_closest(
-    prediction: str, references: list[str], metric: BERTScore, weights: TokenWeights
-) -> Alignment | None:
-    """Return the alignment of a prediction and its reference with the highest F1; ``None`` if one of them is empty."""
-    has_content, *contents = metric.encoder.tokenizer([prediction, *references]).has_content
-    alignable = [text for text, is_alignable in zip(references, contents, strict=True) if has_content and is_alignable]
-    alignments = [metric.align(prediction, text, idf=weights) for text in alignable]
-    return max(alignments, key=lambda alignment: alignment.f1, default=None)

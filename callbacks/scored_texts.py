@@ -7,7 +7,7 @@ import math
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import lightning.pytorch as pl
 import torch
@@ -25,22 +25,15 @@ from bertscore_tm.utilities.score_names import SCORES
 from bertscore_tm.utilities.user_warnings import warn_user
 
 
-class ExampleTexts(NamedTuple):
-    """Generated text and references of an example."""
-
-    prediction: str
-    references: list[str]
-
-
-def gather_texts(trainer: pl.Trainer, loader: ScoredLoader) -> dict[int, ExampleTexts]:
-    """Return the texts of all ranks by the number of the example, in the order of the scores; a collective call."""
+def gather_texts(trainer: pl.Trainer, loader: ScoredLoader) -> dict[int, tuple[str, list[str]]]:
+    """Return prediction and references of all ranks' examples by number, in the order of the scores; collective."""
     gathered: Texts = {}
     # Of an example that several ranks read, the metric keeps the score of the first rank.
     for texts in reversed(gather_objects(trainer, loader.texts)):
         gathered |= texts
     numbers = sorted(gathered)
     references = as_references([gathered[number][1] for number in numbers], "target")
-    return {number: ExampleTexts(gathered[number][0], texts) for number, texts in zip(numbers, references, strict=True)}
+    return {number: (gathered[number][0], texts) for number, texts in zip(numbers, references, strict=True)}
 
 
 class RunWriter(TextListener, ABC):
@@ -54,6 +47,10 @@ class RunWriter(TextListener, ABC):
         """Check that the trainer has a BERTScoreCallback."""
         self.find_scorer(trainer)
 
+    def is_written(self, trainer: pl.Trainer, scorer: BERTScoreCallback) -> bool:
+        """Return whether this run is written: not a sanity check, and not a fast development run."""
+        return not (trainer.sanity_checking or trainer.fast_dev_run)  # type: ignore[attr-defined]
+
     @abstractmethod
     def write_loader(self, trainer: pl.Trainer, loader: ScoredLoader, name: str) -> Any:
         """Write the texts of a dataloader with the scores of the metric ``name``; called on all ranks."""
@@ -65,9 +62,9 @@ class RunWriter(TextListener, ABC):
         scorer: BERTScoreCallback,
         loaders: Sequence[ScoredLoader],
     ) -> None:
-        """Write the texts, except in the sanity check and in a fast development run."""
+        """Write the texts of each dataloader."""
         chosen, name = self.find_scorer(trainer)
-        if scorer is not chosen or trainer.sanity_checking or trainer.fast_dev_run:  # type: ignore[attr-defined]
+        if scorer is not chosen or not self.is_written(trainer, scorer):
             return
         # Loggers may draw random numbers.
         with isolate_random_state(pl_module.device):
@@ -136,9 +133,9 @@ class ScoredTextWriter(RunWriter):
             return None
         rows = torch.stack([loader.scores[name][score] for score in SCORES], dim=1).tolist()
         lines = []
-        for (number, example), row in zip(texts.items(), rows, strict=True):
+        for (number, (prediction, references)), row in zip(texts.items(), rows, strict=True):
             rounded = [round(score, 6) if math.isfinite(score) else None for score in row]
-            line = {"example": number + 1, "candidate": example.prediction, "references": example.references}
+            line = {"example": number + 1, "candidate": prediction, "references": references}
             lines.append(json.dumps(line | dict(zip(SCORES, rounded, strict=True)), ensure_ascii=False) + "\n")
         start = loader.stage if self.name is None else f"{self.name}_{loader.stage}"
         path = f"{folder}/{start}{loader.suffix}_step_{count_steps(trainer)}.jsonl"

@@ -16,12 +16,12 @@ from torchmetrics import Metric, MetricCollection
 from bertscore_tm.callbacks.corpus_warnings import warn_once
 from bertscore_tm.callbacks.generation import Generate, isolate_random_state
 from bertscore_tm.callbacks.hyperparameters import drop_saved_objects
-from bertscore_tm.callbacks.loader_scores import LoaderScores, ScoredBatch, ScoredLoader, flatten_metrics
-from bertscore_tm.callbacks.sample_numbers import list_batches, read_indices
+from bertscore_tm.callbacks.loader_scores import LoaderScores, ScoredBatch, ScoredLoader, find_value, flatten_metrics
 from bertscore_tm.callbacks.trainer import (
     count_scored_loaders,
     find_callbacks,
     is_training_validation,
+    list_batches,
     restart_validation,
 )
 from bertscore_tm.losses.evaluation import evaluation_mode
@@ -241,7 +241,8 @@ class BERTScoreCallback(Callback):
         loader = self._loaders[dataloader_idx]
         preds, target = self._get_texts(trainer, pl_module, outputs, batch)
         if self.index_key is not None:
-            numbers = read_indices(self.index_key, batch, outputs)
+            indices = find_value(self.index_key, "index_key", batch, outputs)
+            numbers = indices.tolist() if isinstance(indices, Tensor) else list(indices)
         elif loader.batches is not None:
             numbers = loader.batches[batch_idx]
             if len(numbers) != len(preds):

@@ -6,8 +6,10 @@ from typing import Any, TypeVar
 
 import lightning.pytorch as pl
 import torch
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import CombinedLoader
+from torch.utils.data import BatchSampler, DistributedSampler
 
 CallbackT = TypeVar("CallbackT", bound=pl.Callback)
 
@@ -20,19 +22,6 @@ def is_of_class(value: object, name: str) -> bool:
 def find_callbacks(trainer: pl.Trainer, kind: type[CallbackT]) -> list[CallbackT]:
     """Return the trainer's callbacks of a class."""
     return [callback for callback in trainer.callbacks if isinstance(callback, kind)]  # type: ignore[attr-defined]
-
-
-def get_dataloaders(trainer: pl.Trainer) -> CombinedLoader:
-    """Return the dataloaders of the running validation or test, and the mode in which they are combined."""
-    # `trainer.val_dataloaders` does not contain the mode.
-    if trainer.testing:
-        loop = trainer.test_loop
-    elif trainer.state.fn == TrainerFn.VALIDATING:
-        loop = trainer.validate_loop
-    else:
-        loop = trainer.fit_loop.epoch_loop.val_loop
-    assert loop._combined_loader is not None
-    return loop._combined_loader
 
 
 def is_training_validation(trainer: pl.Trainer) -> bool:
@@ -53,8 +42,44 @@ def restart_validation(trainer: pl.Trainer) -> None:
 
 def count_scored_loaders(trainer: pl.Trainer) -> int:
     """Return the number of dataloaders that get separate scores; 1 if each batch combines all of them."""
-    loaders = get_dataloaders(trainer)
+    loaders = _get_dataloaders(trainer)
     return len(loaders.flattened) if loaders._mode == "sequential" else 1
+
+
+def list_batches(trainer: pl.Trainer) -> list[list[list[int]]]:
+    """Return the numbers of the examples in each batch of each dataloader that this rank of several reads.
+
+    They are known if a plain ``BatchSampler`` cuts the examples of a plain ``DistributedSampler`` into batches.
+    Otherwise it is unknown which examples several ranks read: an error.
+    """
+    dataloaders = _get_dataloaders(trainer)
+    is_combined = dataloaders._mode != "sequential" and len(dataloaders.flattened) > 1
+    numbers = []
+    for loader in dataloaders.flattened:
+        batches: Any = getattr(loader, "batch_sampler", None)
+        sampler: Any = getattr(batches, "sampler", None)
+        if is_combined or (type(batches), type(sampler)) != (BatchSampler, DistributedSampler):
+            raise MisconfigurationException(
+                f"BERTScoreCallback got a {type(batches).__name__} with a {type(sampler).__name__} in the mode "
+                f"{dataloaders._mode!r} instead of a BatchSampler with a DistributedSampler, so it is unknown which "
+                f"examples several ranks score: let each batch contain the indices of its examples in the whole data "
+                f"set, and pass their key as BERTScoreCallback(index_key=...)"
+            )
+        numbers.append(list(batches))
+    return numbers
+
+
+def _get_dataloaders(trainer: pl.Trainer) -> CombinedLoader:
+    """Return the dataloaders of the running validation or test, and the mode in which they are combined."""
+    # `trainer.val_dataloaders` does not contain the mode.
+    if trainer.testing:
+        loop = trainer.test_loop
+    elif trainer.state.fn == TrainerFn.VALIDATING:
+        loop = trainer.validate_loop
+    else:
+        loop = trainer.fit_loop.epoch_loop.val_loop
+    assert loop._combined_loader is not None
+    return loop._combined_loader
 
 
 def count_steps(trainer: pl.Trainer) -> int:

@@ -12,8 +12,6 @@ Examples::
 from __future__ import annotations
 
 import argparse
-from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -38,12 +36,8 @@ def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
     """Write the page."""
     output.choose_format(arguments, (".html",))
 
-    from bertscore_tm.report import Report
+    from bertscore_tm.report import Report, alignment_options
     from bertscore_tm.report.history import read_history, step_of
-    from bertscore_tm.scoring.alignment import compute_alignment
-    from bertscore_tm.scoring.rescaling import find_baseline
-    from bertscore_tm.scoring.signature import score_signature
-    from bertscore_tm.scoring.token_weights import token_weights
 
     pattern = f"{arguments.prefix}_step_*.jsonl"
     paths = sorted(map(str, Path(arguments.folder).glob(pattern)), key=step_of)
@@ -51,14 +45,7 @@ def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
         raise CommandError(f"{arguments.folder} has no files {pattern}, as ScoredTextWriter writes them: give --prefix")
     settings: dict[str, Any] = {"title": arguments.title}
     if arguments.model is not None or arguments.language is not None:
-        encoder = options.build_encoder(arguments)
-        baseline = find_baseline(encoder, arguments.rescale)
-        references = list(chain.from_iterable(read_history(paths[-1:]).references))
-        weights = token_weights(encoder, arguments.idf, references, encoder.device)
-        settings["encoder"] = encoder
-        settings["signature"] = score_signature(encoder, weights.source, baseline)
-        settings["align"] = partial(
-            compute_alignment, encoder=encoder, weights=weights, device=encoder.device, baseline=baseline
-        )
+        _, references, _ = read_history(paths[-1:])
+        settings |= alignment_options(options.build_encoder(arguments), references, arguments.idf, arguments.rescale)
     page = Report.from_files(paths, num_alignments=40, **settings)
     output.write_output(page.to_html().encode(), arguments.output)

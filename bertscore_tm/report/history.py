@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from itertools import chain
 from pathlib import PurePath
-from typing import NamedTuple
 
 import fsspec
 
@@ -15,14 +13,6 @@ from bertscore_tm.utilities.score_names import SCORES
 
 # Of the candidates of all validations in a page.
 _MOST_CHARACTERS = 5_000_000
-
-
-class History(NamedTuple):
-    """Candidates and scores of validations by name, oldest first, and the references that they have in common."""
-
-    candidates: dict[str, list[str] | None]
-    references: list[list[str]]
-    scores: dict[str, dict[str, list[float]]]
 
 
 def step_of(path: str) -> int:
@@ -33,10 +23,13 @@ def step_of(path: str) -> int:
     return int(step)
 
 
-def read_history(paths: Sequence[str]) -> History:
-    """Read validations, in order; those with other references than the last one are left out.
+def read_history(
+    paths: Sequence[str],
+) -> tuple[dict[str, list[str] | None], list[list[str]], dict[str, dict[str, list[float]]]]:
+    """Return the candidates of validations by name, in order, the references of the last one, and scores by name.
 
-    Beyond five million characters the candidates of old validations are ``None``, except of the first and the best one.
+    Validations with other references are left out. Beyond five million characters the candidates of old ones are
+    ``None``, except of the first and the best one.
     """
     validations = {}
     for path in paths:
@@ -44,22 +37,15 @@ def read_history(paths: Sequence[str]) -> History:
             validations[f"step {step_of(path)}"] = [json.loads(line) for line in file]
     references = [row["references"] for row in validations[next(reversed(validations))]]
     candidates: dict[str, list[str] | None] = {}
-    scores = {}
+    scores, sizes = {}, {}
     for name, rows in validations.items():
         if [row["references"] for row in rows] == references:
             candidates[name] = [row["candidate"] for row in rows]
             # Scores that are not finite are null in JSON.
             scores[name] = {key: [math.nan if row[key] is None else row[key] for row in rows] for key in SCORES}
-    _drop_texts(candidates, scores)
-    return History(candidates, references, scores)
-
-
-def _drop_texts(candidates: dict[str, list[str] | None], scores: dict[str, dict[str, list[float]]]) -> None:
-    names = list(candidates)
-    best = max(names, key=lambda name: sum(f1 for f1 in scores[name]["f1"] if math.isfinite(f1)))
-    size = sum(map(len, chain.from_iterable(texts for texts in candidates.values() if texts is not None)))
-    for name in names[1:-1]:
-        texts = candidates[name]
-        if size > _MOST_CHARACTERS and name != best and texts is not None:
-            size -= sum(map(len, texts))
-            candidates[name] = None
+            sizes[name] = sum(len(row["candidate"]) for row in rows)
+    best = max(scores, key=lambda name: sum(f1 for f1 in scores[name]["f1"] if math.isfinite(f1)))
+    for name in list(sizes)[1:-1]:
+        if sum(sizes.values()) > _MOST_CHARACTERS and name != best:
+            candidates[name], sizes[name] = None, 0
+    return candidates, references, scores

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from itertools import chain, combinations, islice
 from pathlib import Path
@@ -27,6 +26,7 @@ from bertscore_tm.statistics import P_FLOOR, compare_paired, holm, mean_interval
 from bertscore_tm.utilities.files import write_atomically
 from bertscore_tm.utilities.score_names import SCORES
 from bertscore_tm.utilities.untrusted_text import for_page
+from bertscore_tm.views import align_references
 from bertscore_tm.views.page import describe_sides, render_page, round_numbers, write_frame
 
 Systems = Sequence[str] | Mapping[str, Sequence[str] | None]
@@ -142,31 +142,15 @@ class Report:
         """
         used = as_encoder(encoder, single_layer=True)
         candidates, reference_lists = _as_named(systems, references)
-        baseline = find_baseline(used, rescale)
-        weights = token_weights(used, idf, list(chain.from_iterable(reference_lists)), used.device)
+        options = alignment_options(used, reference_lists, idf, rescale)
         settings: dict[str, Any] = {"idf": idf, "rescale": rescale, "verbose": verbose, "return_best_reference": True}
         scores = {
             name: bert_score(texts or [], reference_lists, used, **settings) for name, texts in candidates.items()
         }
-        align = partial(compute_alignment, encoder=used, weights=weights, device=used.device, baseline=baseline)
-        signature = score_signature(used, weights.source, baseline)
-        return cls(
-            candidates,
-            reference_lists,
-            scores,
-            align=align,
-            encoder=used,
-            signature=signature,
-            num_alignments=num_alignments,
-            title=title,
-        )
+        return cls(candidates, reference_lists, scores, num_alignments=num_alignments, title=title, **options)
 
     @classmethod
-    def from_files(
-        cls,
-        paths: Sequence[str | os.PathLike[str]],
-        **options: Any,
-    ) -> Report:
+    def from_files(cls, paths: Sequence[str | os.PathLike[str]], **options: Any) -> Report:
         """Report the validations of a training, as :class:`bertscore_tm.callbacks.BERTScoreReport` does.
 
         Args:
@@ -189,8 +173,8 @@ class Report:
             >>> Report.from_files([path]).to_html().count("<td>step 499 ")
             1
         """
-        history = read_history([os.fspath(path) for path in paths])
-        return cls(history.candidates, history.references, history.scores, is_history=True, **options)
+        systems, references, scores = read_history([os.fspath(path) for path in paths])
+        return cls(systems, references, scores, is_history=True, **options)
 
     def to_html(self) -> str:
         """Return the page.
@@ -217,24 +201,28 @@ class Report:
     def _describe(self) -> dict[str, Any]:
         """Return everything that the page shows, for JSON."""
         names = list(self.scores)
-        means = [float(self.scores[name][2].double().nan_to_num().mean()) for name in names]
+        f1 = torch.stack([scores[2] for scores in self.scores.values()])  # (systems, pairs)
+        means = [row.mean().item() for row in f1.double().nan_to_num()]
         best = max(range(len(names)), key=lambda number: means[number])
+        last = len(names) - 1
+        main = sorted({0, best, max(last - 1, 0), last})
         full, cuts = self._read_texts()
         empty = [self._find_empty(name, full) for name in names]
-        comparisons = self._compare(names, best)
+        largest = 1.0 if "|rescale:no|" in self.signature else math.inf
+        comparisons = self._compare(f1, main, largest)
         return {
             "title": for_page(self.title),
             "signature": for_page(self.signature),
             "isHistory": self.is_history,
             "names": [for_page(name) for name in names],
             "best": best,
-            "summary": [self._summarize(name) for name in names],
+            "summary": [self._estimate_means(scores, largest) for scores in self.scores.values()],
             "comparisons": comparisons,
             "verdict": _say_result([for_page(name) for name in names], comparisons, means),
-            "differences": self._subtract(names),
-            "bounds": round_numbers(list(self._bounds())),
+            "differences": [self._estimate_means(f1.double() - first, 2 * largest) for first in f1.double()],
+            "bounds": round_numbers([-largest, largest]),
             "isGrouped": self.groups is not None,
-            "scores": [round_numbers(self.scores[name]) for name in names],
+            "scores": [round_numbers(scores) for scores in self.scores.values()],
             "references": [[for_page(text) for text in texts] for texts in self.references],
             "candidates": [
                 None if texts is None else [for_page(text) for text in texts] for texts in self.candidates.values()
@@ -242,57 +230,32 @@ class Report:
             "chosen": [None if chosen is None else [int(number) for number in chosen] for chosen in self.best.values()],
             "truncated": None if cuts is None else [self._describe_cuts(name, cuts) for name in names],
             "empty": empty,
-            "alignments": self._align_rows(names, best, [set(rows) for rows in empty]),
+            "alignments": self._align_rows(f1.nan_to_num(), main, [set(rows) for rows in empty]),
         }
 
-    def _bounds(self) -> tuple[float, float]:
-        return (-1.0, 1.0) if "|rescale:no|" in self.signature else (-math.inf, math.inf)
+    def _estimate_means(self, values: Tensor, largest: float) -> Any:
+        """Return the mean of each row with the ends of its interval, rounded."""
+        values = values.double()  # (rows, pairs)
+        low, high = mean_interval(values, bounds=(-largest, largest), groups=self.groups)
+        return round_numbers(torch.stack([values.mean(1), low, high], dim=1))
 
-    def _summarize(self, name: str) -> list[list[float | None]]:
-        """Return mean, lower and upper end of precision, recall and F1."""
-        scores = self.scores[name].double()
-        low, high = mean_interval(scores, bounds=self._bounds(), groups=self.groups)
-        rounded: list[list[float | None]] = round_numbers(torch.stack([scores.mean(1), low, high], dim=1))
-        return rounded
-
-    def _subtract(self, names: list[str]) -> list[list[list[float | None]]]:
-        """Return, by the first and the second system, the mean difference of F1 and the ends of its interval."""
-        f1 = torch.stack([self.scores[name][2] for name in names]).double()
-        least, largest = self._bounds()
-        bounds = (least - largest, largest - least)
-        differences = []
-        for difference in (f1 - first for first in f1):
-            low, high = mean_interval(difference, bounds=bounds, groups=self.groups)
-            differences.append(round_numbers(torch.stack([difference.mean(1), low, high], dim=1)))
-        return differences
-
-    def _compare(self, names: list[str], best: int) -> list[dict[str, Any]]:
+    def _compare(self, f1: Tensor, main: list[int], largest: float) -> list[dict[str, Any]]:
         """Compare pairs of systems, with p-values adjusted for their number."""
-        f1 = [self.scores[name][2] for name in names]
-        last = len(names) - 1
-        is_small = len(names) <= _MOST_TESTED and not self.is_history
         # The page approximates the others.
-        tested = range(len(names)) if is_small else sorted({0, best, max(last - 1, 0), last})
-        finite = [number for number in tested if f1[number].isfinite().all()]
-        pairs = list(combinations(finite, 2))
+        tested = range(len(f1)) if len(f1) <= _MOST_TESTED and not self.is_history else main
+        pairs = list(combinations([number for number in tested if f1[number].isfinite().all()], 2))
         if len(self.references) < 2:
             return []
-        compared = [compare_paired(f1[a], f1[b], bounds=self._bounds(), groups=self.groups) for a, b in pairs]
+        bounds = (-largest, largest)
+        compared = [compare_paired(f1[a], f1[b], bounds=bounds, groups=self.groups) for a, b in pairs]
         if not compared or math.isnan(compared[0].p_value):
             return []
         adjusted = holm([comparison.p_value for comparison in compared])
-        return [
-            {
-                "a": a,
-                "b": b,
-                "difference": test.difference,
-                "low": test.low,
-                "high": test.high,
-                "p": p,
-                "isAtMost": test.p_value <= P_FLOOR,
-            }
-            for (a, b), test, p in zip(pairs, compared, adjusted, strict=True)
-        ]
+        rows = []
+        for (a, b), test, p in zip(pairs, compared, adjusted, strict=True):
+            estimate = {"difference": test.difference, "low": test.low, "high": test.high}
+            rows.append({"a": a, "b": b, **estimate, "p": p, "isAtMost": test.p_value <= P_FLOOR})
+        return rows
 
     def _read_texts(self) -> tuple[set[str], dict[str, str] | None]:
         """Return the texts with content, and of each text that was cut after how many tokens if the encoder is known.
@@ -332,17 +295,17 @@ class Report:
                 described[row] = "; ".join(found)
         return described
 
-    def _align_rows(self, names: list[str], best: int, empty: list[set[int]]) -> dict[int, dict[int, Any]]:
+    def _align_rows(self, f1: Tensor, main: list[int], empty: list[set[int]]) -> dict[int, dict[int, Any]]:
         """Return the alignments of the chosen rows by the number of the system."""
         if self.align is None:
             return {}
-        last = len(names) - 1
-        systems = sorted({0, best, max(last - 1, 0), last}) if self.is_history else list(range(len(names)))
-        f1 = [self.scores[names[number]][2].nan_to_num() for number in systems]
-        signed = [f1[-1] - f1[0]] if len(f1) > 1 else []
-        generator = torch.Generator("cpu").manual_seed(0)
+        systems = main if self.is_history else list(range(len(f1)))
+        texts_of = list(self.candidates.values())
         # The last system first, and of differences those in which it is worse.
-        values = [*signed, *(-difference for difference in signed), *(f1[::-1]), *(-scores for scores in f1[::-1])]
+        scores = [f1[number] for number in reversed(systems)]
+        signed = [scores[0] - scores[-1]] if len(scores) > 1 else []
+        generator = torch.Generator("cpu").manual_seed(0)
+        values = [sign * value for part in (signed, scores) for sign in (1, -1) for value in part]
         orders = [value.argsort(stable=True) for value in values]
         orders.append(torch.randperm(len(self.references), generator=generator, device="cpu"))
         alignments: dict[int, dict[int, Any]] = {}
@@ -351,7 +314,7 @@ class Report:
         for row in islice(rows, count):
             alignments[row] = {}
             for number in systems:
-                texts = self.candidates[names[number]]
+                texts = texts_of[number]
                 if texts is not None and row not in empty[number]:
                     aligned = self._align_best(texts[row], self.references[row])
                     if aligned is not None:
@@ -361,10 +324,7 @@ class Report:
     def _align_best(self, candidate: str, references: list[str]) -> dict[str, Any] | None:
         """Return the alignment with the best reference, by F1."""
         assert self.align is not None
-        alignments = {}
-        for number, reference in enumerate(references):
-            with suppress(ValueError):  # a text without tokens
-                alignments[number] = self.align(candidate, reference)
+        alignments = align_references(self.align, candidate, references)
         if not alignments:
             return None
         best = max(alignments, key=lambda number: alignments[number].f1)
@@ -373,6 +333,16 @@ class Report:
             for number in range(len(references))
         ]
         return {"reference": best, "scores": scores, "sides": describe_sides(alignments[best])}
+
+
+def alignment_options(
+    encoder: FrozenEncoder, references: list[list[str]], idf: Idf, rescale: Rescale
+) -> dict[str, Any]:
+    """Return the options ``align``, ``encoder`` and ``signature`` of a report of scores with these settings."""
+    baseline = find_baseline(encoder, rescale)
+    weights = token_weights(encoder, idf, list(chain.from_iterable(references)), encoder.device)
+    align = partial(compute_alignment, encoder=encoder, weights=weights, device=encoder.device, baseline=baseline)
+    return {"align": align, "encoder": encoder, "signature": score_signature(encoder, weights.source, baseline)}
 
 
 def _say_result(names: list[str], comparisons: list[dict[str, Any]], means: list[float]) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from bertscore_tm.scoring.alignment import AlignmentData
 from bertscore_tm.utilities.score_names import SCORES
@@ -13,6 +15,8 @@ from bertscore_tm.views.table import format_alignment
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+DataT = TypeVar("DataT", bound=AlignmentData)
 
 
 class Alignment(AlignmentData):
@@ -115,3 +119,12 @@ class Alignment(AlignmentData):
 
     def _repr_html_(self) -> str:
         return write_frame(self.to_html())
+
+
+def align_references(align: Callable[[str, str], DataT], candidate: str, references: Sequence[str]) -> dict[int, DataT]:
+    """Return a candidate's alignments by the index of the reference, without those of texts without tokens."""
+    alignments = {}
+    for number, reference in enumerate(references):
+        with suppress(ValueError):
+            alignments[number] = align(candidate, reference)
+    return alignments

@@ -14,8 +14,8 @@ from torch.utils.data import DataLoader
 
 from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.callbacks import BERTScoreCallback, SampleLogger, Seq2SeqGenerate
-from bertscore_tm.callbacks.sample_logger import align_with_closest, choose_samples
-from tests.support.lightning_runs import SpawnedDDP, WithModel, chooser, generator, loader, trainer
+from bertscore_tm.callbacks.sample_logger import choose_samples
+from tests.support.lightning_runs import Returns, SpawnedDDP, WithModel, chooser, generator, loader, trainer
 from tests.support.sample_tables import (
     COUNT,
     Mixed,
@@ -89,16 +89,19 @@ def test_rounding_does_not_choose(scores):
 
 
 @pytest.mark.parametrize("idf", [False, ["Return all members of", "Make a window"]])
-def test_the_closest_reference_is_not_chosen_by_the_pole(minilm, idf):
+def test_the_closest_reference_is_not_chosen_by_the_pole(minilm, tmp_path, idf):
     metric = BERTScore(FrozenEncoder(minilm, num_layers=6, all_layers=True), layer=6, idf=idf)
-    selecting = metric.for_selection()
     prediction, unrelated, related = "Construct a Ttk Panedwindow", "Return all members of", "Make a window"
     if not idf:
         assert metric.align(prediction, unrelated).f1 > metric.align(prediction, related).f1
-    alignment = align_with_closest(prediction, [unrelated, related, ""], selecting, metric.token_weights())
-    assert alignment.reference.tokens == metric.align(prediction, related).reference.tokens
-    assert align_with_closest(prediction, ["", " "], selecting, metric.token_weights()) is None
-    assert align_with_closest("", [related], selecting, metric.token_weights()) is None
+    preds, target = [prediction, "", prediction], [[unrelated, "", related], [related], ["", " "]]
+    tables = []
+    samples = SampleLogger(3, 3, writer=lambda logger, table: tables.append(table))
+    module = Returns(preds, target, {"preds": preds, "target": target})
+    run_with(tmp_path, module, metric.encoder, samples, metric=metric)
+    alignments = {sample.number: sample.alignment for sample in tables[0].samples}
+    assert alignments[1].reference.tokens == metric.align(prediction, related).reference.tokens
+    assert alignments[2] is alignments[3] is None
 
 
 def test_followed_examples_are_shown_every_time(pairs, encoder, tmp_path):
