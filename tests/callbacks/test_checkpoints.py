@@ -1,4 +1,4 @@
-"""Checkpoints and learning rates that follow the score."""
+"""Checkpoints that follow the score."""
 
 from __future__ import annotations
 
@@ -54,21 +54,3 @@ def test_run_continues_from_the_best_checkpoint(pairs, shallow, tmp_path):
     assert torch.equal(weights(resumed), last)
     assert next_checkpoint.best_model_score.item() == max(scores)
     assert next_checkpoint.best_model_path == checkpoint.best_model_path
-
-
-class Stepping(Quality):
-    """Its learning rate follows the score."""
-
-    def configure_optimizers(self):
-        optimizer = torch.optim.SGD(self.parameters(), 1.0)
-        scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, mode="max", patience=0, threshold=0.0)
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "monitor": "val_bertscore_f1"}}
-
-
-@pytest.mark.parametrize("order", [1, -1])
-def test_the_learning_rate_follows_the_score(pairs, shallow, tmp_path, order):
-    record, module = Record(), chooser(pairs, [5, 4, 6, 2], kind=Stepping)
-    run = trainer(tmp_path, [BERTScoreCallback(BERTScore(shallow)), record][::order], max_epochs=4)
-    run.fit(module)
-    assert run.optimizers[0].param_groups[0]["lr"] == pytest.approx(0.01)  # after the second and fourth epochs
-    assert run.lr_scheduler_configs[0].scheduler.best == max(record.scores)

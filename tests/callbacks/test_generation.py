@@ -75,12 +75,13 @@ def test_encoder_decoders(family, texts_as_target):
 
 
 def chat_batch(tokenizer):
-    """Prompts, answers and a token of a next turn in one row, labels of the answers, and the answers as texts."""
+    """Prompt, answer and a token of a next turn in a row, labels of the answers; prompts alone, answers as texts."""
     rows = tokenizer(TEXTS)["input_ids"]
     answers = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in REFERENCES]
     whole = [prompt + answer + prompt[:1] for prompt, answer in zip(rows, answers, strict=True)]
     labels = [[-100] * len(prompt) + answer + [-100] for prompt, answer in zip(rows, answers, strict=True)]
-    return {**inputs_of(whole), "labels": padded(labels), "answer": REFERENCES}
+    prompts = {f"prompt_{name}": values for name, values in inputs_of(rows).items()}
+    return {**inputs_of(whole), **prompts, "labels": padded(labels), "answer": REFERENCES}
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
@@ -109,35 +110,51 @@ def test_decoders(family, kind):
     assert tokenizer.padding_side == side
 
 
-def without(batch, key):
-    return {name: value for name, value in batch.items() if name != key}
+def without(key):
+    return lambda batch: {name: value for name, value in batch.items() if name != key}
 
 
-def shifted(batch):
-    return batch | {"labels": nn.functional.pad(batch["labels"][:, 1:], (0, 1), value=-100)}
+def replaced(key, make):
+    return lambda batch: batch | {key: make(batch)}
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        (lambda batch: without(batch, "labels"), "no labels"),
-        (lambda batch: batch | {"labels": batch["labels"][:, 1:]}, "labels other than the ids at their positions"),
-        (shifted, "labels other than the ids at their positions"),
-    ],
-)
-def test_the_end_of_the_prompt_is_never_guessed(change, said):
-    tokenizer, batch = tokenizer_of("gpt2"), change(chat_batch(tokenizer_of("gpt2")))
-    with pytest.raises(MisconfigurationException, match=said + ".*pass prompt_key='input_ids' if these are prompts"):
-        CausalGenerate(tokenizer, target_key="answer")(WithModel(model_of("gpt2")), batch)
+OTHER_IDS = "labels other than the ids at their positions.*pass prompt_key='input_ids' if these are prompts"
+NO_MASK = "needs token ids '{}' and their mask"
+# The end of a prompt and its mask are never guessed: (key of the prompts, change of a batch, error).
+REFUSED = {
+    "no labels": (None, without("labels"), "no labels.*pass prompt_key='input_ids' if these are prompts"),
+    "short labels": (None, replaced("labels", lambda batch: batch["labels"][:, 1:]), OTHER_IDS),
+    "shifted labels": (
+        None,
+        replaced("labels", lambda batch: nn.functional.pad(batch["labels"][:, 1:], (0, 1), value=-100)),
+        OTHER_IDS,
+    ),
+    "labels of prompts": (
+        None,
+        replaced("labels", lambda batch: batch["input_ids"].masked_fill(batch["attention_mask"] == 0, -100)),
+        r"no prompt in rows \[0, 1, 2, 3\].*labels equal the ids.*-100 at the tokens of the prompt, or pass prompt_",
+    ),
+    "no mask": ("prompt_input_ids", without("prompt_attention_mask"), NO_MASK.format("prompt_input_ids")),
+    "mask of other ids": (
+        "prompt_input_ids",
+        replaced("prompt_attention_mask", lambda batch: batch["attention_mask"]),
+        NO_MASK.format("prompt_input_ids"),
+    ),
+    "the ids as mask": ("question", replaced("question", lambda batch: batch["input_ids"]), NO_MASK.format("question")),
+}
 
 
-def test_rows_without_a_prompt_are_an_error():
-    tokenizer, module = tokenizer_of("gpt2"), WithModel(model_of("gpt2"))
-    batch = chat_batch(tokenizer)
-    batch["labels"] = batch["input_ids"].masked_fill(batch["attention_mask"] == 0, -100)
-    said = r"no prompt in rows \[0, 1, 2, 3\].*labels equal the ids.*-100 at the tokens of the prompt, or pass prompt_"
+@pytest.mark.parametrize("name", REFUSED)
+def test_batches_whose_prompts_are_unknown_are_an_error(name):
+    tokenizer, (prompt_key, change, said) = tokenizer_of("gpt2"), REFUSED[name]
+    generate = CausalGenerate(tokenizer, target_key="answer", prompt_key=prompt_key)
     with pytest.raises(MisconfigurationException, match=said):
-        CausalGenerate(tokenizer)(module, batch)
+        generate(WithModel(model_of("gpt2")), change(chat_batch(tokenizer)))
+
+
+def test_prompts_have_their_own_mask():
+    tokenizer = tokenizer_of("gpt2")
+    assert CausalGenerate(tokenizer, prompt_key="prompt_input_ids").inputs(chat_batch(tokenizer)) == TEXTS
 
 
 # Models around the model
@@ -250,31 +267,3 @@ def test_deepspeed_stage_3_is_refused_and_stage_2_is_not(stage):
     else:
         with pytest.raises(MisconfigurationException, match=r"stage 3.*use stage 2.*synced_gpus=True as generate="):
             generate(module, batch)
-
-
-def prompts_next_to_inputs(tokenizer):
-    prompts = tokenizer(TEXTS)["input_ids"]
-    own_ids = {f"prompt_{name}": rows for name, rows in inputs_of(prompts).items()}
-    return {**inputs_of([row + [9] * 2 for row in prompts]), **own_ids, "labels": labels_of(tokenizer)}
-
-
-def test_prompts_have_their_own_mask():
-    tokenizer = tokenizer_of("gpt2")
-    generate = CausalGenerate(tokenizer, prompt_key="prompt_input_ids")
-    assert generate.inputs(prompts_next_to_inputs(tokenizer)) == TEXTS
-
-
-@pytest.mark.parametrize(
-    ("prompt_key", "change"),
-    [
-        ("prompt_input_ids", lambda batch: without(batch, "prompt_attention_mask")),
-        ("prompt_input_ids", lambda batch: batch | {"prompt_attention_mask": batch["attention_mask"]}),
-        ("question", lambda batch: batch | {"question": batch["input_ids"]}),
-    ],
-    ids=["none", "of other ids", "the ids"],
-)
-def test_the_mask_of_other_ids_is_an_error(prompt_key, change):
-    batch = change(prompts_next_to_inputs(tokenizer_of("gpt2")))
-    generate = CausalGenerate(tokenizer_of("gpt2"), prompt_key=prompt_key)
-    with pytest.raises(MisconfigurationException, match=f"needs token ids '{prompt_key}' and their mask"):
-        generate(WithModel(model_of("gpt2")), batch)

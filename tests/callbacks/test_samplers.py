@@ -1,19 +1,19 @@
-"""The scores of several ranks are those of the whole data set, with every kind of sampler that Lightning accepts."""
+"""The scores of several ranks are those of the whole data set, however its examples are dealt out to them."""
 
 from __future__ import annotations
 
 import json
+from functools import partial
 
 import pytest
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch.strategies import DDPStrategy
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler
 from torchmetrics.text import EditDistance
 
 from bertscore_tm import BERTScore, FrozenEncoder, bert_score
 from bertscore_tm.callbacks import BERTScoreCallback, ScoredTextWriter
-from tests.support.lightning_runs import Chooser, chooser, loader, stream, trainer
+from tests.support.lightning_runs import Chooser, chooser, generate, loader, strategy_on_cpu, stream, trainer
 from tests.support.ranks import on_ranks, results
 
 COUNT = 11
@@ -22,6 +22,10 @@ BACKWARDS = range(COUNT - 1, -1, -1)
 
 class Indexed(Chooser):
     """Its prediction is the candidate with the number of the example."""
+
+    def __init__(self, choices, references):
+        super().__init__(choices, references)
+        self.allow_zero_length_dataloader_with_multiple_devices = True
 
     def choose(self, numbers):
         numbers = numbers.tolist()
@@ -47,69 +51,73 @@ class Unusual(DistributedSampler):
         return iter(sorted(super().__iter__(), reverse=True))
 
 
-def grouped(sampler=None):
-    return DataLoader(range(COUNT), batch_sampler=ByLength(sampler or range(COUNT), 2, False))
+def of_all(make):
+    """A dataloader of all examples, and their numbers."""
+    return lambda rank, world_size: [make(rank, world_size)], [range(COUNT)]
 
 
-# name: (dataloader of a rank of several, key of the indices)
-LOADERS = {
-    "plain": (lambda rank, world_size: loader(COUNT, batch_size=2), None),
-    "shuffled": (lambda rank, world_size: DataLoader(range(COUNT), batch_size=2, shuffle=True), None),
-    "own sampler": (lambda rank, world_size: DataLoader(range(COUNT), 2, sampler=BACKWARDS), "index"),
-    "bucketing": (lambda rank, world_size: grouped(), "index"),
-    "iterable": (lambda rank, world_size: stream(range(rank, COUNT, world_size)), "index"),
+def dealt(*parts, make=stream):
+    """Dataloaders of the given examples of the first and of the second rank, and their numbers."""
+    return lambda rank, world_size: [make(part[rank]) for part in parts], [[*first, *second] for first, second in parts]
+
+
+def sized(numbers):
+    return DataLoader(list(numbers), batch_size=3)
+
+
+GROUPS = ByLength(range(COUNT), 2, False)
+NONE_ON_THE_FIRST, EACH_A_LOADER = [([], range(7))], [(range(5), []), ([], [5, 6]), ([8, 2, 3, 4], [7])]
+BY_INDEX = {"index_key": "index"}
+# name: ((dataloaders of a rank of several, the numbers of their examples), options of the run)
+RUNS = {
+    "plain": (of_all(lambda *_: loader(COUNT, batch_size=2)), {}),
+    "shuffled": (of_all(lambda *_: DataLoader(range(COUNT), 2, shuffle=True)), {}),
+    "own sampler": (of_all(lambda *_: DataLoader(range(COUNT), 2, sampler=BACKWARDS)), BY_INDEX),
+    "bucketing": (of_all(lambda *_: DataLoader(range(COUNT), batch_sampler=GROUPS)), BY_INDEX),
+    "subclass": (of_all(lambda rank, _: DataLoader(range(COUNT), sampler=Unusual(range(COUNT), 2, rank))), BY_INDEX),
+    "same": (of_all(lambda *_: loader(COUNT, batch_size=2)), BY_INDEX | {"inserts_sampler": False}),
+    "iterable": (of_all(lambda rank, world_size: stream(range(rank, COUNT, world_size))), BY_INDEX),
+    "none on the first": (dealt(*NONE_ON_THE_FIRST), BY_INDEX),
+    "none generated": (dealt(*NONE_ON_THE_FIRST), BY_INDEX | {"call": "validate", "generate": generate}),
+    "each a loader": (dealt(*EACH_A_LOADER), BY_INDEX | {"call": "test"}),
+    # If all lengths are known to be 0, Lightning skips the run of that rank without calling callbacks.
+    "known lengths": (dealt(*EACH_A_LOADER, make=sized), BY_INDEX | {"inserts_sampler": False}),
 }
 # On three ranks, examples are dealt out unevenly: by Lightning, and by the data themselves.
-KINDS_ON_RANKS = {2: list(LOADERS), 3: ["plain", "iterable"]}
-# name: (dataloader of a rank, name in the error, whether Lightning may insert its sampler)
+RUNS_ON = {2: list(RUNS), 3: ["plain", "iterable"]}
+# Errors of runs without a key of the indices.
 REFUSED = {
-    "bucketing": (lambda rank: grouped(), "a ByLength", True),
-    "subclass": (lambda rank: DataLoader(range(COUNT), sampler=Unusual(range(COUNT), 2, rank)), "a Unusual", True),
-    "own sampler": (lambda rank: DataLoader(range(COUNT), sampler=BACKWARDS), "a DistributedSamplerWra", True),
-    "iterable": (lambda rank: stream(range(COUNT)), "a _InfiniteConstantSampler", True),
-    "same": (lambda rank: loader(COUNT, batch_size=2), "a Sequ", False),
+    "own sampler": "a DistributedSamplerWra",
+    "bucketing": "a ByLength",
+    "subclass": "a Unusual",
+    "same": "a Sequ",
+    "iterable": "a _InfiniteConstantSampler",
 }
+FEWER = {2: lambda *args: [side[1:] for side in generate(*args)], 0: lambda *args: ([], [])}
 
 
-def ranks_of(world_size):
-    return {"devices": world_size, "strategy": DDPStrategy(process_group_backend="gloo")}
+def scores_of(few, encoder, folder, loaders, *, world_size, call="fit", inserts_sampler=True, **options):
+    """The logged scores of a run of two epochs, a validation or a test; texts are written to the folder."""
+    metrics = {"bertscore": BERTScore(encoder), "idf": BERTScore(encoder, idf=True, reduction="none")}
+    scorer = BERTScoreCallback(metrics | {"edits": EditDistance(reduction="sum")}, **options)
+    ranks = {"devices": world_size, "strategy": strategy_on_cpu("ddp"), "use_distributed_sampler": inserts_sampler}
+    run, module = trainer(folder, [scorer, ScoredTextWriter(folder)], **ranks), chooser(few, count=COUNT, kind=Indexed)
+    if call == "fit":
+        run.fit(module, val_dataloaders=loaders)
+    else:
+        getattr(run, call)(module, loaders, verbose=False)
+    return {key: value.item() for key, value in run.callback_metrics.items() if "loss" not in key}
 
 
-def fitted(kind, few, encoder, folder, rank, world_size):
-    """Scores of a run of two epochs, and the folder of its texts."""
-    make, index_key = LOADERS[kind]
-    metrics = {"bertscore": BERTScore(encoder), "idf": BERTScore(encoder, idf=True)}
-    metrics["edits"] = EditDistance(reduction="sum")
-    folder = folder / f"{kind}-{world_size}"
-    callbacks = [BERTScoreCallback(metrics, index_key=index_key), ScoredTextWriter(folder)]
-    run = trainer(folder, callbacks, **ranks_of(world_size))
-    run.fit(chooser(few, count=COUNT, kind=Indexed), val_dataloaders=make(rank, world_size))
-    return {key: value.item() for key, value in run.callback_metrics.items()}, folder
-
-
-def validated(few, encoder, folder, data, index_key, inserts_sampler):
-    """F1 of a run."""
-    scorer = BERTScoreCallback(BERTScore(encoder), index_key=index_key)
-    run = trainer(folder, [scorer], use_distributed_sampler=inserts_sampler, **ranks_of(2))
-    run.validate(chooser(few, count=COUNT, kind=Indexed), data, verbose=False)
-    return run.callback_metrics["val_bertscore_f1"].item()
-
-
-def fits(rank, world_size, kinds, few, minilm, folder):
-    encoder = FrozenEncoder(minilm, num_layers=2)
-    for kind in kinds:
-        yield kind, lambda kind=kind: fitted(kind, few, encoder, folder, rank, world_size)
-
-
-def refusals(rank, few, minilm, folder):
-    encoder = FrozenEncoder(minilm, num_layers=2)
-    for kind, (make, _, inserts) in REFUSED.items():
-        for key in (None, "index"):
-
-            def run(make=make, key=key, inserts=inserts):
-                return validated(few, encoder, folder, make(rank), key, inserts)
-
-            yield (kind, key), run
+def cases(rank, world_size, few, minilm, folder):
+    run = partial(scores_of, few, FrozenEncoder(minilm, num_layers=2), world_size=world_size)
+    for name in RUNS_ON[world_size]:
+        (make, _), options = RUNS[name]
+        yield name, partial(run, folder / f"{name}-{world_size}", make(rank, world_size), **options)
+        if world_size == 2 and name in REFUSED:
+            yield (name, None), partial(run, folder, make(rank, world_size), **options | {"index_key": None})
+    for count, make in FEWER.items() if world_size == 2 else ():
+        yield count, partial(run, folder, [loader(7)], call="validate", generate=make)
 
 
 @pytest.fixture(scope="module")
@@ -118,57 +126,59 @@ def few(pairs):
 
 
 @pytest.fixture(scope="module")
-def f1(few, shallow):
-    """F1 of each pair."""
-    preds, target = few
-    return bert_score(preds, target, shallow)["f1"]
-
-
-@pytest.fixture(scope="module")
 def reports(request, few, minilm, tmp_path_factory):
-    world_size = request.param
-    kinds = KINDS_ON_RANKS[world_size]
-    folder = tmp_path_factory.mktemp("fits")
-    return on_ranks(fits, world_size, kinds, few, minilm, folder, world_size=world_size)
-
-
-@pytest.fixture(scope="module")
-def refusal_reports(few, minilm, tmp_path_factory):
-    return on_ranks(refusals, few, minilm, tmp_path_factory.mktemp("refusals"))
+    """Of all ranks, and the folder of their texts."""
+    folder = tmp_path_factory.mktemp("ranks")
+    return on_ranks(cases, request.param, few, minilm, folder, world_size=request.param), folder
 
 
 @pytest.mark.slow
 @pytest.mark.distributed
 @pytest.mark.parametrize(
-    ("reports", "kind"),
-    [(world_size, kind) for world_size, kinds in KINDS_ON_RANKS.items() for kind in kinds],
+    ("reports", "name"),
+    [(world_size, name) for world_size, names in RUNS_ON.items() for name in names],
     indirect=["reports"],
     scope="module",
 )
-def test_ranks_score_the_whole_data_set(reports, few, shallow, f1, kind):
-    ranks, (preds, target) = results(reports, kind), few
-    idf = bert_score(preds, target, shallow, idf=True)["f1"].mean().item()
-    for scores, _ in ranks:
-        assert scores["val_bertscore_f1"] == pytest.approx(f1.mean().item(), abs=1e-6)
-        assert scores["val_idf_f1"] == pytest.approx(idf, abs=1e-6)
-        assert scores["val_edits"] == EditDistance(reduction="sum")(preds, target).item()
-    # The same example in the same place in both epochs.
-    for step in (0, 1):
-        path = ranks[0][1] / f"val_step_{step}.jsonl"
-        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-        texts = [(row["candidate"], row["references"]) for row in rows]
-        assert texts == [(preds[i], [target[i]]) for i in range(COUNT)]
-        assert [row["f1"] for row in rows] == pytest.approx(f1.tolist(), abs=2e-6)
+def test_ranks_score_the_whole_data_set(reports, few, shallow, name):
+    ranks, folder = reports
+    scores, *others = results(ranks, name)
+    assert all(other == scores for other in others)
+    (_, loaders), options = RUNS[name]
+    call = options.get("call", "fit")
+    stage = "test" if call == "test" else "val"
+    ends = [f"_dataloader_idx_{i}" for i in range(len(loaders))] if len(loaders) > 1 else [""]
+    values = {"bertscore_f1": [], "idf_f1": [], "edits": []}
+    for end, numbers in zip(ends, loaders, strict=True):
+        preds, target = ([side[i] for i in sorted(numbers)] for side in few)
+        f1 = bert_score(preds, target, shallow)["f1"]
+        values["bertscore_f1"].append(f1.mean().item())
+        values["idf_f1"].append(bert_score(preds, target, shallow, idf=True)["f1"].mean().item())
+        values["edits"].append(EditDistance(reduction="sum")(preds, target).item())
+        # The same example in the same place in both epochs.
+        for step in (0, 1) if call == "fit" else (0,):
+            path = next(folder.glob(f"{name}-*")) / f"{stage}{end}_step_{step}.jsonl"
+            rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+            texts = [(row["candidate"], *row["references"]) for row in rows]
+            assert texts == list(zip(preds, target, strict=True))
+            assert [row["f1"] for row in rows] == pytest.approx(f1.tolist(), abs=2e-6)
+    for key, of_loaders in values.items():
+        assert scores[f"{stage}_{key}"] == pytest.approx(sum(of_loaders) / len(loaders), rel=1e-6)
+        for end, value in zip(ends, of_loaders, strict=True):
+            assert scores[f"{stage}_{key}{end}"] == pytest.approx(value, rel=1e-6)
 
 
 @pytest.mark.slow
 @pytest.mark.distributed
-@pytest.mark.parametrize("kind", REFUSED)
-def test_another_sampler_is_an_error_without_indices(refusal_reports, f1, kind):
-    for rank in refusal_reports:
-        assert REFUSED[kind][1] in rank[kind, None]
-        assert "index_key=" in rank[kind, None]
-        assert rank[kind, "index"] == pytest.approx(f1.mean().item(), abs=1e-6)
+@pytest.mark.parametrize("reports", [2], indirect=True, scope="module")
+def test_unknown_examples_of_a_rank_are_an_error(reports):
+    for rank in reports[0]:
+        for name, sampler in REFUSED.items():
+            assert sampler in rank[name, None]
+            assert "index_key=" in rank[name, None]
+        for count in FEWER:
+            assert f"MisconfigurationException: got {count} predictions for a batch of 3 examples" in rank[count]
+            assert "return one prediction per example" in rank[count]
 
 
 def test_indices_count_each_example_once_also_on_one_rank(few, shallow, tmp_path):
