@@ -20,8 +20,7 @@ from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.encoder.tokenization import cut_into_windows
 from bertscore_tm.encoder.vector_cache import VectorCache
 from bertscore_tm.losses import BERTScoreReward, SoftBERTScoreLoss
-from tests.support.metric_batches import assert_equal, mean, per_pair
-from tests.support.metric_kinds import flat
+from tests.support.metrics import assert_equal, flat, mean, per_pair
 from tests.support.models import counted_texts, save_tiny_model, tiny_model
 from tests.support.texts import real_pairs
 

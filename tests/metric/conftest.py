@@ -9,7 +9,7 @@ import pytest
 # Imports of seconds are inside functions, as in the conftest.py above.
 if TYPE_CHECKING:
     from bertscore_tm import FrozenEncoder
-    from tests.support.metric_kinds import Workshop
+    from tests.support.metrics import Workshop
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def every(minilm: str) -> FrozenEncoder:
 @pytest.fixture(scope="package")
 def workshop(minilm: str, tmp_path_factory: pytest.TempPathFactory) -> Workshop:
     """Metrics of every kind, with the expected results."""
-    from tests.support.metric_kinds import TABLE, Workshop
+    from tests.support.metrics import TABLE, Workshop
 
     path = tmp_path_factory.mktemp("baseline") / "table.csv"
     path.write_text("LAYER,P,R,F\n" + "".join(",".join(map(str, row)) + "\n" for row in TABLE))

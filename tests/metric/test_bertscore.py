@@ -12,7 +12,7 @@ from torchmetrics.utilities.exceptions import TorchMetricsUserError
 from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.scoring import corpus
 from bertscore_tm.scoring.corpus import forget_batch
-from tests.support.metric_batches import FIRST, SECOND, assert_equal, mean, per_pair, updated
+from tests.support.metrics import FIRST, SECOND, assert_equal, mean, per_pair, updated
 from tests.support.models import counted_texts
 
 

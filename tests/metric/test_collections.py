@@ -19,23 +19,22 @@ from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.functional import SCORES
 from tests.support.lightning_runs import SpawnedDDP, loader, trainer
 from tests.support.markdown_blocks import ROOT, blocks
-from tests.support.metric_batches import SECOND, THIRD, assert_equal, mean, per_pair
-from tests.support.metric_kinds import TOLERANCE, Workshop, kind
+from tests.support.metrics import SECOND, THIRD, TOLERANCE, Kind, Workshop, assert_equal, mean, per_pair
 from tests.support.models import counted_texts
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 # Kinds that are logged together, on two encoders: one of a single layer, one of all layers.
 KINDS = {
-    "plain": kind(),
-    "idf": kind(idf=True),
-    "f1": kind(component="f1"),
-    "recall_idf": kind(component="recall", idf=True),
-    "corpus": kind(idf=..., component="precision"),
-    "pairs": kind(reduction="none"),
-    "layer1": kind(layer=1, picked_from=3),
-    "layer3": kind(layer=3, picked_from=3, component="f1"),
-    "layer3_idf": kind(layer=3, picked_from=3, idf=True, reduction="none"),
+    "plain": Kind(),
+    "idf": Kind(idf=True),
+    "f1": Kind(component="f1"),
+    "recall_idf": Kind(component="recall", idf=True),
+    "corpus": Kind(idf=..., component="precision"),
+    "pairs": Kind(reduction="none"),
+    "layer1": Kind(layer=1, picked_from=3),
+    "layer3": Kind(layer=3, picked_from=3, component="f1"),
+    "layer3_idf": Kind(layer=3, picked_from=3, idf=True, reduction="none"),
 }
 ENCODERS = 2
 BATCHES = [[0, 1, 2], [3], [5, 4, 0], [6, 7, 8, 9]]
@@ -77,7 +76,7 @@ def test_each_has_its_own_numbers_from_one_encoding(minilm, workshop, how, cache
     for epoch in range(2 if cached else 1):
         cached_texts: set[tuple[int, ...]] = set()
         for numbers in BATCHES:
-            preds, target = workshop.batch(kind(), numbers)
+            preds, target = workshop.batch(Kind(), numbers)
             with counted_texts() as encoded:
                 result = getattr(collection, how)(preds, target)
             expected = ids_of(encoder, [*preds, *target])
@@ -136,7 +135,7 @@ def test_collection_keeps_different_metrics_apart(encoder, first, how):
 
 
 LOGGED = {name: KINDS[name] for name in ("f1", "recall_idf", "layer3")}
-LOGGED["precision_idf"] = kind(component="precision", idf=True)
+LOGGED["precision_idf"] = Kind(component="precision", idf=True)
 # An odd number of examples, so that the sampler gives one of them to both processes.
 VALIDATED = 7
 

@@ -10,7 +10,7 @@ import torch
 from torchmetrics import MetricCollection
 
 from bertscore_tm import BERTScore, FrozenEncoder
-from tests.support.metric_batches import FIRST, SECOND, THIRD, assert_equal, mean, per_pair, updated
+from tests.support.metrics import FIRST, SECOND, THIRD, assert_equal, mean, per_pair, updated
 
 
 def test_copies_of_a_synchronised_metric(encoder):

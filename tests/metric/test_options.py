@@ -13,8 +13,7 @@ from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.functional import bert_score
 from bertscore_tm.scoring.alignment import compute_alignment
 from bertscore_tm.scoring.token_weights import token_weights
-from tests.support.metric_batches import assert_equal
-from tests.support.metric_kinds import LAYERS, VOCABULARY, assert_close
+from tests.support.metrics import LAYERS, VOCABULARY, assert_close, assert_equal
 from tests.support.ranks import run_ranks
 from tests.support.texts import real_pairs
 

@@ -17,17 +17,7 @@ from torchmetrics.utilities.exceptions import TorchMetricsUserError
 from torchmetrics.wrappers import MetricTracker
 
 from bertscore_tm import BERTScore
-from tests.support.metric_kinds import (
-    BATCHES,
-    HELD,
-    KINDS,
-    LAYERS,
-    TOLERANCE,
-    Workshop,
-    assert_close,
-    every_kind,
-    kind,
-)
+from tests.support.metrics import BATCHES, HELD, KINDS, LAYERS, TOLERANCE, Kind, Workshop, assert_close, every_kind
 from tests.support.ranks import run_ranks
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -214,23 +204,23 @@ def test_moves_with_its_owner(workshop, name):
 
 
 def f1_of(workshop: Workshop, numbers: Sequence[int], **options: Any) -> float:
-    return workshop.scores(kind(**options), list(numbers))[2].double().mean().item()
+    return workshop.scores(Kind(**options), list(numbers))[2].double().mean().item()
 
 
 EPOCHS = [[0, 1, 2], [3, 4], [5, 6, 7], [8]]
 
 
 def test_tracker(workshop):
-    tracker = MetricTracker(workshop.metric(kind(component="f1", idf=True)))
+    tracker = MetricTracker(workshop.metric(Kind(component="f1", idf=True)))
     expected = [f1_of(workshop, numbers, idf=True) for numbers in EPOCHS]
     for step, numbers in enumerate(EPOCHS):
         tracker.increment()
-        tracker(*workshop.batch(kind(), numbers[:1]))
-        tracker.update(*workshop.batch(kind(), numbers[1:]))
+        tracker(*workshop.batch(Kind(), numbers[:1]))
+        tracker.update(*workshop.batch(Kind(), numbers[1:]))
         assert tracker.compute().item() == pytest.approx(expected[step], abs=TOLERANCE)
     assert tracker.maximize
     assert tracker.compute_all().tolist() == pytest.approx(expected, abs=TOLERANCE)
     assert tracker.best_metric(return_step=True) == (pytest.approx(max(expected)), int(np.argmax(expected)))
     tracker.reset()
-    tracker.update(*workshop.batch(kind(), EPOCHS[0]))
+    tracker.update(*workshop.batch(Kind(), EPOCHS[0]))
     assert tracker.compute().item() == pytest.approx(expected[0], abs=TOLERANCE)

@@ -1,9 +1,8 @@
-"""Kinds of metrics, pairs for them, and what the reference package makes of these."""
+"""Metrics: small batches with the function's scores, and kinds of metrics with those of the reference package."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import bert_score as oracle
@@ -12,13 +11,16 @@ import torch
 from torch import Tensor
 
 from bertscore_tm import BERTScore, FrozenEncoder
-from bertscore_tm.functional import SCORES
+from bertscore_tm.functional import SCORES, bert_score
 from tests.support.texts import real_pairs, several_references
 
 TOLERANCE = 1e-6
 LAYERS = 2
 VOCABULARY = 30522
 COUNT = 10
+FIRST = (["a cat sat on the mat", "good morning"], ["the cat sat on a mat", "hello there"])
+SECOND = (["it rains in Paris"], ["rain falls on the capital of France"])
+THIRD = (["the train was late", "nobody came"], [["the train came late", "a delayed train"], ["no one showed up"]])
 # Weights that no corpus gives, for every id, special ones too.
 MAPPING = {token: (token * 37 % 11) / 4 for token in range(VOCABULARY)}
 TABLE = [(layer, 0.1 + layer / 40, 0.15 + layer / 50, 0.2 + layer / 60) for layer in range(7)]
@@ -27,48 +29,43 @@ HELD = [0, 1]
 BATCHES = [[2, 3, 4], [5], [7, 6], [9, 8, 4]]
 
 
-@dataclass(frozen=True)
 class Kind:
     """A kind of metric: its encoder, its arguments, and the form of its data."""
 
-    options: dict[str, Any] = field(default_factory=dict)
-    layer: int = LAYERS
-    # The layers of an encoder of all layers from which one is picked.
-    picked_from: int | None = None
-    many_references: bool = False
-    indexed: bool = False
+    def __init__(
+        self,
+        *,
+        layer: int = LAYERS,
+        # The layers of an encoder of all layers from which one is picked.
+        picked_from: int | None = None,
+        all_layers: bool = False,
+        many_references: bool = False,
+        indexed: bool = False,
+        **options: Any,
+    ) -> None:
+        self.layer, self.picked_from, self.all_layers = layer, picked_from, all_layers
+        self.many_references, self.indexed, self.options = many_references, indexed, options
 
     def counted(self, numbers: Iterable[int]) -> list[int]:
         """The pairs that count, in the order of the result."""
         return sorted(set(numbers)) if self.indexed else list(numbers)
 
-    @property
-    def all_layers(self) -> bool:
-        return self.options.get("all_layers", False)
 
-
-def kind(**options: Any) -> Kind:
-    fields = {
-        name: options.pop(name) for name in ("layer", "picked_from", "many_references", "indexed") if name in options
-    }
-    return Kind(options, **fields)
-
-
-# The corpus and the baseline's table are the workshop's.
+# The corpus and the baseline's table, ``...``, are the workshop's.
 KINDS = {
-    "plain": kind(),
-    "idf": kind(idf=True),
-    "several references, idf, per pair": kind(many_references=True, idf=True, reduction="none"),
-    "all layers, per pair, idf": kind(all_layers=True, reduction="none", idf=True),
-    "recall, all layers": kind(component="recall", all_layers=True),
-    "precision per pair, given weights": kind(component="precision", reduction="none", idf=MAPPING),
-    "idf, indices": kind(idf=True, indexed=True),
-    "rescaled, per pair, several": kind(rescale=True, reduction="none", many_references=True),
-    "rescaled, all layers, f1": kind(rescale=True, all_layers=True, component="f1"),
-    "indices": kind(indexed=True),
-    "indices, per pair, idf of a corpus": kind(indexed=True, reduction="none", idf=...),
-    "picked layer, idf, f1": kind(layer=3, picked_from=4, idf=True, component="f1"),
-    "picked layer, rescaled": kind(layer=3, picked_from=4, rescale=True),
+    "plain": Kind(),
+    "idf": Kind(idf=True),
+    "several references, idf, per pair": Kind(many_references=True, idf=True, reduction="none"),
+    "all layers, per pair, idf": Kind(all_layers=True, reduction="none", idf=True),
+    "recall, all layers": Kind(component="recall", all_layers=True),
+    "precision per pair, given weights": Kind(component="precision", reduction="none", idf=MAPPING),
+    "idf, indices": Kind(idf=True, indexed=True),
+    "rescaled, per pair, several": Kind(rescale=..., reduction="none", many_references=True),
+    "rescaled, all layers, f1": Kind(rescale=..., all_layers=True, component="f1"),
+    "indices": Kind(indexed=True),
+    "indices, per pair, idf of a corpus": Kind(indexed=True, reduction="none", idf=...),
+    "picked layer, idf, f1": Kind(layer=3, picked_from=4, idf=True, component="f1"),
+    "picked layer, rescaled": Kind(layer=3, picked_from=4, rescale=...),
 }
 every_kind = pytest.mark.parametrize("name", KINDS)
 
@@ -99,13 +96,10 @@ class Workshop:
         layers, every = kind.picked_from or kind.layer, kind.all_layers or kind.picked_from is not None
         if (layers, every) not in self._encoders:
             self._encoders[layers, every] = FrozenEncoder(self.model, num_layers=layers, all_layers=every)
-        options = {name: value for name, value in kind.options.items() if name != "all_layers"}
+        theirs = {"rescale": self.table, "idf": self.corpus}
+        options = {name: theirs[name] if value is ... else value for name, value in kind.options.items()}
         if kind.picked_from is not None:
             options["layer"] = kind.layer
-        if "rescale" in options:
-            options["rescale"] = self.table
-        if options.get("idf") is ...:
-            options["idf"] = self.corpus
         return BERTScore(self._encoders[layers, every], **options, **kwargs)
 
     def scorer(self, kind: Kind) -> oracle.BERTScorer:
@@ -172,3 +166,27 @@ def flat(target: Iterable[Any]) -> list[str]:
 def assert_close(score: Tensor, wanted: Tensor) -> None:
     assert (score.dtype, score.shape, score.requires_grad) == (torch.float32, wanted.shape, BERTScore.is_differentiable)
     torch.testing.assert_close(score, wanted.float(), rtol=0, atol=TOLERANCE)
+
+
+def assert_equal(scores: dict[str, Tensor], expected: dict[str, Tensor], tolerance: float = TOLERANCE) -> None:
+    assert scores.keys() == expected.keys()
+    for name in SCORES:
+        assert scores[name].shape == expected[name].shape
+        torch.testing.assert_close(scores[name], expected[name], rtol=0, atol=tolerance)
+
+
+def mean(scores: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: value.double().mean(-1).float() for name, value in scores.items()}
+
+
+def updated(metric: BERTScore, *batches: tuple) -> BERTScore:
+    for batch in batches:
+        metric.update(*batch)
+    return metric
+
+
+def per_pair(encoder: FrozenEncoder, *batches: tuple, **settings) -> dict[str, Tensor]:
+    """The function's scores of all batches together."""
+    preds = [text for batch in batches for text in batch[0]]
+    target = [[texts] if isinstance(texts, str) else texts for batch in batches for texts in batch[1]]
+    return bert_score(preds, target, encoder, **settings)
