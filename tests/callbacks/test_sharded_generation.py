@@ -13,16 +13,7 @@ from torch.utils.data import DataLoader
 
 from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.callbacks import BERTScoreCallback, CausalGenerate, Seq2SeqGenerate
-from tests.support.lightning_runs import (
-    LAYER,
-    WithModel,
-    gathered,
-    generator,
-    logged,
-    means,
-    strategy_on_cpu,
-    trainer,
-)
+from tests.support.lightning_runs import LAYER, WithModel, gathered, generator, logged, means, strategy_on_cpu, trainer
 from tests.support.models import padded
 from tests.support.ranks import on_ranks, results
 

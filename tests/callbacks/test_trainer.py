@@ -6,12 +6,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from bertscore_tm import BERTScore, bert_score
-from bertscore_tm.callbacks import (
-    BERTScoreCallback,
-    BERTScoreEarlyStopping,
-    BERTScoreReport,
-    SampleLogger,
-)
+from bertscore_tm.callbacks import BERTScoreCallback, BERTScoreEarlyStopping, BERTScoreReport, SampleLogger
 
 
 class Worse(pytorch_lightning.LightningModule):

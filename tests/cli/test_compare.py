@@ -4,11 +4,11 @@ import json
 import re
 from functools import partial
 
-import bert_score as oracle_package
 import pytest
 import torch
 
 from bertscore_tm.statistics import compare_paired, holm, mean_interval
+from tests.support.oracle import oracle_scores
 from tests.support.shell import check_error, numbers_in, run_here, write_lines, write_records
 from tests.support.texts import real_pairs
 
@@ -18,7 +18,7 @@ COUNT = 6
 LAYER = 5
 SCORES = ("precision", "recall", "f1")
 # Short texts: the model's time is most of these tests' time.
-SUMMARIES, REFERENCES = ([" ".join(text.split()[:16]) for text in texts] for texts in real_pairs(COUNT))
+SUMMARIES, REFERENCES = real_pairs(COUNT, words=16)
 # Systems of different quality, one of which has its texts in the wrong order.
 SYSTEMS = {
     "summaries": SUMMARIES,
@@ -40,13 +40,11 @@ def command(tmp_path, minilm, monkeypatch, capsys):
 
 @pytest.fixture(scope="module")
 def oracle(minilm):
-    """P, R and F1 of the reference package, each system and each pair on its own, shape (systems, 3, texts)."""
+    """P, R and F1 of the reference package, shape (systems, 3, texts)."""
 
     def score(references, **options):
-        scorer = oracle_package.BERTScorer(minilm, num_layers=LAYER, nthreads=0, device="cpu", **options)
-        return torch.stack(
-            [torch.stack(scorer.score(texts, references, batch_size=1)).double() for texts in SYSTEMS.values()]
-        )
+        scores = [oracle_scores(minilm, texts, references, LAYER, **options) for texts in SYSTEMS.values()]
+        return torch.stack(scores).double()
 
     return score
 
@@ -152,8 +150,7 @@ def test_options(command, oracle, tmp_path):
     ]
     both = [[a, b] for a, b in zip(REFERENCES, REFERENCES[3:] + REFERENCES[:3], strict=True)]
     # The idf counts the references once, not once per system.
-    documents = [text for references in both for text in references]
-    check_document(document, oracle(both, idf=True, idf_sents=documents), "recall", confidence=0.8)
+    check_document(document, oracle(both, idf=True), "recall", confidence=0.8)
     assert f"|idf:{2 * COUNT}|" in document["signature"]
     assert (document["num_texts"], document["num_references"]) == (COUNT, 2 * COUNT)
 

@@ -21,7 +21,7 @@ from tests.support.texts import real_pairs, several_references
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 COUNT = 23
-CANDIDATES, REFERENCES = ([" ".join(text.split()[:8]) for text in texts] for texts in real_pairs(COUNT))
+CANDIDATES, REFERENCES = real_pairs(COUNT, words=8)
 FILES = ["-c", "hyps.txt", "-r", "refs.txt"]
 LAYER = ["-l", "2"]
 NUMBER = r"\d\.\d{4,6}"

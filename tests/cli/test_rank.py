@@ -22,7 +22,7 @@ def layer(minilm):
 @pytest.fixture(scope="module")
 def items():
     """Candidates of each item and two references of it."""
-    texts = [" ".join(text.split()[:8]) for text in real_pairs(30)[0]]
+    texts = real_pairs(30, words=8)[0]
     candidates = [texts[3 * i : 3 * i + 2 + i % 3] for i in range(NUM_ITEMS)]
     return candidates, [[texts[i], texts[-i - 1]] for i in range(NUM_ITEMS)]
 

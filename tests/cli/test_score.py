@@ -4,13 +4,11 @@ import io
 import json
 import os
 import re
-import subprocess
 import sys
 from functools import partial
 from pathlib import Path
 from unittest.mock import Mock
 
-import bert_score as oracle_package
 import pytest
 import torch
 import transformers
@@ -19,6 +17,8 @@ from bertscore_tm import BERTScore, FrozenEncoder, __version__
 from bertscore_tm.cli import COMMANDS, main
 from bertscore_tm.encoder import default_device
 from bertscore_tm.statistics import mean_interval
+from tests.support.oracle import oracle_scores
+from tests.support.processes import run_process
 from tests.support.shell import check_error, run_here, write_lines, write_records
 from tests.support.texts import real_pairs, several_references
 
@@ -29,7 +29,6 @@ SCORES = ("precision", "recall", "f1")
 TOLERANCE = 1.6e-6
 COUNT = 6
 LAYER = 5
-ROOT = Path(__file__).resolve().parents[2]
 BASELINE = "LAYER,P,R,F\n" + "".join(f"{i},{0.1 + i / 20},{0.2 + i / 25},{0.15 + i / 30}\n" for i in range(7))
 
 
@@ -59,14 +58,7 @@ def command(folder, minilm, monkeypatch, capsys):
 
 def pairs():
     """Short texts: most of these tests' time is the model's."""
-    return tuple([" ".join(text.split()[:16]) for text in texts] for texts in real_pairs(COUNT))
-
-
-def oracle(minilm, candidates, references, **options):
-    """P, R and F1 of the reference package, each pair in a separate batch."""
-    options = {"num_layers": LAYER, "nthreads": 0, "device": "cpu", "lang": "en"} | options
-    scorer = oracle_package.BERTScorer(model_type=minilm, **options)
-    return torch.stack(scorer.score(candidates, references, batch_size=1)).double()
+    return real_pairs(COUNT, words=16)
 
 
 def segments(document):
@@ -75,7 +67,7 @@ def segments(document):
 
 def test_equals_the_reference_package(command, minilm):
     candidates, references = pairs()
-    expected = oracle(minilm, candidates, references)
+    expected = oracle_scores(minilm, candidates, references, LAYER).double()
     # Files may be given in order.
     printed = command("hyps.txt", "refs.txt", "-l", str(LAYER))
     first, second, signature = printed.out.splitlines()
@@ -89,15 +81,7 @@ def test_equals_the_reference_package(command, minilm):
 def test_idf_references_and_baseline_equal_the_reference_package(command, minilm):
     candidates, references = pairs()
     reference_lists = several_references(references)
-    expected = oracle(
-        minilm,
-        candidates,
-        reference_lists,
-        idf=True,
-        idf_sents=[text for group in reference_lists for text in group],
-        rescale_with_baseline=True,
-        baseline_path="baseline.csv",
-    )
+    expected = oracle_scores(minilm, candidates, reference_lists, LAYER, idf=True, table="baseline.csv").double()
     arguments = ["-c", "pairs.jsonl", "-l", str(LAYER), "--idf", "--rescale", "baseline.csv"]
     document = json.loads(command(*arguments, "--json", "--per-segment").out)
     assert (segments(document) - expected).abs().max() < TOLERANCE
@@ -112,8 +96,7 @@ def test_idf_references_and_baseline_equal_the_reference_package(command, minilm
     cells = torch.tensor([[float(cell) for cell in row[2:5]] for row in rows], dtype=torch.float64).T
     assert torch.equal(cells, segments(document))
     flat = [(c, r) for c, group in zip(candidates, reference_lists, strict=True) for r in group]
-    documents = [text for group in reference_lists for text in group]
-    single = oracle(minilm, [c for c, _ in flat], [r for _, r in flat], idf=True, idf_sents=documents)[2].tolist()
+    single = oracle_scores(minilm, [c for c, _ in flat], [r for _, r in flat], LAYER, idf=True)[2].tolist()
     best = [
         max(range(len(scores)), key=scores.__getitem__) for scores in (_taken(single, len(g)) for g in reference_lists)
     ]
@@ -238,7 +221,7 @@ def test_blank_lines_in_files_of_references_are_none(command, minilm, tmp_path):
     files = ["-c", str(tmp_path / "hyp"), "-r", *(str(tmp_path / f"ref{number}") for number in range(3))]
     document = json.loads(command(*files, "-l", str(LAYER), "--idf", "--json", "--per-segment").out)
     counted = [text for texts in lists for text in texts]
-    expected = oracle(minilm, candidates, lists, idf=True, idf_sents=counted)
+    expected = oracle_scores(minilm, candidates, lists, LAYER, idf=True).double()
     assert (segments(document) - expected).abs().max() <= TOLERANCE
     assert all(best in row for best, row in zip(document["segments"]["best_reference"], rows, strict=True))
     assert document["num_references"] == len(counted)
@@ -315,8 +298,7 @@ def test_a_missing_file_needs_no_heavy_import(command):
         f"import sys; from bertscore_tm.cli import main; assert main({command.split()}) == 2; "
         "print(*sorted({'torch', 'transformers', 'numpy', 'matplotlib', 'scipy', 'tqdm'} & set(sys.modules)))"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == ""
+    assert run_process(sys.executable, "-c", code).stdout.strip() == ""
 
 
 def test_env_says_what_is_installed_and_used(capsys):

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 COUNT = 24
 SCORES = ("precision", "recall", "f1")
-CANDIDATES, REFERENCES = ([" ".join(text.split()[:9]) for text in texts] for texts in real_pairs(COUNT))
+CANDIDATES, REFERENCES = real_pairs(COUNT, words=9)
 SEVERAL = [[reference, REFERENCES[i - 1]] for i, reference in enumerate(REFERENCES)]
 RATINGS = np.random.default_rng(0).integers(1, 6, (2, COUNT)).tolist()
 HUMAN = {"adequacy": RATINGS[0], "fluency": RATINGS[1]}

@@ -6,13 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertscore_tm import FrozenEncoder
-from bertscore_tm.core.matching import (
-    TOKENWISE_MATCHINGS,
-    TokenMass,
-    match_by_softmax,
-    match_greedily,
-    match_pairs,
-)
+from bertscore_tm.core.matching import TOKENWISE_MATCHINGS, TokenMass, match_by_softmax, match_greedily, match_pairs
 from bertscore_tm.core.token_vectors import TokenVectors, cosine_similarities, token_batches
 from tests.support.rounding import rounding
 

@@ -10,12 +10,8 @@ from hypothesis import strategies as st
 
 from bertscore_tm import FrozenEncoder, bert_score
 from bertscore_tm.core.matching import MatchedPairs, MatchedTokens
-from bertscore_tm.core.scores import (
-    best_of_references,
-    harmonic_mean,
-    precision_recall_f1,
-    selection_f1,
-)
+from bertscore_tm.core.scores import best_of_references, harmonic_mean, precision_recall_f1, selection_f1
+from tests.support.oracle import oracle_scores
 from tests.support.texts import several_references
 
 SCORES = ("precision", "recall", "f1")
@@ -75,19 +71,8 @@ def deviations(minilm, pairs, tmp_path_factory):
         flat = [text for group in references for text in group] if has_several else single
         sents = {None: None, "references": flat, "sents": pairs[0][:100]}[idf]
         all_layers, baseline_path = layer is None, str(table) if rescaled else None
-        scorer = oracle_package.BERTScorer(
-            model_type=minilm,
-            num_layers=6 if all_layers else layer,
-            all_layers=all_layers,
-            idf=idf is not None,
-            idf_sents=sents,
-            nthreads=0,
-            device="cpu",
-            lang="en",
-            rescale_with_baseline=rescaled,
-            baseline_path=baseline_path,
-        )
-        expected = torch.stack(scorer.score(candidates, references, batch_size=1))
+        options = {"idf": sents or False, "table": baseline_path, "all_layers": all_layers}
+        expected = oracle_scores(minilm, candidates, references, 6 if all_layers else layer, **options)
         ours = bert_score(
             candidates,
             references,

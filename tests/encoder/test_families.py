@@ -7,13 +7,7 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 from torch.nn.utils.rnn import pad_sequence
-from transformers import (
-    AutoConfig,
-    AutoModel,
-    AutoModelForCausalLM,
-    AutoModelForMaskedLM,
-    AutoModelForSeq2SeqLM,
-)
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForSeq2SeqLM
 from transformers.utils import logging as transformers_logging
 
 from bertscore_tm import FrozenEncoder

@@ -12,15 +12,7 @@ import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 from torch.nn.utils.rnn import pad_sequence
-from transformers import (
-    AutoModel,
-    BertConfig,
-    BertModel,
-    FNetConfig,
-    FNetModel,
-    MobileBertConfig,
-    MobileBertModel,
-)
+from transformers import AutoModel, BertConfig, BertModel, FNetConfig, FNetModel, MobileBertConfig, MobileBertModel
 
 from bertscore_tm import FrozenEncoder, bert_score
 from bertscore_tm.encoder import forward_pass, frozen_encoder, packed_rows

@@ -30,7 +30,7 @@ CPU = torch.device("cpu")
 COUNT = 9
 
 # Real texts, cut short, as they are encoded many times.
-PREDS, TARGET = ([" ".join(text.split()[:9]) for text in side] for side in real_pairs(COUNT))
+PREDS, TARGET = real_pairs(COUNT, words=9)
 LONG = " ".join(TARGET[:2])
 
 # Some texts come twice in a batch or in two; some candidates equal a reference of their own batch, or of one before or

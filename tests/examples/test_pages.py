@@ -15,6 +15,7 @@ import torch
 
 from bertscore_tm.cli import main
 from tests.support.markdown_blocks import ROOT, anchors, blocks, links, markdown_files, same_output
+from tests.support.processes import run_process
 from tests.support.shell import write_lines, write_records
 from tests.support.texts import real_pairs
 
@@ -113,19 +114,17 @@ def test_shell_commands_run_in_order(minilm, texts, capsys):
 def test_several_processes_print_what_one_prints(command, minilm, texts, capsys):
     words = offline(command, minilm)
     start = words.index("bertscore_tm.cli") + 1
-    environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+    environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
-    environment["PYTHONPATH"] = str(ROOT)
     if "--nnodes" in words:
         run_two_nodes(words, texts, environment)
         expected = (texts / "scores.tsv").read_text()
         assert main(words[start:]) == 0
         assert (texts / "scores.tsv").read_text() == expected
         return
-    done = subprocess.run(words, cwd=texts, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    printed = run_process(*words, folder=texts, **environment).stdout
     assert main(words[start:]) == 0
-    assert done.stdout == capsys.readouterr().out
+    assert printed == capsys.readouterr().out
 
 
 def run_two_nodes(words, texts, environment):

@@ -4,16 +4,13 @@ import re
 
 import pytest
 
-from examples import docstrings, parity
+from examples import parity
 from tests.support.models import save_tiny_model
-from tests.support.texts import stdlib_pairs
 
-pytestmark = [pytest.mark.usefixtures("one_thread", "padding_is_masked"), pytest.mark.filterwarnings("ignore")]
-
-
-@pytest.fixture(autouse=True)
-def read_pairs(monkeypatch):
-    monkeypatch.setattr(docstrings, "collect_pairs", lambda packages: stdlib_pairs().copy())
+pytestmark = [
+    pytest.mark.usefixtures("one_thread", "padding_is_masked", "corpus"),
+    pytest.mark.filterwarnings("ignore"),
+]
 
 
 @pytest.mark.parametrize("family", [None, "roberta"])

@@ -1,8 +1,6 @@
 """The programs train with what they show, and the scores they report equal those of bert-score."""
 
-import os
 import re
-import subprocess
 import sys
 from importlib import import_module
 
@@ -15,6 +13,7 @@ from bertscore_tm.callbacks import CausalGenerate, Seq2SeqGenerate
 from bertscore_tm.losses import SoftBERTScoreLoss
 from examples import causal_lm, mbr_reranking
 from tests.support.markdown_blocks import ROOT
+from tests.support.processes import run_process
 
 FOLDER = ROOT / "examples"
 PAGE = (FOLDER / "README.md").read_text(encoding="utf-8")
@@ -193,10 +192,9 @@ def test_yaml_program_runs_from_its_file(corpus, tmp_path, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.distributed
 def test_metric_program_runs_on_two_ranks(tmp_path):
-    environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    variables = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "examples.lightning_metric", "--steps", "4", "--devices", "2"]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = run_process(*command, folder=tmp_path, **variables)
     assert "Warning" not in done.stderr
     # One line for both ranks.
     assert re.findall(r"^step (\d): precision \d\.\d{3}", done.stdout, re.MULTILINE) == ["2", "4"]

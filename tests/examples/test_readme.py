@@ -1,9 +1,7 @@
 """The README says first why, and what it says of other packages holds; `test_pages` runs its blocks of Python."""
 
 import json
-import os
 import re
-import subprocess
 import sys
 import warnings
 
@@ -16,6 +14,7 @@ from torchmetrics.functional.text import bert_score as torchmetrics_score
 from bertscore_tm import FrozenEncoder, bert_score
 from tests.support.markdown_blocks import ROOT, blocks, same_output
 from tests.support.models import EVERY_FAMILY, save_tiny_model
+from tests.support.processes import run_process
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCKS = blocks(ROOT / "README.md")
@@ -46,9 +45,8 @@ def test_the_shell_prints_what_the_page_shows(tmp_path):
     # The command and the interpreter are those of this environment.
     commands = shell.content.replace("bertscore-tm ", f"{sys.executable} -m bertscore_tm.cli ")
     commands = commands.replace("python3 -c", f"{sys.executable} -c")
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    printed = subprocess.run(["sh", "-ec", commands], cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert (printed.returncode, printed.stderr) == (0, "")
+    printed = run_process("sh", "-ec", commands, folder=tmp_path, PYTHONPATH=str(ROOT))
+    assert printed.stderr == ""
     assert same_output(*(re.sub(r"\|transformers:.*", "", text) for text in (shell.output, printed.stdout)))
 
 

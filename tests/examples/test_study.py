@@ -10,8 +10,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from lightning.pytorch import Trainer
-from lightning.pytorch.demos.boring_classes import BoringModel
 from scipy import stats
 
 from bertscore_tm.callbacks import BERTScoreEarlyStopping
@@ -23,6 +21,7 @@ from examples.study.manual_pages import collect_pages, read_page
 from examples.study.results import compare_rules, format_table, summarize_rules, tables
 from examples.study.rules import BASELINE, BEST, LARGEST_F1, LAST, apply_rules
 from examples.study.training import ARMS, Generator, make_risk, measure
+from tests.support.lightning_runs import Logs, trainer
 from tests.support.markdown_blocks import ROOT
 from tests.support.texts import real_pairs
 
@@ -113,27 +112,13 @@ def run():
     return {"checkpoints": checkpoints, "references": references, "seconds": {"training": 4, "decoding and scoring": 1}}
 
 
-class Replay(BoringModel):
-    """Logs the score of one checkpoint per epoch."""
-
-    def __init__(self, values) -> None:
-        super().__init__()
-        self.values = values
-
-    def validation_step(self, *batch) -> None:
-        self.log("val_bertscore_f1", self.values[self.current_epoch])
-
-
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("patience", [1, 2, 3, 10])
-def test_stops_are_those_of_the_callback(patience):
+def test_stops_are_those_of_the_callback(patience, tmp_path):
     values = np.array([0.3, 0.5, 0.45, 0.6, 0.6, 0.7, 0.65, 0.6, 0.55, 0.5])
-    names = ("logger", "enable_checkpointing", "enable_model_summary", "enable_progress_bar", "num_sanity_val_steps")
-    limits = {"max_epochs": len(values), "limit_train_batches": 1, "limit_val_batches": 1}
-    callbacks = [BERTScoreEarlyStopping(patience=patience)]
-    trainer = Trainer(accelerator="cpu", callbacks=callbacks, **limits, **dict.fromkeys(names, False))
-    trainer.fit(Replay(values))
-    assert rules.stop_early(values, patience) == trainer.current_epoch - 1
+    replay = trainer(tmp_path, [BERTScoreEarlyStopping(patience=patience)], max_epochs=len(values))
+    replay.fit(Logs(values))
+    assert rules.stop_early(values, patience) == replay.current_epoch - 1
 
 
 def test_rules_choose(run):

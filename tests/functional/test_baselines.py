@@ -16,6 +16,7 @@ from torchmetrics.functional.text.bert import _load_baseline
 from bertscore_tm import Baseline, BERTScore, FrozenEncoder, bert_score
 from bertscore_tm.baselines import MeasuredBaseline, RandomPairs, make_baseline
 from tests.support.models import tiny_model
+from tests.support.oracle import oracle_scores
 from tests.support.texts import real_pairs
 
 TEXTS = real_pairs(40)[0]
@@ -34,10 +35,8 @@ def tiny(one_thread) -> FrozenEncoder:
 def test_mean_and_error_are_those_of_the_reference_package(all_layers, minilm):
     texts = [" ".join(text.split()[:8]) for text in TEXTS]
     made, drawn = make_baseline(all_layers, texts, 10), RandomPairs.draw(all_layers, texts, 10)
-    scorer = oracle_package.BERTScorer(minilm, num_layers=6, all_layers=True, nthreads=0, device="cpu")
     references = [reference for (reference,) in drawn.pairs.references]
-    # Every pair in a separate batch, without padding.
-    scores = torch.stack(scorer.score(drawn.pairs.candidates, references, batch_size=1)).double()  # (3, layers, pairs)
+    scores = oracle_scores(minilm, drawn.pairs.candidates, references, 6, all_layers=True).double()
     assert scores.shape == (3, 7, 10)
     assert made.mean.shape == made.standard_error.shape == (7, 3)
     assert (made.mean - scores.mean(-1).T).abs().max() < 1e-6

@@ -9,15 +9,7 @@ from bert_score import utils as oracle_utils
 from bert_score.utils import lang2model, model2layers
 
 from bertscore_tm import FrozenEncoder
-from bertscore_tm.catalog import (
-    baseline,
-    baseline_languages,
-    default_model,
-    layer_row,
-    listed_as,
-    models,
-    tuned_layer,
-)
+from bertscore_tm.catalog import baseline, baseline_languages, default_model, layer_row, listed_as, models, tuned_layer
 from bertscore_tm.scoring.rescaling import Baseline, find_baseline
 from tests.support.models import save_tiny_model
 

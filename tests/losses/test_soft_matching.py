@@ -4,11 +4,7 @@ import pytest
 import torch
 
 from bertscore_tm.core.matching import TOKENWISE_MATCHINGS, TokenMass
-from bertscore_tm.losses import (
-    expected_embedding,
-    soft_precision_recall_f1,
-    softmax_relaxation,
-)
+from bertscore_tm.losses import expected_embedding, soft_precision_recall_f1, softmax_relaxation
 
 HALVES = [torch.bfloat16, torch.float16]
 

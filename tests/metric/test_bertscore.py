@@ -14,13 +14,9 @@ from bertscore_tm.scoring import corpus
 from bertscore_tm.scoring.corpus import forget_batch
 from tests.support.metrics import FIRST, SECOND, assert_equal, mean, per_pair, updated
 from tests.support.models import counted_texts
+from tests.support.texts import real_pairs
 
-
-@pytest.fixture(scope="module")
-def texts(pairs) -> tuple[list[str], list[str]]:
-    """9 real candidates and references, cut short."""
-    preds, target = ([" ".join(text.split()[:9]) for text in side[:9]] for side in pairs)
-    return preds, target
+TEXTS = real_pairs(9, words=9)
 
 
 # --- indices
@@ -87,9 +83,7 @@ def test_warns_with_counts_once_per_compute(minilm, sync_on_compute):
         ("forward", torch.OutOfMemoryError, 3),
     ],
 )
-def test_a_batch_whose_encoding_fails_is_left_out_and_can_be_passed_again(
-    encoder, texts, monkeypatch, how, error, step
-):
+def test_a_batch_whose_encoding_fails_is_left_out_and_can_be_passed_again(encoder, monkeypatch, how, error, step):
     metric = updated(BERTScore(encoder, reduction="none"), FIRST)
     monkeypatch.setattr(corpus, "_ELEMENTS_PER_STEP", 150 * 384)
     encode, left = FrozenEncoder.encode, [step]
@@ -103,10 +97,10 @@ def test_a_batch_whose_encoding_fails_is_left_out_and_can_be_passed_again(
     with monkeypatch.context() as patch:
         patch.setattr(FrozenEncoder, "encode", failing_later)
         with pytest.raises(error, match="failed"):
-            getattr(metric, how)(*texts)
+            getattr(metric, how)(*TEXTS)
     assert left == [0]
-    getattr(metric, how)(*texts)
-    assert_equal(metric.compute(), per_pair(encoder, FIRST, texts))
+    getattr(metric, how)(*TEXTS)
+    assert_equal(metric.compute(), per_pair(encoder, FIRST, TEXTS))
 
 
 # --- the latest batch

@@ -37,7 +37,7 @@ Data = dict[bool, tuple[list[str], list[Any]]]
 
 def texts(count: int) -> Data:
     # What is compared depends on numbers of texts, not on their lengths.
-    preds, target = ([" ".join(text.split()[:8]) for text in side] for side in real_pairs(count))
+    preds, target = real_pairs(count, words=8)
     return {False: (preds, target), True: (preds, several_references(target))}
 
 

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 COUNT = 8
 
 # Real texts, cut short.
-PREDS, TARGET = ([" ".join(text.split()[:9]) for text in side] for side in real_pairs(COUNT))
+PREDS, TARGET = real_pairs(COUNT, words=9)
 
 # A corpus that is not the references, with documents that come twice.
 CORPUS = [*PREDS[:5], *TARGET[4:], *TARGET[4:6]]

@@ -1,4 +1,4 @@
-"""Full disks and damaged files: a clear message, and no result is lost."""
+"""Full disks, damaged files and incomplete models: a clear message, and no result is lost."""
 
 from __future__ import annotations
 
@@ -7,28 +7,30 @@ import shutil
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 from lightning.pytorch.loggers import CSVLogger
 from safetensors.torch import load_file, save_file
+from transformers import AutoConfig, AutoTokenizer
 
-from bertscore_tm import BERTScore, FrozenEncoder
+from bertscore_tm import BERTScore, FrozenEncoder, bert_score, rank_candidates
 from bertscore_tm.callbacks import BERTScoreCallback, SampleLogger
-from bertscore_tm.cli import main
+from bertscore_tm.losses import BERTScoreReward, SoftBERTScoreLoss
 from tests.support.lightning_runs import chooser, trainer, weights
 from tests.support.models import save_tiny_model
+from tests.support.shell import run_here, write_lines
 
 WORDS = [f"{a} {b} {c}" for a in ("a cat", "the dog") for b in ("sat", "ran") for c in ("here", "there", "home")]
 PAIRS = (WORDS[:9], WORDS[3:])
+PAIR = ["a cat"], ["it rains"]
 
 
 @pytest.fixture(scope="module")
-def tiny(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("tiny")
-    save_tiny_model("bert", folder)
-    return folder
+def tiny(tmp_path_factory) -> str:
+    return save_tiny_model("bert", tmp_path_factory.mktemp("tiny"))
 
 
 @contextmanager
@@ -46,15 +48,9 @@ def limit_file_size(size: int) -> Generator[None, None, None]:
 def command(tiny, tmp_path, capsys):
     """Function that scores two files and returns the printed output."""
     for name, lines in zip(("c.txt", "r.txt"), PAIRS, strict=True):
-        (tmp_path / name).write_text("".join(line + "\n" for line in lines))
-
-    def run(*arguments: str, exit_code: int = 0):
-        files = ["-c", str(tmp_path / "c.txt"), "-r", str(tmp_path / "r.txt")]
-        capsys.readouterr()
-        assert main(["score", *files, "-m", str(tiny), "-l", "2", "--device", "cpu", *arguments]) == exit_code
-        return capsys.readouterr()
-
-    return run
+        write_lines(tmp_path / name, lines)
+    files = ["-c", tmp_path / "c.txt", "-r", tmp_path / "r.txt"]
+    return partial(run_here, capsys, "score", *files, "-m", tiny, "-l", 2, "--device", "cpu")
 
 
 def test_full_disk_keeps_the_old_file_and_prints_the_result(command, tmp_path):
@@ -104,35 +100,27 @@ def test_training_continues_when_samples_cannot_be_written(tiny, tmp_path):
     assert list((tmp_path / "full").rglob("samples/*")) == []
 
 
-def truncate(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-
-
-def replace_by_html(path: Path) -> None:
-    path.write_text("<html>Sign in to the network</html>")
-
-
-def replace_by_empty_json(path: Path) -> None:
-    path.write_text("{}")
+def half(content: bytes) -> bytes:
+    return content[: len(content) // 2]
 
 
 @pytest.mark.parametrize(
     ("what", "file", "damage"),
     [
-        ("weights", "model.safetensors", truncate),
-        ("weights", "model.safetensors", Path.unlink),
-        ("configuration", "config.json", Path.unlink),
-        ("configuration", "config.json", replace_by_html),
-        ("tokenizer", "tokenizer.json", truncate),
-        ("tokenizer", "tokenizer.json", replace_by_empty_json),
+        ("weights", "model.safetensors", half),
+        ("weights", "model.safetensors", None),
+        ("configuration", "config.json", None),
+        ("configuration", "config.json", lambda content: b"<html>Sign in to the network</html>"),
+        ("tokenizer", "tokenizer.json", half),
+        ("tokenizer", "tokenizer.json", lambda content: b"{}"),
     ],
 )
 def test_a_damaged_file_is_an_error_with_the_remedy(tiny, tmp_path, what, file, damage):
-    folder = shutil.copytree(tiny, tmp_path / "model")
-    damage(folder / file)
+    path = Path(shutil.copytree(tiny, tmp_path / "model"), file)
+    path.unlink() if damage is None else path.write_bytes(damage(path.read_bytes()))
     said = rf"^could not load the {what} of .*model' from that folder\. Pass a name on the hub, or .*merge_and_unload"
     with pytest.raises(OSError, match=said):
-        FrozenEncoder(folder, num_layers=2).encode(["a cat"])
+        FrozenEncoder(path.parent, num_layers=2).encode(["a cat"])
 
 
 def test_missing_weights_are_an_error(tiny, tmp_path):
@@ -146,3 +134,50 @@ def test_missing_weights_are_an_error(tiny, tmp_path):
     assert torch.equal(incomplete.vectors, wanted.vectors)
     with pytest.raises(OSError, match=r"its file lacks 1 of them \(encoder\.layer\.2\.output\.dense\.weight\)"):
         FrozenEncoder(folder, num_layers=3).encode(["a cat"])
+
+
+# Of these models, transformers 5 makes a tokenizer without words: any two texts would score 1.
+@pytest.mark.parametrize("family", ["bert", "roberta", "xlnet"])
+def test_weights_without_their_tokenizer_are_refused(family, tmp_path):
+    folder = save_tiny_model(family, tmp_path / "model")
+    assert bert_score(*PAIR, FrozenEncoder(folder, num_layers=1))["f1"].item() < 1
+    for file in (tmp_path / "model").glob("*token*"):
+        file.unlink()
+    with pytest.raises(OSError, match=r"^could not load the tokenizer of '.*model'") as caught:
+        bert_score(*PAIR, FrozenEncoder(folder, num_layers=1))
+    assert "save_pretrained(folder)" in str(caught.value)
+
+
+def test_a_given_tokenizer_without_vocabulary_is_refused(tmp_path, minilm):
+    AutoConfig.from_pretrained(minilm).save_pretrained(tmp_path)
+    empty = AutoTokenizer.from_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="tokenizer has special tokens only: it was loaded from a folder without the"):
+        FrozenEncoder(minilm, empty, num_layers=1)
+
+
+def test_a_token_without_an_embedding_is_named(tmp_path):
+    folder = save_tiny_model("bert", tmp_path)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    size = AutoConfig.from_pretrained(folder).vocab_size
+    tokenizer.add_tokens([f"<term{i}>" for i in range(size - len(tokenizer) + 1)])
+    tokenizer.save_pretrained(folder)
+    encoder = FrozenEncoder(folder, num_layers=1)
+    assert bert_score(*PAIR, encoder)["f1"].item() < 1  # other texts are scored
+    last = tokenizer.convert_ids_to_tokens(size)
+    with pytest.raises(ValueError, match=rf"embeddings of {size}: token {size}, '{last}', has none"):
+        bert_score([f"a {last}"], ["a cat"], encoder)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        BERTScore,
+        BERTScoreReward,
+        SoftBERTScoreLoss,
+        lambda metric: bert_score(*PAIR, metric),
+        lambda metric: rank_candidates([["a cat", "it rains"]], encoder=metric),
+    ],
+)
+def test_a_metric_in_place_of_its_encoder_is_named(encoder, use):
+    with pytest.raises(TypeError, match=r"got a bertscore_tm\..*\.BERTScore: .*pass its \.encoder"):
+        use(BERTScore(encoder))

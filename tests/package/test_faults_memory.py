@@ -6,15 +6,16 @@ import gc
 import warnings
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 
 from bertscore_tm import BERTScore, FrozenEncoder, bert_score
-from bertscore_tm.cli import main
 from bertscore_tm.losses import SoftBERTScoreLoss
 from tests.support.models import tiny_model
+from tests.support.shell import run_here, write_lines
 from tests.support.texts import real_pairs
 
 LAYER = 2
@@ -155,19 +156,16 @@ def test_a_loss_is_never_split(encoder, limit):
 
 def test_the_shell_prints_one_line_each(minilm, limit, capsys, tmp_path):
     preds, target = real_pairs(COUNT)
-    for name, lines in (("c", preds), ("r", target)):
-        (tmp_path / name).write_text("".join(line + "\n" for line in lines))
-    files = ["-c", str(tmp_path / "c"), "-r", str(tmp_path / "r")]
-    arguments = ["score", *files, "-m", minilm, "-l", str(LAYER), "--device", "cpu"]
-    assert main(arguments) == 0
-    wanted = capsys.readouterr().out
+    write_lines(tmp_path / "c", preds)
+    write_lines(tmp_path / "r", target)
+    files = ["-c", tmp_path / "c", "-r", tmp_path / "r"]
+    score = partial(run_here, capsys, "score", *files, "-m", minilm, "-l", LAYER, "--device", "cpu")
+    wanted = score().out
     limit(300)
-    assert main(arguments) == 0
-    printed = capsys.readouterr()
+    printed = score()
     assert printed.out == wanted
     for line in printed.err.splitlines():
         assert line.startswith("bertscore-tm: warning: out of memory on cpu with ")
         assert "--batch-size" in line
     limit(5)
-    assert main(arguments) == 1
-    assert capsys.readouterr().err.splitlines()[-1].startswith("bertscore-tm: error: CUDA out of memory")
+    assert score(exit_code=1).err.splitlines()[-1].startswith("bertscore-tm: error: CUDA out of memory")

@@ -18,38 +18,26 @@ import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 from safetensors.torch import save_file
-from transformers import AutoTokenizer, BertConfig, BertModel, PreTrainedTokenizerBase
 
 from bertscore_tm import BERTScore, FrozenEncoder, catalog
-from bertscore_tm.callbacks import (
-    BERTScoreCallback,
-    BERTScoreEarlyStopping,
-    SampleLogger,
-)
+from bertscore_tm.callbacks import BERTScoreCallback, BERTScoreEarlyStopping, SampleLogger
 from bertscore_tm.encoder.loading import resolve_tokenizer
 from bertscore_tm.losses import SoftBERTScoreLoss
 from tests.support.lightning_runs import Chooser, generate, loader, trainer
+from tests.support.markdown_blocks import ROOT
+from tests.support.models import tiny_model
 from tests.support.public_surface import package_modules
-from tests.support.shell import ROOT, run_here
+from tests.support.shell import run_here
 
 TEXTS = ["a list of names", "open the file", "it rains", "the dog ran home"]
-SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
-
-Parts = tuple[BertModel, PreTrainedTokenizerBase]
-
-
-@pytest.fixture(scope="module")
-def parts(minilm, one_thread) -> Parts:
-    """A small random model, and a real tokenizer."""
-    tokenizer = AutoTokenizer.from_pretrained(minilm)
-    return BertModel(BertConfig(vocab_size=len(tokenizer), **SIZES)).eval(), tokenizer
+PARTS = MODEL, TOKENIZER = tiny_model("bert")
 
 
 # Checkpoints
 
 
-def test_a_checkpoint_of_everything_loads_as_weights_alone(parts, tmp_path):
-    encoder = FrozenEncoder(*parts, num_layers=2)
+def test_a_checkpoint_of_everything_loads_as_weights_alone(tmp_path):
+    encoder = FrozenEncoder(*PARTS, num_layers=2)
     callbacks = [
         BERTScoreCallback(BERTScore(encoder, reduction="none"), generate),
         BERTScoreEarlyStopping(),
@@ -85,21 +73,22 @@ class Payload:
         return Path.touch, (self.path,)
 
 
-def save_parts(parts: Parts, folder: Path) -> None:
-    """Configuration and tokenizer, but no weights."""
-    parts[0].config.save_pretrained(folder)
-    parts[1].save_pretrained(folder)
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    """Configuration and tokenizer of a model, but no weights."""
+    MODEL.config.save_pretrained(tmp_path / "model")
+    TOKENIZER.save_pretrained(tmp_path / "model")
+    return tmp_path / "model"
 
 
-def test_a_pickle_among_weights_never_runs(parts, tmp_path):
-    marker, folder = tmp_path / "it ran", tmp_path / "model"
-    save_parts(parts, folder)
-    torch.save({**parts[0].state_dict(), "more": Payload(marker)}, folder / "pytorch_model.bin")
+def test_a_pickle_among_weights_never_runs(folder, tmp_path):
+    marker = tmp_path / "it ran"
+    torch.save({**MODEL.state_dict(), "more": Payload(marker)}, folder / "pytorch_model.bin")
     with pytest.raises(OSError, match=r"could not load the weights of '.*model'"):
         FrozenEncoder(folder, num_layers=1).encode(TEXTS)
     # Where there are safetensors too, nobody opens the other file.
-    save_file(dict(parts[0].state_dict()), folder / "model.safetensors", {"format": "pt"})
-    expected = FrozenEncoder(*parts, num_layers=1).encode(TEXTS).vectors
+    save_file(dict(MODEL.state_dict()), folder / "model.safetensors", {"format": "pt"})
+    expected = FrozenEncoder(*PARTS, num_layers=1).encode(TEXTS).vectors
     torch.testing.assert_close(FrozenEncoder(folder, num_layers=1).encode(TEXTS).vectors, expected)
     assert not marker.exists()
     # It does run where it may.
@@ -124,9 +113,8 @@ class OwnTokenizer(PreTrainedTokenizerFast):
     path.write_text(json.dumps(content), encoding="utf-8")
 
 
-def test_code_in_a_models_folder_runs_only_where_it_is_trusted(parts, tmp_path, monkeypatch, capsys):
-    marker, folder = tmp_path / "it ran", tmp_path / "model"
-    save_parts(parts, folder)
+def test_code_in_a_models_folder_runs_only_where_it_is_trusted(folder, tmp_path, monkeypatch, capsys):
+    marker = tmp_path / "it ran"
     write_code(folder, marker, "config.json", {"AutoConfig": "own_code.OwnConfig"}, model_type="own")
     # Nobody is asked either.
     monkeypatch.setattr(sys, "stdin", io.StringIO("y\n" * 9))
@@ -142,13 +130,13 @@ def test_code_in_a_models_folder_runs_only_where_it_is_trusted(parts, tmp_path, 
     assert marker.exists()
 
 
-def test_code_next_to_a_tokenizer_never_runs(parts, tmp_path, monkeypatch):
-    marker, folder = tmp_path / "it ran", tmp_path / "model"
-    parts[1].save_pretrained(folder)
+def test_code_next_to_a_tokenizer_never_runs(folder, tmp_path, monkeypatch):
+    marker = tmp_path / "it ran"
+    (folder / "config.json").unlink()
     auto_map = {"AutoTokenizer": ["own_code.OwnTokenizer", "own_code.OwnTokenizer"]}
     write_code(folder, marker, "tokenizer_config.json", auto_map, tokenizer_class="OwnTokenizer")
     monkeypatch.setattr(sys, "stdin", io.StringIO("y\n" * 9))
-    encoder = FrozenEncoder(*parts, num_layers=1)
+    encoder = FrozenEncoder(*PARTS, num_layers=1)
     for load in (lambda: resolve_tokenizer(folder, "tokenizer"), lambda: SoftBERTScoreLoss(encoder, tokenizer=folder)):
         with pytest.raises(OSError, match=r"(?s)could not load the tokenizer of '.*model'.*custom code"):
             load()

@@ -19,10 +19,7 @@ import bertscore_tm
 import bertscore_tm.callbacks
 import bertscore_tm.losses
 from bertscore_tm import BERTScore, FrozenEncoder, bert_score
-from bertscore_tm.losses import (
-    SoftBERTScoreLoss,
-    VocabularyBridge,
-)
+from bertscore_tm.losses import SoftBERTScoreLoss, VocabularyBridge
 from tests.support.models import save_tiny_model, tiny_model
 
 PREDS = ["a cat sat on the mat", "it rains", "", "word " * 20]

@@ -1,6 +1,7 @@
 """The page in headless Chromium: sort, search, filter, open a pair, see a match; no error and no request."""
 
 import re
+import shutil
 
 import pytest
 import torch
@@ -9,11 +10,11 @@ from scipy.stats import ttest_rel
 from bertscore_tm import align
 from bertscore_tm.report import Report
 from bertscore_tm.statistics import compare_paired, mean_interval
-from tests.support.report_pages import EVIL, TEXTS, find_chromium, scored_report
+from tests.support.report_pages import EVIL, TEXTS, scored_report
 from tests.support.texts import real_pairs
 
 sync_api = pytest.importorskip("playwright.sync_api")
-CHROMIUM = find_chromium()
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium"),
 ]

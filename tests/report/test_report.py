@@ -10,8 +10,7 @@ from bertscore_tm import BERTScore, FrozenEncoder, Report, align, bert_score
 from bertscore_tm.statistics import compare_paired, holm, mean_interval
 from bertscore_tm.utilities.score_names import SCORES
 from bertscore_tm.views.page import describe_sides
-from tests.support.pictures import Page
-from tests.support.report_pages import EVIL, TEXTS, read_data, scored_report
+from tests.support.report_pages import EVIL, TEXTS, Page, read_data, scored_report
 
 
 @pytest.fixture(scope="module")

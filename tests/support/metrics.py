@@ -76,7 +76,7 @@ class Workshop:
     def __init__(self, model: str, table: str) -> None:
         self.model, self.table = model, table
         # Real texts, cut short, as they are encoded many times.
-        self.preds, self.target = ([" ".join(text.split()[:9]) for text in texts] for texts in real_pairs(COUNT))
+        self.preds, self.target = real_pairs(COUNT, words=9)
         self.corpus = [*self.target[3:], *self.target[5:8], *self.preds[:4]]
         self._scorers: dict[Any, oracle.BERTScorer] = {}
         self._encoders: dict[Any, FrozenEncoder] = {}

@@ -1,6 +1,5 @@
 """Texts of pictures, and what pictures show."""
 
-from html.parser import HTMLParser
 from itertools import pairwise
 
 from tokenizers import Tokenizer, models, pre_tokenizers
@@ -34,31 +33,3 @@ def encoder_of_words(*texts):
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=inner, unk_token="[UNK]")
     model = AutoModel.from_config(tiny_config("bert", vocab_size=len(words)))
     return FrozenEncoder(randomised(model), tokenizer, num_layers=1)
-
-
-class Page(HTMLParser):
-    """What a browser makes of a page."""
-
-    def __init__(self, page):
-        super().__init__()
-        self.tags, self.texts, self.open = [], {}, []
-        self.feed(page)
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append((tag, dict(attrs)))
-        if tag != "meta":
-            self.open.append(tag)
-            self.texts.setdefault(tag, []).append("")
-
-    def handle_decl(self, decl):
-        assert decl == "doctype html"
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        for tag in self.open:
-            self.texts[tag][-1] += data
-
-    def attributes(self, tag):
-        return [attrs for name, attrs in self.tags if name == tag]

@@ -1,12 +1,12 @@
-"""Reports to look at, and the data of a page."""
+"""Reports to look at, the data of a page, and what a browser makes of it."""
 
 from __future__ import annotations
 
 import gzip
 import json
 import re
-import shutil
 from base64 import b64decode
+from html.parser import HTMLParser
 from typing import Any
 
 import torch
@@ -48,8 +48,29 @@ def scored_report(count: int, words: int, num_systems: int = 2, **options: Any) 
     return Report({name: texts() for name in names}, texts(), {name: scores() for name in names}, **options)
 
 
-def find_chromium() -> str | None:
-    """Return the system's Chromium, if it has one."""
-    return next(
-        (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
-    )
+class Page(HTMLParser):
+    """What a browser makes of a page."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.tags, self.texts, self.open = [], {}, []
+        self.feed(page)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        if tag != "meta":
+            self.open.append(tag)
+            self.texts.setdefault(tag, []).append("")
+
+    def handle_decl(self, decl):
+        assert decl == "doctype html"
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        for tag in self.open:
+            self.texts[tag][-1] += data
+
+    def attributes(self, tag):
+        return [attrs for name, attrs in self.tags if name == tag]

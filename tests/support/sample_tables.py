@@ -3,15 +3,11 @@
 import csv
 from pathlib import Path
 
-import pytest
 from lightning.pytorch.loggers import CSVLogger
 
 from bertscore_tm import BERTScore
 from bertscore_tm.callbacks import BERTScoreCallback, SampleLogger
-from bertscore_tm.functional import bert_score
-from tests.support.lightning_runs import Chooser, chooser, trainer
-
-COUNT = 9
+from tests.support.lightning_runs import COUNT, Chooser, chooser, trainer
 
 
 def inputs_of(batch):
@@ -48,26 +44,3 @@ def table(folder, name="val_samples_step_0"):
 
 def files(folder):
     return sorted(path.name for path in (Path(folder) / "csv" / "version_0" / "samples").iterdir())
-
-
-def expected_rows(preds, target, encoder, count, **options):
-    """Chosen by sorting whole rows, with the scores of one call; equal texts score the same to five decimals."""
-    scores = bert_score(preds, target, encoder, **options)
-    ranked = sorted(range(len(preds)), key=lambda i: (round(scores["f1"][i].item(), 5), i))
-    middle = ranked[count : len(ranked) - count]
-    start = (len(middle) - count) // 2
-    chosen = [("worst", i) for i in ranked[:count]]
-    chosen += [("median", i) for i in middle[start : start + count]]
-    chosen += [("best", i) for i in ranked[::-1][:count]]
-    return [
-        (kind, str(i + 1), *(round(scores[name][i].item(), 4) for name in ("precision", "recall", "f1")))
-        for kind, i in chosen
-    ]
-
-
-def shown(rows):
-    return [(row["kind"], row["example"], float(row["P"]), float(row["R"]), float(row["F1"])) for row in rows]
-
-
-def approximately(rows):
-    return [(kind, number, *(pytest.approx(score, abs=1.1e-4) for score in scores)) for kind, number, *scores in rows]

@@ -19,8 +19,6 @@ import torch.distributed as dist
 from bertscore_tm.cli import main
 from tests.support.ranks import run_ranks
 
-ROOT = Path(__file__).resolve().parents[2]
-
 
 def run_here(capsys: Any, *arguments: Any, exit_code: int = 0) -> Any:
     """Run the command in this process and return what it printed."""

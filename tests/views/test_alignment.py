@@ -1,6 +1,5 @@
 """The data of the pictures: readable tokens, matches, weights and shares of the score."""
 
-import bert_score as oracle
 import pytest
 import torch
 from hypothesis import given, settings
@@ -15,6 +14,7 @@ from bertscore_tm.scoring.rescaling import find_baseline
 from bertscore_tm.scoring.token_weights import token_weights
 from bertscore_tm.views.page import describe_sides
 from tests.support.models import EVERY_FAMILY, KINDS, randomised, tiny_config, tiny_model
+from tests.support.oracle import oracle_scores
 
 # With cls and sep; with a space in front; without special tokens; with one before, one and two after, and two after a
 # text that is padded on the left.
@@ -60,12 +60,11 @@ def test_matches_and_similarities_equal_those_of_the_model(family, pairs):
 @pytest.mark.parametrize("idf", [False, True])
 def test_scores_equal_the_reference_package(minilm, encoder, pairs, idf):
     sents = pairs[1][:50]
-    theirs = oracle.BERTScorer(minilm, num_layers=5, idf=idf, idf_sents=sents, device="cpu", nthreads=0)
+    texts = pairs[0][5:10], pairs[1][5:10]
     weights = token_weights(encoder, sents) if idf else None
-    for candidate, reference in zip(pairs[0][5:10], pairs[1][5:10], strict=True):
-        alignment = compute_alignment(candidate, reference, encoder, weights)
-        expected = [score.item() for score in theirs.score([candidate], [reference])]
-        assert [alignment.precision, alignment.recall, alignment.f1] == pytest.approx(expected, abs=1e-6)
+    for *pair, expected in zip(*texts, oracle_scores(minilm, *texts, 5, idf=sents if idf else False).T, strict=True):
+        alignment = compute_alignment(*pair, encoder, weights)
+        assert [alignment.precision, alignment.recall, alignment.f1] == pytest.approx(expected.tolist(), abs=1e-6)
 
 
 # Families differ in their special tokens, settings in how weights and baselines enter: each is varied for one of the

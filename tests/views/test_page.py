@@ -3,8 +3,7 @@
 import pytest
 
 from bertscore_tm import FrozenEncoder, align
-from tests.support.pictures import Page
-from tests.support.report_pages import EVIL, read_data
+from tests.support.report_pages import EVIL, Page, read_data
 
 IDF = ["a cat", "the kitten", "it is raining"]
 

@@ -1,0 +1,37 @@
+"""Scores of the reference package."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import bert_score
+import torch
+from torch import Tensor
+
+
+def oracle_scores(
+    model: str,
+    candidates: Sequence[str],
+    references: Sequence[Any],
+    num_layers: int,
+    *,
+    idf: bool | Sequence[str] = False,
+    table: Any = None,
+    all_layers: bool = False,
+) -> Tensor:
+    """Return precision, recall and F1, shape (3, [layers,] pairs).
+
+    Each pair is scored in a batch of its own, as that package lets padding take part in the matching.
+
+    Args:
+        idf: weights of the references, if it is True, or of these texts.
+        table: file of the baseline by which scores are rescaled.
+    """
+    texts = [text for entry in references for text in ([entry] if isinstance(entry, str) else entry)]
+    settings = {"num_layers": num_layers, "all_layers": all_layers, "lang": "en", "nthreads": 0, "device": "cpu"}
+    if table is not None:
+        settings |= {"rescale_with_baseline": True, "baseline_path": str(table)}
+    if idf:
+        settings |= {"idf": True, "idf_sents": texts if idf is True else idf}
+    return torch.stack(bert_score.BERTScorer(model, **settings).score(candidates, references, batch_size=1))
