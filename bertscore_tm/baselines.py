@@ -150,5 +150,5 @@ def make_baseline(
         ([0.39, 0.38, 0.38], True)
     """
     drawn = RandomPairs.draw(encoder, texts, num_pairs, seed)
-    scored = score_corpus(drawn.pairs, encoder, token_weights(encoder), encoder.device)
+    scored = score_corpus(drawn.pairs, encoder, token_weights(encoder))
     return drawn.measure(scored.scores, encoder)

@@ -117,8 +117,7 @@ class HuggingFaceGenerate(ABC):
             scores, num_truncated = score_items(
                 [Item(group) for group in groups], self.encoder, token_weights(self.encoder), device
             )
-            if num_truncated:
-                warn_of_truncation(num_truncated, self.encoder.tokenizer.max_length)
+            warn_of_truncation(num_truncated, self.encoder.tokenizer.max_length)
         return [group[int(order_candidates(f1)[0])] for group, f1 in zip(groups, scores, strict=True)]
 
     @abstractmethod

@@ -74,7 +74,7 @@ def score_across_ranks(
         bounds=score_range(scored.scores.shape[1], baseline),
         encoder=encoder,
         signature=score_signature(encoder, weights.source, baseline),
-        align=partial(compute_alignment, encoder=encoder, weights=weights, device=encoder.device, baseline=baseline),
+        align=partial(compute_alignment, encoder=encoder, weights=weights, baseline=baseline),
     )
 
 
@@ -95,7 +95,7 @@ def score_in_parts(
 
     def work(part: Sequence[tuple[str, list[str]]], progress: Progress) -> Part:
         pairs = TextPairs(*map(list, zip(*part, strict=True)))
-        scored = score_corpus(pairs, encoder, weights, encoder.device, progress=progress)
+        scored = score_corpus(pairs, encoder, weights, progress=progress)
         num_truncated = torch.tensor([scored.num_truncated], device="cpu")
         return {"scores": scored.scores, "best": scored.best_reference, "num_truncated": num_truncated}
 

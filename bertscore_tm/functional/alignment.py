@@ -53,9 +53,8 @@ def align(
     used = as_encoder(encoder, single_layer=True)
     baseline = find_baseline(used, rescale)
     weights = token_weights(used, idf, [reference], used.device)
-    data = compute_alignment(candidate, reference, used, weights, used.device, baseline=baseline)
-    if data.num_truncated:
-        warn_of_truncation(data.num_truncated, used.tokenizer.max_length)
+    data = compute_alignment(candidate, reference, used, weights, baseline=baseline)
+    warn_of_truncation(data.num_truncated, used.tokenizer.max_length)
     for name, side in (("candidate", data.candidate), ("reference", data.reference)):
         if data.is_weighted and not side.weights.any():
             warn_user(

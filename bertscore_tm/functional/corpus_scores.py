@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
-import torch
 from tqdm import tqdm
 
 from bertscore_tm.encoder import Encoder, FrozenEncoder, as_encoder
@@ -75,7 +74,7 @@ def bert_score(
     used = as_encoder(encoder)
     baseline = find_baseline(used, rescale)
     weights = token_weights(used, idf, list(chain.from_iterable(texts.references)), used.device)
-    scored = score_and_warn(texts, used, weights, used.device, verbose)
+    scored = score_and_warn(texts, used, weights, verbose)
     scores, best_reference = rescale_scores(scored.scores, baseline), pairs.restore_indices(scored.best_reference)
     if not used.all_layers:
         scores, best_reference = scores[:, 0], best_reference[0]
@@ -86,15 +85,11 @@ def bert_score(
 
 
 def score_and_warn(
-    texts: TextPairs,
-    encoder: FrozenEncoder,
-    weights: TokenWeights,
-    device: torch.device | str = "cpu",
-    verbose: bool = False,
+    texts: TextPairs, encoder: FrozenEncoder, weights: TokenWeights, verbose: bool = False
 ) -> CorpusScores:
     """Score a corpus before rescaling, with a progress bar, and warn about empty and truncated texts."""
     with tqdm(total=len(texts), unit="pair", disable=not verbose) as bar:
-        scored = score_corpus(texts, encoder, weights, device, progress=bar.update)
+        scored = score_corpus(texts, encoder, weights, progress=bar.update)
     warn_of_leftovers(texts.candidates, encoder.tokenizer)
     warn_about_scores(scored.scores, scored.num_truncated, not weights.is_uniform, encoder.tokenizer.max_length)
     return scored

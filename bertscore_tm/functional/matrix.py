@@ -86,6 +86,5 @@ def score_matrix(
             scores[..., [others[i] for i in step]] = block.cpu()
             del both
             bar.update(len(step))
-    if num_truncated:
-        warn_of_truncation(num_truncated, used.tokenizer.max_length)
+    warn_of_truncation(num_truncated, used.tokenizer.max_length)
     return dict(zip(SCORES, scores, strict=True))

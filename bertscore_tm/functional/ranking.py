@@ -13,7 +13,7 @@ from tqdm import tqdm
 from bertscore_tm.core.all_pairs import score_all_pairs
 from bertscore_tm.core.scores import selection_f1
 from bertscore_tm.encoder import Encoder, FrozenEncoder, as_encoder
-from bertscore_tm.scoring.corpus import EncodedTexts, encode_steps
+from bertscore_tm.scoring.corpus import encode_steps
 from bertscore_tm.scoring.messages import warn_of_leftovers, warn_of_truncation
 from bertscore_tm.scoring.signature import score_signature
 from bertscore_tm.scoring.texts import TextPairs, as_documents, as_list, as_references, counted_references
@@ -133,8 +133,7 @@ def rank_candidates(
             references_reduce=references_reduce,
             progress=bar.update,
         )
-    if num_truncated:
-        warn_of_truncation(num_truncated, used_encoder.tokenizer.max_length)
+    warn_of_truncation(num_truncated, used_encoder.tokenizer.max_length)
     order = [order_candidates(item_scores) for item_scores in scores]
     best = [item.candidates[int(ranks[0])] if len(ranks) else None for item, ranks in zip(items, order, strict=True)]
     return RankedCandidates(scores, order, best, used_encoder, token_table.source)
@@ -187,7 +186,12 @@ def score_items(
         is_truncated = encoded.vectors.truncated.tolist()
         truncated.update(text for text, index in encoded.indices.items() if is_truncated[index])
         require_known(weights, encoded.vectors.ids, encoder.tokenizer)
-        matrices = [_score_pairs(items[i], encoded, weights) for i in step]
+        matrices = []  # (3, candidates, references) each, on the device
+        for item in (items[i] for i in step):
+            rows = [encoded.indices[text] for text in item.candidates]
+            # Without references each candidate is a reference of the others.
+            columns = None if item.references is None else [encoded.indices[text] for text in item.references]
+            matrices.append(score_all_pairs(encoded.vectors, weights.table, rows, columns))
         # Together, as an accelerator waits for each copy.
         values = torch.cat([matrix.flatten() for matrix in matrices]).cpu()
         parts = torch.split(values, [matrix.numel() for matrix in matrices])
@@ -238,14 +242,6 @@ def _check_weights(weights: Any, name: str, item: Item) -> Tensor:
             f"{name} must be {len(texts)} finite numbers of at least 0, one per {noun}, got {checked.tolist()}"
         )
     return checked
-
-
-def _score_pairs(item: Item, encoded: EncodedTexts, weights: TokenWeights) -> Tensor:
-    """Return precision, recall and F1 of an item's pairs, shape (3, candidates, references), on the device."""
-    candidates = [encoded.indices[text] for text in item.candidates]
-    # Without references each candidate is a reference of the others.
-    references = None if item.references is None else [encoded.indices[text] for text in item.references]
-    return score_all_pairs(encoded.vectors, weights.table, candidates, references)
 
 
 def _score_candidates(item: Item, pairs: Tensor, component: Component, references_reduce: ReferencesReduce) -> Tensor:

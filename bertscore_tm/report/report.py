@@ -341,7 +341,7 @@ def alignment_options(
     """Return the options ``align``, ``encoder`` and ``signature`` of a report of scores with these settings."""
     baseline = find_baseline(encoder, rescale)
     weights = token_weights(encoder, idf, list(chain.from_iterable(references)), encoder.device)
-    align = partial(compute_alignment, encoder=encoder, weights=weights, device=encoder.device, baseline=baseline)
+    align = partial(compute_alignment, encoder=encoder, weights=weights, baseline=baseline)
     return {"align": align, "encoder": encoder, "signature": score_signature(encoder, weights.source, baseline)}
 
 

@@ -82,7 +82,7 @@ def compute_alignment(
     reference: str,
     encoder: FrozenEncoder,
     weights: TokenWeights | None = None,
-    device: torch.device | str = "cpu",
+    device: torch.device | None = None,
     *,
     baseline: Baseline | None = None,
     layer: int | None = None,
@@ -108,11 +108,10 @@ def compute_alignment(
     for (name, text), has_content in zip(texts.items(), tokenized.has_content, strict=True):
         if not has_content:
             raise ValueError(f"{name}={text!r} has no tokens except special ones: pass a text with content")
-    vectors = encoder.encode(tokenized, device)
+    vectors = encoder.encode(tokenized, encoder.device if device is None else device)
     if layer is not None:
         vectors = replace(vectors, vectors=vectors.vectors[layer : layer + 1])
-    if weights is None:
-        weights = token_weights(encoder, device=device)
+    weights = token_weights(encoder) if weights is None else weights
     require_known(weights, vectors.ids, encoder.tokenizer)
     table = weights.table.to(vectors.vectors.device)
     pairs = match_pairs(vectors, torch.tensor([0], device="cpu"), torch.tensor([1], device="cpu"))

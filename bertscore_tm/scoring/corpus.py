@@ -220,7 +220,6 @@ def score_corpus(
     texts: TextPairs,
     encoder: FrozenEncoder,
     weights: TokenWeights,
-    device: torch.device | str = "cpu",
     *,
     progress: Callable[[int], None] | None = None,
 ) -> CorpusScores:
@@ -229,7 +228,7 @@ def score_corpus(
     scores = torch.zeros(3, encoder.num_outputs, len(texts), dtype=torch.float32, device="cpu")
     best_reference = torch.zeros(encoder.num_outputs, len(texts), dtype=torch.long, device="cpu")
     num_truncated = 0
-    for step, part, encoded in encode_steps(texts, encoder, device):
+    for step, part, encoded in encode_steps(texts, encoder, encoder.device):
         matched = match_encoded(part, encoded)
         step_scores, step_best = compute_scores(matched, weights, encoder.tokenizer)
         scores[..., step], best_reference[:, step] = step_scores.cpu(), step_best.cpu()

@@ -48,8 +48,7 @@ def warn_about_scores(scores: Tensor, num_truncated: int, is_weighted: bool, max
         noun = "candidate" if num_zero == 1 else "candidates"
         reason = f"the text, or each of its references, is empty{weightless if is_weighted else ''}"
         warn_user(f"{num_zero} {noun} scored 0 because {reason}")
-    if num_truncated:
-        warn_of_truncation(num_truncated, max_length)
+    warn_of_truncation(num_truncated, max_length)
 
 
 def warn_of_leftovers(candidates: Sequence[str], tokenizer: TextTokenizer) -> bool:
@@ -71,5 +70,6 @@ def warn_of_leftovers(candidates: Sequence[str], tokenizer: TextTokenizer) -> bo
 
 
 def warn_of_truncation(num_truncated: int, max_length: int | None) -> None:
-    """Warn about at least one truncated text."""
-    warn_user(f"{describe_truncation(num_truncated, max_length)}; {name_long_text('window')} scores whole texts")
+    """Warn about truncated texts, if there are any."""
+    if num_truncated:
+        warn_user(f"{describe_truncation(num_truncated, max_length)}; {name_long_text('window')} scores whole texts")

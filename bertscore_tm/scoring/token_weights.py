@@ -38,13 +38,9 @@ class WeightSource:
     digest: str = ""
 
     def __str__(self) -> str:
-        if self.kind == "uniform":
-            return "no"
-        if self.kind == "mapping":
-            return f"given#{self.digest}"
-        if self.num_documents is None:
-            return self.kind
-        return f"{self.num_documents}#{self.digest}" if self.digest else str(self.num_documents)
+        documents = self.kind if self.num_documents is None else str(self.num_documents)
+        name = {"uniform": "no", "mapping": "given"}.get(self.kind, documents)
+        return f"{name}#{self.digest}" if self.digest else name
 
 
 @dataclass(frozen=True)

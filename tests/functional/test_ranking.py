@@ -76,15 +76,11 @@ def test_scores_are_those_of_all_pairs(encoder, component, how):
         assert ranked.best[number] == candidates[number][order[0]]
 
 
-@pytest.mark.parametrize("exclude_special_tokens", [False, True])
-def test_f1_beside_its_pole_is_the_smaller_of_precision_and_recall(minilm, exclude_special_tokens):
-    last = FrozenEncoder(minilm, num_layers=6, exclude_special_tokens=exclude_special_tokens)
-    # Unrelated texts first, for which the formula gives .93 and 1, more than for a paraphrase.
-    rows = [
-        (["rain", "Creates an SSL context."], ["Create a SSLContext object with default settings.", "a cat sat"]),
-        (["12,345", "An auto-creating canvas."], ["RawTurtle auto-creating (scrolled) canvas.", "a cat sat"]),
-    ]
-    candidates, references = rows[exclude_special_tokens]
+def test_f1_beside_its_pole_is_the_smaller_of_precision_and_recall(minilm):
+    last = FrozenEncoder(minilm, num_layers=6)
+    # Unrelated texts first, for which the formula gives .93, more than for a paraphrase.
+    candidates = ["rain", "Creates an SSL context."]
+    references = ["Create a SSLContext object with default settings.", "a cat sat"]
     pairs = score_pairs(candidates, references, last)
     assert pairs["f1"][0, 0] > 0.9 > pairs["f1"][1, 0]
     smaller = torch.minimum(pairs["precision"], pairs["recall"])

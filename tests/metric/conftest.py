@@ -28,7 +28,7 @@ def every(minilm: str) -> FrozenEncoder:
     return FrozenEncoder(minilm, num_layers=6, all_layers=True)
 
 
-# Its encoders, and those of the reference package, are loaded once for all files.
+# Its encoders are loaded once for all files.
 @pytest.fixture(scope="package")
 def workshop(minilm: str, tmp_path_factory: pytest.TempPathFactory) -> Workshop:
     """Metrics of every kind, with the expected results."""

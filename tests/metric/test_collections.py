@@ -43,7 +43,7 @@ BATCHES = [[0, 1, 2], [3], [5, 4, 0], [6, 7, 8, 9]]
 def check(
     workshop: Workshop, result: dict[str, Any], numbers: Sequence[int], prefix: str = "", postfix: str = ""
 ) -> None:
-    """Make sure that every metric of a collection gives what the reference package does."""
+    """Make sure that every metric of a collection gives what the function does."""
     left = set(result)
     for name, made in KINDS.items():
         if "component" in made.options:

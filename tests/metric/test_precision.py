@@ -36,63 +36,48 @@ PRECISIONS = ("bf16-true", "bf16-mixed", "32-true")
 OWN = {"generator.0.weight", "generator.1.weight", "generator.1.bias"}
 
 
-class System(nn.Module):
-    """A generator of one token after another, with two metrics and a loss on one encoder."""
+class Training(pl.LightningModule):
+    """Trains a generator of one token after another, which it shards where the strategy has a mesh.
+
+    A loss and two metrics are on one encoder; the metrics score the texts after each epoch.
+    """
 
     def __init__(self, model: str, pairs: tuple[list[str], list[str]]) -> None:
         super().__init__()
         self.pairs = pairs
+        self.losses: list[float] = []
         self.encoder = FrozenEncoder(model, num_layers=LAYERS)
         self.metrics = nn.ModuleDict({"plain": BERTScore(self.encoder), "idf": BERTScore(self.encoder, idf=True)})
         self.loss_fn = SoftBERTScoreLoss(self.encoder)
         self.generator = nn.Sequential(nn.Embedding(VOCABULARY, 2), nn.Linear(2, VOCABULARY))
+
+    def configure_model(self) -> None:
+        if self.device_mesh is not None:
+            for module in (self.generator[1], self.generator):
+                fully_shard(module, mesh=self.device_mesh["data_parallel"])
 
     def forward(self, numbers: Sequence[int]) -> Tensor:
         rows = [row[:8] for row in self.encoder.tokenizer([self.pairs[1][i] for i in numbers]).ids]
         ids = nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], batch_first=True)
         return self.loss_fn(self.generator(ids), ids)
 
-    def update(self, numbers: Sequence[int]) -> None:
-        for metric in self.metrics.values():
-            metric.update(*([side[i] for i in numbers] for side in self.pairs), indices=numbers)
-
-    def compute(self) -> dict[str, Tensor]:
-        result = {f"{kind}_{name}": v for kind, m in self.metrics.items() for name, v in m.compute().items()}
-        for metric in self.metrics.values():
-            metric.reset()
-        return result
-
-    def shard(self, **options: Any) -> None:
-        fully_shard(self.generator[1], **options)
-        fully_shard(self, **options)
-
-
-class Training(pl.LightningModule):
-    """Trains a system, which it shards where the strategy has a mesh, and scores it after each epoch."""
-
-    def __init__(self, model: str, pairs: tuple[list[str], list[str]]) -> None:
-        super().__init__()
-        self.system = System(model, pairs)
-        self.losses: list[float] = []
-
-    def configure_model(self) -> None:
-        if self.device_mesh is not None:
-            self.system.shard(mesh=self.device_mesh["data_parallel"])
-
     def training_step(self, batch: list[int], batch_idx: int) -> Tensor:
-        loss = self.system(batch)
+        loss = self(batch)
         self.losses.append(loss.item())
         return loss
 
     def validation_step(self, batch: list[int], batch_idx: int) -> dict[str, list[str]]:
         # Within the precision's context.
-        self.log("val_loss", self.system(batch), batch_size=len(batch), sync_dist=True)
-        self.system.update(batch)
-        preds, target = ([side[i] for i in batch] for side in self.system.pairs)
+        self.log("val_loss", self(batch), batch_size=len(batch), sync_dist=True)
+        preds, target = ([side[i] for i in batch] for side in self.pairs)
+        for metric in self.metrics.values():
+            metric.update(preds, target, indices=batch)
         return {"preds": preds, "target": target}
 
     def on_validation_epoch_end(self) -> None:
-        self.log_dict(self.system.compute(), sync_dist=True)
+        for kind, metric in self.metrics.items():
+            self.log_dict({f"{kind}_{name}": score for name, score in metric.compute().items()}, sync_dist=True)
+            metric.reset()
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         # Smaller steps would be lost in rounding the weights to bfloat16.
@@ -104,17 +89,17 @@ class Training(pl.LightningModule):
     val_dataloader = train_dataloader
 
 
-def whole(system: System) -> dict[str, Tensor]:
+def whole(module: Training) -> dict[str, Tensor]:
     """Copies of the generator's weights, put together from their shards."""
-    weights = {name: value.detach() for name, value in system.named_parameters()}
+    weights = {name: value.detach() for name, value in module.named_parameters()}
     return {name: (v.full_tensor() if isinstance(v, DTensor) else v).clone() for name, v in weights.items()}
 
 
-def assert_encoder_untouched(system: System, model: str) -> None:
+def assert_encoder_untouched(module: Training, model: str) -> None:
     """The encoder's weights are those of the file, and nothing that trains, shards or saves the module knows them."""
-    assert set(system.state_dict()) == {name for name, _ in system.named_parameters()} == OWN
+    assert set(module.state_dict()) == {name for name, _ in module.named_parameters()} == OWN
     saved = AutoModel.from_pretrained(model, dtype=torch.float32).state_dict()
-    held = dict(system.encoder.backbone(torch.device("cpu")).named_parameters())
+    held = dict(module.encoder.backbone(torch.device("cpu")).named_parameters())
     assert len(held) > 16 * LAYERS
     for name, value in held.items():
         assert type(value) is nn.Parameter
@@ -136,16 +121,16 @@ def fit(folder: Path, model: str, pairs: tuple[list[str], list[str]], **options:
     """Train for an epoch and return the scores, the precision of the weights, and the losses."""
     pl.seed_everything(0, verbose=False)
     module = Training(model, pairs)
-    before = whole(module.system)
+    before = whole(module)
     callback = BERTScoreCallback(BERTScore(FrozenEncoder(model, num_layers=LAYERS)))
     run = trainer(folder, callbacks=[callback], max_epochs=1, **options)
     run.fit(module)
-    after = whole(module.system)
+    after = whole(module)
     assert all(not torch.equal(after[name], before[name].to(after[name].dtype)) for name in OWN)
-    assert_encoder_untouched(module.system, model)
+    assert_encoder_untouched(module, model)
     scores = {key: value.item() for key, value in run.callback_metrics.items() if "loss" not in key}
-    sharded = isinstance(module.system, FSDPModule)
-    dtype = next(module.system.parameters()).dtype
+    sharded = isinstance(module.generator, FSDPModule)
+    dtype = next(module.parameters()).dtype
     return {"scores": scores, "dtype": dtype, "sharded": sharded, "losses": module.losses}
 
 
@@ -174,11 +159,10 @@ def test_checkpoints_and_optimizers_never_see_the_encoder(minilm, tmp_path, one_
     # Validation comes first, in inference mode: the loss must still be able to train with the same encoder.
     run.validate(module, verbose=False)
     run.fit(module)
-    system = module.system
     run.save_checkpoint(tmp_path / "last.ckpt")
     saved = torch.load(tmp_path / "last.ckpt", weights_only=True)
-    weights = sum(value.numel() * value.element_size() for value in system.parameters())
-    assert set(saved["state_dict"]) == {f"system.{name}" for name in OWN}
+    weights = sum(value.numel() * value.element_size() for value in module.parameters())
+    assert set(saved["state_dict"]) == OWN
     assert (tmp_path / "last.ckpt").stat().st_size < weights + 20_000
     optimized = [value for group in run.optimizers[0].param_groups for value in group["params"]]
     assert list(map(id, optimized)) == list(map(id, module.parameters()))

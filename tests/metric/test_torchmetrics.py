@@ -1,4 +1,4 @@
-"""What torchmetrics promises of every metric, for every kind of ours, next to the reference package."""
+"""What torchmetrics promises of every metric, for every kind of ours, next to the function."""
 
 from __future__ import annotations
 

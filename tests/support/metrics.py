@@ -1,11 +1,10 @@
-"""Metrics: small batches with the function's scores, and kinds of metrics with those of the reference package."""
+"""Metrics: small batches and kinds of metrics, with the scores of the function."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import bert_score as oracle
 import pytest
 import torch
 from torch import Tensor
@@ -78,9 +77,7 @@ class Workshop:
         # Real texts, cut short, as they are encoded many times.
         self.preds, self.target = real_pairs(COUNT, words=9)
         self.corpus = [*self.target[3:], *self.target[5:8], *self.preds[:4]]
-        self._scorers: dict[Any, oracle.BERTScorer] = {}
         self._encoders: dict[Any, FrozenEncoder] = {}
-        self._scores: dict[Any, Tensor] = {}
 
     def texts(self, kind: Kind, numbers: Sequence[int]) -> tuple[list[str], list[Any]]:
         """Candidates and references."""
@@ -91,68 +88,36 @@ class Workshop:
         """The arguments of update."""
         return *self.texts(kind, numbers), *([torch.tensor(numbers)] if kind.indexed else [])
 
+    def encoder(self, layers: int, all_layers: bool) -> FrozenEncoder:
+        if (layers, all_layers) not in self._encoders:
+            self._encoders[layers, all_layers] = FrozenEncoder(self.model, num_layers=layers, all_layers=all_layers)
+        return self._encoders[layers, all_layers]
+
+    def options(self, kind: Kind) -> dict[str, Any]:
+        """The arguments of the metric."""
+        theirs = {"rescale": self.table, "idf": self.corpus}
+        return {name: theirs[name] if value is ... else value for name, value in kind.options.items()}
+
     def metric(self, kind: Kind, **kwargs: Any) -> BERTScore:
         """A metric that has seen nothing."""
-        layers, every = kind.picked_from or kind.layer, kind.all_layers or kind.picked_from is not None
-        if (layers, every) not in self._encoders:
-            self._encoders[layers, every] = FrozenEncoder(self.model, num_layers=layers, all_layers=every)
-        theirs = {"rescale": self.table, "idf": self.corpus}
-        options = {name: theirs[name] if value is ... else value for name, value in kind.options.items()}
         if kind.picked_from is not None:
-            options["layer"] = kind.layer
-        return BERTScore(self._encoders[layers, every], **options, **kwargs)
-
-    def scorer(self, kind: Kind) -> oracle.BERTScorer:
-        """The reference package's scorer of such a kind, without the weights of a corpus."""
-        rescale = "rescale" in kind.options
-        key = kind.layer, kind.all_layers, rescale
-        if key not in self._scorers:
-            self._scorers[key] = oracle.BERTScorer(
-                self.model,
-                num_layers=6 if kind.all_layers else kind.layer,
-                all_layers=kind.all_layers,
-                rescale_with_baseline=rescale,
-                baseline_path=self.table if rescale else None,
-                lang="en",
-                nthreads=0,
-                device="cpu",
-            )
-        return self._scorers[key]
+            kwargs["layer"] = kind.layer
+        encoder = self.encoder(kind.picked_from or kind.layer, kind.all_layers or kind.picked_from is not None)
+        return BERTScore(encoder, **self.options(kind), **kwargs)
 
     def scores(self, kind: Kind, numbers: Sequence[int]) -> Tensor:
-        """Scores of pairs by the reference package: shape (3, [layers,] pairs)."""
-        idf = kind.options.get("idf", False)
-        of_corpus, mapping = idf is ..., False if idf is ... else idf
-        # Without the idf of the references a pair's score is its own.
-        of_references = mapping is True
-        weights = tuple(numbers) if of_references else ("given" if mapping else of_corpus)
-        key = kind.layer, kind.all_layers, kind.many_references, "rescale" in kind.options, weights
-        if key not in self._scores:
-            scorer = self.scorer(kind)
-            chosen = list(numbers) if of_references else list(range(COUNT))
-            preds, target = self.texts(kind, chosen)
-            scorer._idf, scorer._idf_dict = bool(mapping) or of_corpus, None
-            if mapping is MAPPING:
-                scorer._idf_dict = MAPPING
-            elif scorer.idf:
-                scorer.compute_idf(self.corpus if of_corpus else flat(target))
-            # One pair at a time, since the other package lets padding take part in the matching.
-            scores = torch.stack(scorer.score(preds, target, batch_size=1))
-            # No token of a corpus of one reference has a weight: 0 with us, 0/0 with the other package.
-            scores = scores if len(set(chosen)) > 1 else scores.nan_to_num()
-            self._scores[key] = scores[:, : kind.layer + 1] if kind.all_layers else scores
-        scores = self._scores[key]
-        return scores if of_references else scores[..., list(numbers)]
+        """Scores of pairs by the function: shape (3, [layers,] pairs)."""
+        options = {name: value for name, value in self.options(kind).items() if name in ("idf", "rescale")}
+        result = bert_score(*self.texts(kind, numbers), self.encoder(kind.layer, kind.all_layers), **options)
+        return torch.stack([result[name] for name in SCORES])
 
     def check(self, result: Any, kind: Kind, numbers: Iterable[int]) -> None:
-        """Make sure that a result of ours is what the reference package makes of these pairs."""
-        counted = kind.counted(numbers)
-        options = kind.options
-        scores = self.scores(kind, counted)
-        shaped = scores if options.get("reduction") == "none" else scores.double().mean(-1).float()
+        """Make sure that a result of the metric is what the function makes of these pairs."""
+        scores = self.scores(kind, kind.counted(numbers))
+        shaped = scores if kind.options.get("reduction") == "none" else scores.double().mean(-1).float()
         wanted = dict(zip(SCORES, shaped, strict=True))
-        if "component" in options:
-            assert_close(result, wanted[options["component"]])
+        if "component" in kind.options:
+            assert_close(result, wanted[kind.options["component"]])
             return
         assert list(result) == [*SCORES]
         for name in SCORES:
