@@ -1,4 +1,4 @@
-"""The interface of ``bert-score`` 0.3.13. The package's docstring lists the differences."""
+"""The interface of ``bert-score`` 0.3.13. The page on migrating lists the differences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The interface of Hugging Face's ``evaluate.load("bertscore")``. The package's docstring lists the differences."""
+"""The interface of Hugging Face's ``evaluate.load("bertscore")``. The page on migrating lists the differences."""
 
 from __future__ import annotations
 

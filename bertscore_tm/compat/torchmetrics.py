@@ -1,4 +1,4 @@
-"""The interface of BERTScore in torchmetrics 1.9. The package's docstring lists the differences."""
+"""The interface of BERTScore in torchmetrics 1.9. The page on migrating lists the differences."""
 
 from __future__ import annotations
 

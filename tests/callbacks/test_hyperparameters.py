@@ -10,6 +10,7 @@ from torch.utils.data import DataLoader
 
 from bertscore_tm import BERTScore
 from bertscore_tm.callbacks import BERTScoreCallback
+from bertscore_tm.callbacks.hyperparameters import drop_saved_objects
 from bertscore_tm.losses import SoftBERTScoreLoss
 from tests.support.lightning_runs import trainer
 
@@ -72,34 +73,15 @@ def test_ignored_objects_need_no_warning(tmp_path, encoder, objects):
         warnings.simplefilter("always")
         run.fit(Module(**objects, lr=0.1, ignore=list(objects)), data, data)
     assert not [w for w in caught if "hyperparameters" in str(w.message)]
-    loaded = Module.load_from_checkpoint(run.checkpoint_callback.last_model_path, **objects)
-    assert loaded.hparams.lr == 0.1
+    assert Module.load_from_checkpoint(run.checkpoint_callback.last_model_path, **objects).hparams.lr == 0.1
 
 
-class Data(pl.LightningDataModule):
-    def __init__(self, metric, size):
-        super().__init__()
-        self.save_hyperparameters()
-        self.size = size
-
-    def train_dataloader(self):
-        return DataLoader(torch.ones(self.size, 2), batch_size=2)
-
-    val_dataloader = train_dataloader
-
-
-@pytest.mark.filterwarnings(LIGHTNINGS_OWN)
+@pytest.mark.parametrize("owner", [pl.LightningModule, pl.LightningDataModule])
 @pytest.mark.parametrize(
     "nest", [lambda loss: {"a": (1, [loss])}, lambda loss: torch.nn.ModuleDict({"a": loss})], ids=["dict", "module"]
 )
-def test_nested_objects_and_those_of_a_data_module_are_left_out(tmp_path, encoder, objects, nest):
-    run = trainer_of(tmp_path, encoder)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        run.fit(Module(None, None, nest(objects["loss"]), lr=0.1), datamodule=Data([objects["metric"]], size=4))
-    messages = " ".join(str(w.message) for w in caught)
-    assert "ignore=['loss']) in the LightningModule" in messages
-    assert "ignore=['metric']) in the LightningDataModule" in messages
-    saved = torch.load(run.checkpoint_callback.last_model_path, weights_only=True)
-    assert saved["hyper_parameters"] == {"encoder": None, "metric": None, "lr": 0.1}
-    assert saved["datamodule_hyper_parameters"] == {"size": 4}
+def test_nested_objects_and_those_of_a_data_module_are_left_out(objects, nest, owner):
+    checkpoint = {owner.CHECKPOINT_HYPER_PARAMS_KEY: {"encoder": None, "loss": nest(objects["loss"]), "lr": 0.1}}
+    with pytest.warns(UserWarning, match=rf"ignore=\['loss'\]\) in the {owner.__name__}"):
+        drop_saved_objects(checkpoint)
+    assert checkpoint == {owner.CHECKPOINT_HYPER_PARAMS_KEY: {"encoder": None, "lr": 0.1}}

@@ -19,7 +19,6 @@ from bertscore_tm.callbacks import BERTScoreCallback, SampleLogger
 from bertscore_tm.functional import SCORES
 from tests.support.lightning_runs import (
     Chooser,
-    Record,
     Returns,
     chooser,
     generate,
@@ -132,16 +131,6 @@ def test_a_loader_without_batches_has_no_score_and_combined_loaders_have_one(pai
     run.validate(module, verbose=False)
     assert logged(run.callback_metrics) == expected(module.seen, encoder)
     assert len(run.callback_metrics) == 3
-
-
-def test_training_raises_the_score_that_a_logger_gets(pairs, encoder, tmp_path):
-    logger, record = CSVLogger(tmp_path), Record()
-    callbacks = [BERTScoreCallback(BERTScore(encoder), name=name) for name in ("bs", "bertscore")]
-    trainer(tmp_path, [*callbacks, record], logger=logger, max_epochs=5).fit(chooser(pairs))
-    assert record.scores[-1] > record.scores[0]
-    rows = [row for row in csv.DictReader((Path(logger.log_dir) / "metrics.csv").open()) if row["val_bertscore_f1"]]
-    assert [float(row["val_bertscore_f1"]) for row in rows] == pytest.approx(record.scores, abs=1e-6)
-    assert [row["val_bs_f1"] for row in rows] == [row["val_bertscore_f1"] for row in rows]
 
 
 def test_progress_bar_shows_f1(pairs, encoder, tmp_path):

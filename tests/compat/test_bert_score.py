@@ -200,7 +200,7 @@ def test_what_the_other_package_asserts(minilm):
 
 
 def test_the_errors_of_the_other_package_are_corrected(minilm):
-    """One assertion for each difference that the package's docstring lists."""
+    """One assertion for each difference that the page on migrating lists."""
     pair = ["the bank raised interest rates"], ["a bowl of soup"]
     longer = "this sentence has a good many more words than the others and so it fills the batch with padding"
     alone = score(*pair, minilm, 6)[2][0]

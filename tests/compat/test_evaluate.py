@@ -10,7 +10,6 @@ import pytest
 from bertscore_tm.compat import evaluate
 from bertscore_tm.compat.bert_score import BERTScorer
 from bertscore_tm.compat.evaluate import load
-from tests.support.texts import several_references
 
 # The arguments of metrics/bertscore in the repository huggingface/evaluate.
 CARD = {
@@ -54,14 +53,6 @@ def test_the_arguments_are_those_of_the_card():
     assert {entry.name: entry.default for entry in parameters} == CARD
     assert [entry.name for entry in parameters] == list(CARD)
     assert {entry.kind for entry in parameters} == {inspect.Parameter.KEYWORD_ONLY}
-
-
-@pytest.mark.parametrize(("idf", "has_several"), [(False, True), (True, False)])
-def test_results(minilm, corpus, idf, has_several):
-    references = several_references(corpus[1]) if has_several else corpus[1]
-    options = {"model_type": minilm, "num_layers": 4, "idf": idf}
-    result = load("bertscore").compute(predictions=corpus[0], references=references, **options)
-    assert_equal(result, expected_scores(corpus[0], references, **options))
 
 
 def test_rescaling(minilm, corpus, table):

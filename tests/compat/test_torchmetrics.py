@@ -66,13 +66,6 @@ def test_parameters_and_defaults_are_those_of_torchmetrics():
     assert [name for name, *_ in parameters(BERTScore.update)[3:]] == ["indices"]
 
 
-@pytest.mark.parametrize(("num_layers", "idf"), [(3, True), (-4, False)])
-def test_results_where_torchmetrics_is_right(minilm, right, num_layers, idf):
-    options = {"num_layers": num_layers, "idf": idf}
-    assert_equal(bert_score(*right, minilm, **options), their_bert_score(*right, minilm, **options))
-    assert_equal(computed(BERTScore(minilm, **options), *right), computed(TheirBERTScore(minilm, **options), *right))
-
-
 @pytest.mark.parametrize(("num_layers", "layer"), [(None, 6), (0, 0), (-2, 5)])
 def test_the_default_layer_is_the_last_and_negative_ones_count_from_it(minilm, corpus, num_layers, layer):
     expected = by_bert_score(*corpus, minilm, layer)

@@ -18,9 +18,10 @@ def lines_by_label(ax):
     return {line.get_label(): torch.as_tensor(np.asarray(line.get_ydata(), dtype=float)) for line in ax.lines}
 
 
-@pytest.mark.parametrize("reduction", ["mean", "none"])
-def test_metric_plot_of_now(encoder, pairs, reduction):
-    metric = BERTScore(encoder, reduction=reduction)
+@pytest.mark.parametrize("kind", ["mean", "none", "all layers"])
+def test_metric_plot_of_now(encoder, minilm, pairs, kind):
+    encoder = FrozenEncoder(minilm, all_layers=True) if kind == "all layers" else encoder
+    metric = BERTScore(encoder, reduction="none" if kind == "none" else "mean")
     metric.update(pairs[0][:5], pairs[1][:5])
     figure, ax = metric.plot()
     assert isinstance(figure, plt.Figure)
@@ -31,6 +32,7 @@ def test_metric_plot_of_now(encoder, pairs, reduction):
         torch.testing.assert_close(values.float(), scores[name].reshape(-1))
     low, high = ax.get_ylim()
     assert all(low < score.min() <= score.max() < high for score in scores.values())
+    assert (ax.get_xlabel() == "layer") == (kind == "all layers")
 
 
 def test_metric_plot_of_several_values(encoder, pairs):
@@ -44,14 +46,6 @@ def test_metric_plot_of_several_values(encoder, pairs):
     figure, ax = metric.plot(steps[1])
     plt.close(figure)
     assert lines_by_label(ax)["f1"].item() == pytest.approx(steps[1]["f1"].item())
-
-
-def test_metric_plot_of_all_layers(minilm, pairs):
-    metric = BERTScore(FrozenEncoder(minilm, all_layers=True))
-    metric.update(pairs[0][:3], pairs[1][:3])
-    _, ax = metric.plot(ax=Figure().subplots())
-    assert lines_by_label(ax)["f1"].shape == (7,)
-    assert ax.get_xlabel() == "layer"
 
 
 def test_metric_plot_of_many_pairs(encoder, pairs, tmp_path):
