@@ -287,8 +287,7 @@ def _modules_below(root: Path, prefix: tuple[str, ...]) -> dict[str, Path]:
 def _docstrings(path: Path) -> Iterator[str]:
     """Yield the docstrings of a source file in order; skip a file that cannot be decoded or parsed."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(action="ignore"):
             tree = ast.parse(path.read_bytes())
     except (SyntaxError, ValueError):
         return

@@ -8,14 +8,9 @@ if int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) > 1:
     # For processes that tests start: threads of several workers on few cores would wait for each other.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 # Imports of seconds are inside functions: the controller of a parallel run imports this file before it starts workers.
-if TYPE_CHECKING:
-    from bertscore_tm import FrozenEncoder
-
 
 # Imports leave next to no garbage, but many objects to pass over in search of it.
 gc.disable()
@@ -46,29 +41,11 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _two_threads():
-    """Use two threads over all pytest workers."""
+def _one_thread():
+    """Most models are so small, or workers so many, that threads would only wait for each other."""
     import torch
 
-    torch.set_num_threads(max(2 // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")), 1))
-
-
-@pytest.fixture(scope="module")
-def one_thread():
-    """Run with one thread, for models so small that threads only wait for each other."""
-    import torch
-
-    threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread_in_folders(request):
-    """The models of all tests in these folders are small."""
-    if request.path.parent.name in {"callbacks", "compat", "package", "report", "views"}:
-        request.getfixturevalue("one_thread")
 
 
 @pytest.fixture(scope="session")
@@ -80,7 +57,7 @@ def minilm() -> str:
 
 
 @pytest.fixture(scope="session")
-def encoder(minilm) -> "FrozenEncoder":
+def encoder(minilm):
     """The real encoder at layer 5."""
     from bertscore_tm import FrozenEncoder
 

@@ -95,8 +95,7 @@ class Bench:
         """Return how many kernels a call launches, and how often it waits for the device."""
         call()
         self.synchronize()
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
+        with warnings.catch_warnings(record=True, action="always") as caught:
             if self.on_gpu:
                 torch.cuda.set_sync_debug_mode("warn")
             call()

@@ -1,7 +1,5 @@
 """Fixtures of the callbacks' tests."""
 
-from __future__ import annotations
-
 import pytest
 
 # Imports of seconds are inside functions, as in the conftest.py above.
@@ -16,9 +14,11 @@ def few(pairs):
 
 
 @pytest.fixture(scope="module")
-def short_pairs(pairs):
+def pairs():
     """Real pairs, cut short: alignments of long texts take long to draw."""
-    return tuple([" ".join(text.split()[:8]) for text in side] for side in pairs)
+    from tests.support.texts import real_pairs
+
+    return real_pairs(240, words=8)
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,5 @@
 """Checkpoints that follow the score."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """BERTScoreEarlyStopping: stopping rules, counted scores and differences to Lightning's callback."""
 
-from __future__ import annotations
-
 import copy
 import inspect
 import warnings
@@ -62,8 +60,7 @@ def test_every_argument_has_lightnings_name_and_default():
     [("val_bertscore_f1", 2, 1), ("val_bertscore_f1_news", 1, 1), ("val_bertscore_f1", 3, 0), ("val_loss", 1, 0)],
 )
 def test_a_small_patience_for_bertscore_warns_once(monitor, patience, count):
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+    with warnings.catch_warnings(record=True, action="always") as caught:
         copy.deepcopy(BERTScoreEarlyStopping(monitor, patience=patience))
     assert [(warning.category, warning.filename) for warning in caught] == [(UserWarning, __file__)] * count
     for warning in caught:

@@ -1,7 +1,5 @@
 """BERTScoreEarlyStopping on two ranks: they stop together."""
 
-from __future__ import annotations
-
 import pytest
 from lightning.pytorch.strategies import DDPStrategy
 

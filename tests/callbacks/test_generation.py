@@ -244,8 +244,7 @@ def test_truncated_candidates_are_a_warning_of_the_first_batch_alone(minilm):
     short = FrozenEncoder(minilm, num_layers=1, max_length=4)
     options = {"max_new_tokens": 9, "min_new_tokens": 9, "target_key": "summary"}
     generate = Seq2SeqGenerate(tokenizer, num_samples=4, encoder=short, **options)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+    with warnings.catch_warnings(record=True, action="always") as caught:
         for seed in range(4):
             torch.manual_seed(seed)
             generate(WithModel(model), batch)

@@ -69,8 +69,7 @@ def test_objects_are_left_out_of_checkpoints_with_a_warning(tmp_path, encoder, o
 def test_ignored_objects_need_no_warning(tmp_path, encoder, objects):
     data = DataLoader(torch.ones(4, 2), batch_size=2)
     run = trainer_of(tmp_path, encoder, save_weights_only=True)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+    with warnings.catch_warnings(record=True, action="always") as caught:
         run.fit(Module(**objects, lr=0.1, ignore=list(objects)), data, data)
     assert not [w for w in caught if "hyperparameters" in str(w.message)]
     assert Module.load_from_checkpoint(run.checkpoint_callback.last_model_path, **objects).hparams.lr == 0.1

@@ -11,12 +11,6 @@ from bertscore_tm.callbacks import SampleLogger
 from tests.support.lightning_runs import chooser
 from tests.support.sample_tables import COUNT, Mixed, files, inputs_of, mixed, run_with, table
 
-
-@pytest.fixture(scope="module")
-def pairs(short_pairs):
-    return short_pairs
-
-
 # TensorBoard's page would keep such an element.
 AWKWARD = "a *b* | c <em>bold</em> `code` [x](http://y.z)\n# not a heading"
 LONG = "+" + "lengthy " * 100

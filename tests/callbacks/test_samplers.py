@@ -1,7 +1,5 @@
 """The scores of several ranks are those of the whole data set, however its examples are dealt out to them."""
 
-from __future__ import annotations
-
 import json
 from functools import partial
 

@@ -15,16 +15,12 @@ from torch.utils.data import DataLoader
 from bertscore_tm import BERTScore, FrozenEncoder, bert_score
 from bertscore_tm.callbacks import BERTScoreCallback, SampleLogger, Seq2SeqGenerate
 from bertscore_tm.callbacks.sample_logger import choose_samples
-from tests.support.lightning_runs import Returns, SpawnedDDP, WithModel, chooser, generator, loader, trainer
+from tests.support.lightning_runs import Returns, WithModel, chooser, generator, loader, strategy_on_cpu, trainer
+from tests.support.ranks import run_ranks
 from tests.support.sample_tables import COUNT, files, inputs_of, mixed, run_with, table
 from tests.support.texts import real_pairs, several_references
 
 REFERENCES = real_pairs(60, words=8)[1]
-
-
-@pytest.fixture(scope="module")
-def pairs(short_pairs):
-    return short_pairs
 
 
 # What is shown
@@ -174,15 +170,19 @@ def test_inputs_that_are_token_ids_are_an_error(pairs, encoder, tmp_path):
 # Several processes
 
 
+def fitted(rank, folder, pairs, encoder, strategy="auto"):
+    callbacks = [SampleLogger(3, 1, inputs=inputs_of, follow=[5]), BERTScoreCallback(BERTScore(encoder, idf=True))]
+    options = {"devices": 1 if strategy == "auto" else 2, "strategy": strategy, "max_epochs": 1}
+    run = trainer(folder, callbacks, logger=CSVLogger(folder, "csv"), **options)
+    run.fit(mixed(pairs), loader(2), loader(COUNT, batch_size=2))
+
+
 @pytest.mark.slow
 @pytest.mark.distributed
 def test_two_processes_show_what_one_does(pairs, encoder, tmp_path):
-    tables = []
-    for name, options in (("one", {}), ("two", {"devices": 2, "strategy": SpawnedDDP()})):
-        callbacks = [SampleLogger(3, 1, inputs=inputs_of, follow=[5]), BERTScoreCallback(BERTScore(encoder, idf=True))]
-        run = trainer(tmp_path / name, callbacks, max_epochs=1, logger=CSVLogger(tmp_path / name, "csv"), **options)
-        run.fit(mixed(pairs), loader(2), loader(COUNT, batch_size=2))
-        tables.append(table(tmp_path / name))
-        assert len([path for path in files(tmp_path / name) if path.endswith(".png")]) == 4
-    assert len(tables[0]) == 10
-    assert tables[0] == tables[1]
+    one, two = tmp_path / "one", tmp_path / "two"
+    fitted(0, one, pairs, encoder)
+    run_ranks(fitted, 2, two, pairs, encoder, strategy_on_cpu("ddp"))
+    assert len(table(one)) == 10
+    assert table(one) == table(two)
+    assert [sum(name.endswith(".png") for name in files(folder)) for folder in (one, two)] == [4, 4]

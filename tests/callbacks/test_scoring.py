@@ -1,7 +1,5 @@
 """BERTScoreCallback in real runs of the trainer, on one process."""
 
-from __future__ import annotations
-
 import csv
 import pickle
 import re

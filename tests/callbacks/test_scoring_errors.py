@@ -1,7 +1,5 @@
 """BERTScoreCallback: errors that say what to change."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

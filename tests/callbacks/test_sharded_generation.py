@@ -1,7 +1,5 @@
 """Generators of models that are sharded: all ranks gather the shards equally often."""
 
-from __future__ import annotations
-
 from copy import deepcopy
 from functools import partial
 

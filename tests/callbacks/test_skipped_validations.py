@@ -1,7 +1,5 @@
 """BERTScoreCallback scores every n-th validation only, and repeats a validation that was interrupted."""
 
-from __future__ import annotations
-
 import json
 
 import lightning.pytorch as pl

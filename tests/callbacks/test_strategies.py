@@ -1,7 +1,5 @@
 """Training is bitwise unchanged by scoring: precisions, compilation, errors."""
 
-from __future__ import annotations
-
 import lightning.pytorch as pl
 import pytest
 import torch

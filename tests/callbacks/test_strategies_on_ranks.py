@@ -1,7 +1,5 @@
 """The callback on two ranks under each strategy: the score of all texts, and training unchanged."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint

@@ -27,8 +27,8 @@ class Worse(pytorch_lightning.LightningModule):
         return torch.optim.SGD(self.parameters(), 0.1)
 
 
-def test_callbacks_work_in_the_other_package(encoder, short_pairs, tmp_path):
-    preds, target = (side[:4] for side in short_pairs)
+def test_callbacks_work_in_the_other_package(encoder, pairs, tmp_path):
+    preds, target = (side[:4] for side in pairs)
     best = pytorch_lightning.callbacks.ModelCheckpoint(tmp_path, monitor="val_bertscore_f1", mode="max")
     trainer = pytorch_lightning.Trainer(
         callbacks=[

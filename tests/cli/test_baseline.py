@@ -12,8 +12,6 @@ from tests.support.models import save_tiny_model
 from tests.support.shell import check_error, numbers_in, run_here, write_lines
 from tests.support.texts import real_pairs
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 TEXTS = real_pairs(30)[0]
 PAIRS = 24
 

@@ -12,8 +12,6 @@ from tests.support.oracle import oracle_scores
 from tests.support.shell import check_error, numbers_in, run_here, write_lines, write_records
 from tests.support.texts import real_pairs
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 COUNT = 6
 LAYER = 5
 SCORES = ("precision", "recall", "f1")

@@ -9,8 +9,6 @@ import pytest
 from bertscore_tm.cli import main
 from tests.support.shell import from_stdin
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 GOOD = b"a cat\na dog\n"
 ROW = b'{"candidate": "a", "reference": "b"}\n'
 # A file of candidates and references, its content, and the error message after the file's name.

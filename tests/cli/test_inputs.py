@@ -17,8 +17,6 @@ from bertscore_tm.cli.errors import CommandError
 from bertscore_tm.cli.inputs import read_references, read_table, read_texts
 from tests.support.shell import check_error, from_stdin, run_here
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 # Lines that Python's str.splitlines would split.
 ODD = ["one\u2028line", "two\x0bthree\x0cfour", "next\x85line", "a\rb", "", "  blanks ", "\ufeffnot at the start"]
 

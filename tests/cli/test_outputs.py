@@ -15,8 +15,6 @@ import pytest
 from tests.support.models import save_tiny_model
 from tests.support.shell import run_here, write_lines, write_records
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 TEXTS = [f"{start} {end}" for start in ("the cat", "a dog", "it") for end in ("sat on the mat", "ran home", "slept")]
 # Arguments of each command, and what its text output, or its file where it has one format, starts with.
 COMMANDS = {

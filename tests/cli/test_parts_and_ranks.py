@@ -18,8 +18,6 @@ from tests.support.ranks import end_ranks
 from tests.support.shell import run_here, run_on_ranks, run_rank, write_lines, write_records
 from tests.support.texts import real_pairs, several_references
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 COUNT = 23
 CANDIDATES, REFERENCES = real_pairs(COUNT, words=8)
 FILES = ["-c", "hyps.txt", "-r", "refs.txt"]

@@ -22,8 +22,6 @@ from tests.support.processes import run_process
 from tests.support.shell import check_error, run_here, write_lines, write_records
 from tests.support.texts import real_pairs, several_references
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 SCORES = ("precision", "recall", "f1")
 # 1e-6 for the scores, and what rounding to six decimals adds.
 TOLERANCE = 1.6e-6

@@ -12,8 +12,6 @@ from bertscore_tm.functional import bert_score
 from tests.support.report_pages import read_data
 from tests.support.shell import check_error, run_here
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 LAYER = 5
 CANDIDATE, REFERENCE = "A cat sleeps on the mat.", "The kitten is sleeping, on the mat"
 

@@ -13,8 +13,6 @@ from tests.support.models import save_tiny_model
 from tests.support.shell import check_error, numbers_in, run_here, write_lines, write_records
 from tests.support.texts import real_pairs
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 COUNT = 24
 SCORES = ("precision", "recall", "f1")
 CANDIDATES, REFERENCES = real_pairs(COUNT, words=9)

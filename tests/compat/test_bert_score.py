@@ -236,8 +236,7 @@ def test_arguments_without_effect_are_warned_about_once(minilm):
     with pytest.warns(UserWarning, match=r"nthreads=2 has no effect|use_fast_tokenizer=True has no") as caught:
         BERTScorer(minilm, 2, nthreads=2, use_fast_tokenizer=True)
     assert len(caught) == 2
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(action="error"):
         BERTScorer(minilm, 2, nthreads=2, use_fast_tokenizer=True)
         warn_unused.cache_clear()
         BERTScorer(minilm, 2, nthreads=0)
@@ -264,7 +263,6 @@ def test_the_picture_of_an_example(minilm, table, tmp_path, monkeypatch, capsys)
     assert not shown[3].get_suptitle().endswith("(after Rescaling)")
     # No axes collapse where the texts are short.
     plot_example("a cat", "cats", minilm, 2)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(action="error"):
         shown[-1].draw_without_rendering()
     pyplot.close("all")

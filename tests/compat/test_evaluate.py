@@ -73,8 +73,7 @@ def test_the_weights_are_those_of_each_call(minilm, corpus):
     metric, options = load("bertscore"), {"model_type": minilm, "num_layers": 4, "idf": True}
     for part in (slice(0, 6), slice(6, 12)):
         texts = {"predictions": corpus[0][part], "references": corpus[1][part]}
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
+        with warnings.catch_warnings(action="error"):
             result = metric.compute(**texts, **options)
         assert_equal(result, expected_scores(*texts.values(), **options))
         assert "|idf:6|" in result["hashcode"]

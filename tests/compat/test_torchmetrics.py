@@ -254,8 +254,7 @@ def test_arguments_without_effect_are_warned_about_once(minilm, capsys):
         bert_score(["a"], ["b"], minilm, 2, num_threads=3)
     with pytest.warns(UserWarning, match="verbose=True has no effect"):
         BERTScore(minilm, 2, verbose=True)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(action="error"):
         BERTScore(minilm, 2, num_threads=3, verbose=True)
     bert_score(["a", "b"], ["b", "c"], minilm, 2, verbose=True)
     assert "2/2" in capsys.readouterr().err

@@ -41,9 +41,6 @@ def stacked(scores):
     return torch.stack([scores[name] for name in SCORES])
 
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
-
 @pytest.fixture(scope="module")
 def deviations(minilm, pairs, tmp_path_factory):
     """A function from a setting to the largest difference to the reference package."""

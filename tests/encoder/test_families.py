@@ -17,8 +17,6 @@ from tests.support.models import EVERY_FAMILY, randomised, tiny_config, tiny_mod
 from tests.support.rounding import rounding
 from tests.support.texts import real_pairs
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 CPU = torch.device("cpu")
 # For unit vectors of the tiny models' width.
 ROUNDING = rounding(torch.float32, 32)

@@ -11,8 +11,6 @@ from bertscore_tm.encoder.families import FAMILIES
 from tests.support.models import EVERY_FAMILY, randomised, save_tiny_model, tiny_config
 from tests.support.texts import real_pairs
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 LAST = 3
 SINGLE_LAYERS = (0, 1, LAST)
 TOLERANCE = 1e-6

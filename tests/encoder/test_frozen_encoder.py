@@ -27,9 +27,6 @@ from tests.support.models import save_tiny_model, tiny_model
 TEXTS = ["a cat sat on the mat", "", "hello", "the quick brown fox jumps over the lazy dog"]
 
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
-
 def backbone(encoder):
     return encoder.backbone("cpu")
 
@@ -163,8 +160,7 @@ def test_bfloat16_on_a_processor_without_it_warns_once(minilm, monkeypatch):
     monkeypatch.setattr(backbone_module, "fast_half_precision", lambda device: None)
     warn_of_slow_bfloat16.cache_clear()
     slow, automatic = (FrozenEncoder(minilm, num_layers=1, dtype=dtype) for dtype in ("bfloat16", "auto"))
-    with warnings.catch_warnings(record=True) as warned:
-        warnings.simplefilter("always")
+    with warnings.catch_warnings(record=True, action="always") as warned:
         automatic.encode(TEXTS)
         slow.encode(TEXTS)
         FrozenEncoder(minilm, num_layers=0, dtype="bfloat16").encode(TEXTS)

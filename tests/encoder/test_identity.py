@@ -1,7 +1,5 @@
 """What counts as the same encoder: the contents of models, folders and tokenizers, and functions by object."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 from collections.abc import Callable
@@ -19,8 +17,6 @@ from transformers import ByT5Tokenizer, PreTrainedModel, PreTrainedTokenizerFast
 from bertscore_tm import BERTScore, FrozenEncoder
 from tests.support.models import randomised, tiny_config, tiny_model
 from tests.support.ranks import run_ranks
-
-pytestmark = pytest.mark.usefixtures("one_thread")
 
 PAIRS = ["a cat sat on the mat", "rain tomorrow"], ["the cat sat", "sun today"]
 

@@ -22,8 +22,6 @@ from tests.support.models import randomised, tiny_config, tiny_model, tiny_token
 from tests.support.rounding import rounding
 from tests.support.texts import real_pairs
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 CPU = torch.device("cpu")
 LAYER = 2
 # The tiny models' width, which all their sums have, and the limit for unit vectors.

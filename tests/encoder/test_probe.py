@@ -13,8 +13,6 @@ from bertscore_tm.encoder.soft_tokens import embedding_table, encode_soft
 from tests.support.models import randomised, tiny_tokenizer
 from tests.support.rounding import rounding
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 LAYERS = 3
 # For unit vectors of the models' width.
 ROUNDING = rounding(torch.float32, 32)

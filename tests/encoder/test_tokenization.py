@@ -14,8 +14,6 @@ from bertscore_tm.encoder.tokenization import TextTokenizer, cut_into_windows
 from examples.benchmarks.processes import run_fresh
 from tests.support.models import tiny_model
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 @pytest.fixture(scope="module")
 def make_tokenizer(minilm):

@@ -1,7 +1,5 @@
 """The vector cache: which texts are encoded again, which vectors stay in memory, and who shares them."""
 
-from __future__ import annotations
-
 import copy
 import gc
 import pickle
@@ -20,11 +18,10 @@ from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.encoder.tokenization import cut_into_windows
 from bertscore_tm.encoder.vector_cache import VectorCache
 from bertscore_tm.losses import BERTScoreReward, SoftBERTScoreLoss
-from tests.support.metrics import assert_equal, flat, mean, per_pair
+from tests.support.metrics import assert_equal, mean, per_pair
 from tests.support.models import counted_texts, save_tiny_model, tiny_model
+from tests.support.oracle import flat
 from tests.support.texts import real_pairs
-
-pytestmark = pytest.mark.usefixtures("one_thread")
 
 CPU = torch.device("cpu")
 COUNT = 9

@@ -1,7 +1,5 @@
 """Every part of the benchmark runs on tiny sizes and measures what it says; how long anything takes is no test."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import replace
@@ -19,7 +17,7 @@ from examples.benchmarks.rounds import Figure, in_turn, ratios
 from examples.benchmarks.texts import Options, cut_sentences, short_texts
 from tests.support.texts import real_pairs
 
-pytestmark = [pytest.mark.slow, pytest.mark.distributed, pytest.mark.usefixtures("one_thread")]
+pytestmark = [pytest.mark.slow, pytest.mark.distributed]
 
 WIDTH = 384
 WORDS = ["a", "cat", "sat", "on", "the", "mat"]

@@ -7,7 +7,7 @@ import pytest
 from examples import demo
 
 pytestmark = [
-    pytest.mark.usefixtures("one_thread", "corpus"),
+    pytest.mark.usefixtures("corpus"),
     pytest.mark.filterwarnings("error::UserWarning", "ignore::FutureWarning", "ignore:.*many workers.*"),
 ]
 

@@ -2,7 +2,6 @@
 
 import re
 
-import pytest
 import torch
 from transformers import AutoModel, AutoTokenizer
 
@@ -35,7 +34,6 @@ def test_sides_share_no_module_and_do_not_depend_on_other_pairs(docstring_pairs,
     assert (again.train, again.validation, len(again.test)) == ([], [], len(corpus.test))
 
 
-@pytest.mark.usefixtures("one_thread")
 def test_generator_tokenizes_like_minilm_and_starts_from_its_weights(corpus, minilm):
     rows = corpus.train[:100]
     model, tokenizer = load_generator(rows, encoder_layers=1, decoder_layers=1)

@@ -11,7 +11,6 @@ CANDIDATES = ["a cat sat on the mat", "it rains"]
 REFERENCES = [["the cat sat on a mat", "a cat was on the mat"], ["it is raining"]]
 
 
-@pytest.mark.usefixtures("one_thread")
 def test_means_equal_those_of_the_function(encoder, monkeypatch):
     monkeypatch.setattr(harnesses, "load_encoder", lambda: encoder)
     expected = bert_score(CANDIDATES, REFERENCES, encoder)["f1"].mean().item()

@@ -43,7 +43,6 @@ def make_trainer(page, tmp_path, monkeypatch):
     return make
 
 
-@pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("strategy", ["random", "group_by_length"])
 @pytest.mark.parametrize("is_indexed", [False, True])
 def test_a_perfect_system_scores_1(is_indexed, strategy, page, make_trainer):
@@ -63,7 +62,7 @@ def test_a_perfect_system_scores_1(is_indexed, strategy, page, make_trainer):
     assert trainer.predict(rows(TEST, len(VALIDATION))).metrics["test_f1"] == 1
 
 
-@pytest.mark.usefixtures("one_thread", "padding_is_masked")
+@pytest.mark.usefixtures("padding_is_masked")
 def test_the_page_trains_with_the_loss_and_scores(page, bert_score_f1):
     trainer, gradients = page["trainer"], []
 
@@ -87,7 +86,6 @@ def test_the_page_chooses_by_f1_without_a_pole():
     assert names["metric"](*texts)["f1"] < 0
 
 
-@pytest.mark.usefixtures("one_thread")
 def test_rows_of_another_set_are_refused(page, make_trainer):
     page["references"] = {i: [text] for i, text in enumerate(VALIDATION)}
     ids = page["tokenizer"](TEST)["input_ids"]

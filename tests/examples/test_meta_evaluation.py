@@ -1,7 +1,5 @@
 """The meta-evaluation reads and scores judgements, and computes the figures of scipy, plain loops and known cases."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import random
@@ -19,9 +17,6 @@ from examples.meta_evaluation.judgements import Judged, read, score
 
 RANKED = {"reference": "a cat sat", "better": "a cat was sitting", "worse": "the dog"}
 IDF = ["a cat sat", "a dog ran", "it rains"]
-
-# Single pairs are too small for several threads.
-pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def write(path: Path, rows: list[dict]) -> Path:

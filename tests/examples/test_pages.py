@@ -45,7 +45,7 @@ def test_outputs_are_compared():
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("one_thread", "padding_is_masked")
+@pytest.mark.usefixtures("padding_is_masked")
 @pytest.mark.filterwarnings("ignore:.*many workers.*", "ignore::FutureWarning")
 @pytest.mark.parametrize("name", [name for name in BLOCKS if any(block.language == "python" for block in BLOCKS[name])])
 def test_python_blocks_run_in_order(name, tmp_path, monkeypatch):
@@ -97,7 +97,6 @@ def offline(command, minilm):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("one_thread")
 def test_shell_commands_run_in_order(minilm, texts, capsys):
     lines = commands("bertscore-tm ")
     assert {line.split()[1] for line in lines} == {"score", "rank", "compare", "show", "baseline", "tune-layers"}
@@ -109,7 +108,6 @@ def test_shell_commands_run_in_order(minilm, texts, capsys):
 
 @pytest.mark.slow
 @pytest.mark.distributed
-@pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("command", [line for line in commands("torchrun ") if " score " in line])
 def test_several_processes_print_what_one_prints(command, minilm, texts, capsys):
     words = offline(command, minilm)

@@ -8,7 +8,7 @@ from examples import parity
 from tests.support.models import save_tiny_model
 
 pytestmark = [
-    pytest.mark.usefixtures("one_thread", "padding_is_masked", "corpus"),
+    pytest.mark.usefixtures("padding_is_masked", "corpus"),
     pytest.mark.filterwarnings("ignore"),
 ]
 

@@ -20,7 +20,7 @@ PAGE = (FOLDER / "README.md").read_text(encoding="utf-8")
 PROGRAMS = re.findall(r"^\| `python -m examples\.(\w+)\b", PAGE.partition("## Larger programs")[0], re.MULTILINE)
 
 pytestmark = [
-    pytest.mark.usefixtures("one_thread", "padding_is_masked"),
+    pytest.mark.usefixtures("padding_is_masked"),
     pytest.mark.filterwarnings(
         "error::UserWarning",
         "ignore::FutureWarning",

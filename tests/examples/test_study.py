@@ -190,7 +190,6 @@ def generator(pairs):
     return Generator._make(load_generator(pairs, encoder_layers=2, decoder_layers=1, source_tokens=40))
 
 
-@pytest.mark.usefixtures("one_thread")
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 def test_generator_predicts_from_stored_states_as_from_the_texts(pairs, generator):
     documents = [pair.document for _, pair in pairs[:3]]
@@ -203,7 +202,6 @@ def test_generator_predicts_from_stored_states_as_from_the_texts(pairs, generato
     assert generator.loss(examples) == pytest.approx(output.loss.item(), rel=0.02)  # in mixed precision
 
 
-@pytest.mark.usefixtures("one_thread")
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 def test_arms_start_alike_and_train_the_decoding_half(pairs, generator):
     examples = generator.encode(pairs[:24])
@@ -248,7 +246,6 @@ def test_measures_are_those_of_the_texts(bert_score_f1):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("one_thread")
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning")
 def test_a_stopped_study_resumes(pairs, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(training, "load_task", lambda task: Corpus(pairs[:40], pairs[40:46], pairs[50:56]))

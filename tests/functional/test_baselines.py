@@ -28,7 +28,7 @@ def all_layers(minilm) -> FrozenEncoder:
 
 
 @pytest.fixture(scope="module")
-def tiny(one_thread) -> FrozenEncoder:
+def tiny() -> FrozenEncoder:
     return FrozenEncoder(*tiny_model("bert"), all_layers=True)
 
 

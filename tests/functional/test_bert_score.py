@@ -21,8 +21,6 @@ from tests.support.texts import several_references
 
 TOLERANCE = 1e-6
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 @pytest.mark.parametrize(
     ("idf", "error", "message"),
@@ -158,8 +156,7 @@ def test_a_model_that_is_listed_as_another(tmp_path):
     model, tokenizer = AutoModel.from_config(tiny_config("roberta", num_hidden_layers=12)), tiny_model("roberta")[1]
     for part in (model, tokenizer):
         part.save_pretrained(folder)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(action="error"):
         for arguments in ((folder,), (model, tokenizer)):
             encoder = FrozenEncoder(*arguments, listed_as="FacebookAI/roberta-base")
             assert (encoder.num_layers, encoder.listed_name) == (10, "roberta-base")
@@ -188,8 +185,7 @@ def test_a_progress_bar_only_when_asked_for(encoder, capsys):
 
 def quietly(*args, **kwargs):
     """Scores, and the texts of all warnings."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+    with warnings.catch_warnings(record=True, action="always") as caught:
         scores = bert_score(*args, **kwargs)
     return scores, [str(warning.message) for warning in caught]
 

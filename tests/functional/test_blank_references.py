@@ -11,8 +11,6 @@ from bertscore_tm.report import Report
 from tests.support.oracle import oracle_scores
 from tests.support.texts import real_pairs
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 NAMES = ("precision", "recall", "f1")
 CANDIDATES, TEXTS = real_pairs(4)
 # With a blank reference before, between and after others, and blank ones only.

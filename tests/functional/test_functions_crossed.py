@@ -1,7 +1,5 @@
 """The path of a text through the package stays short enough to be read."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,8 +13,6 @@ import bertscore_tm
 from bertscore_tm import BERTScore, callbacks, losses, rank_candidates
 from bertscore_tm.losses import SoftBERTScoreLoss
 from tests.support.soft_predictions import labels_of, near_labels
-
-pytestmark = pytest.mark.usefixtures("one_thread")
 
 FOLDERS = tuple(str(Path(str(package.__file__)).parent) for package in (bertscore_tm, callbacks, losses))
 # Kind of call: functions and depth.

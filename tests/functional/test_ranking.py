@@ -16,8 +16,6 @@ from bertscore_tm.scoring import corpus
 from tests.support.models import tiny_model
 from tests.support.texts import real_pairs
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 COMPONENTS = ("f1", "precision", "recall")
 
 
@@ -35,8 +33,7 @@ def make_items(count=3, seed=0):
 def score_pairs(candidates, references, encoder, **options):
     """Scores of all pairs by the function, of shape (candidates, references) each."""
     preds = [candidate for candidate in candidates for _ in references]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         scores = bert_score(preds, references * len(candidates), encoder, **options)
     return {name: score.view(len(candidates), len(references)).double() for name, score in scores.items()}
 

@@ -1,7 +1,5 @@
 """Intervals and paired comparisons against scipy, plain loops, and simulated scores without a difference."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import operator
@@ -14,8 +12,6 @@ from scipy import stats
 from torch import Tensor
 
 from bertscore_tm.statistics import compare_paired, mean_interval
-
-pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def tensor(values: Any) -> Tensor:

@@ -107,9 +107,6 @@ def generator(kind):
     return trained(models.WordLevel(unk_token="<unk>"), trainer, pre_tokenizers.BertPreTokenizer())
 
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
-
 def labels(bridge, texts=TEXTS):
     """Ids and content of texts as the generator's tokenizer cuts them, padded on both sides."""
     rows = bridge.generator_tokenizer(texts, add_special_tokens=False)["input_ids"]

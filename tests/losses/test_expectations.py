@@ -11,8 +11,6 @@ from bertscore_tm.losses.soft import expectations
 from bertscore_tm.losses.soft.expectations import softmax_expectation
 from tests.support.soft_predictions import Largest
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 VOCABULARY = 23
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12}
 

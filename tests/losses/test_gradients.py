@@ -23,8 +23,6 @@ from tests.support.soft_predictions import (
     tiny,
 )
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 TARGET = torch.tensor([[50, 60, 70, 80, 90], [51, IGNORE, 61, 71, 81]])
 
 

@@ -28,9 +28,6 @@ SEVERAL = [
 ]
 
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
-
 def say(text, role="assistant"):
     return {"role": role, "content": text}
 
@@ -59,8 +56,7 @@ def test_rewards_are_those_of_the_reference_package(minilm, corpus, table, idf):
 
 
 def test_empty_texts_are_worth_nothing_and_need_no_warning(encoder, table):
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(action="error"):
         assert BERTScoreReward(encoder)(["", "a cat", " "], ["a dog", "", ""]) == [0, 0, 0]
         rescaled = BERTScoreReward(encoder, rescale=table)
         assert rescaled([""], ["a dog"]) == pytest.approx([-0.53 / 0.47], abs=TOLERANCE)
@@ -171,8 +167,7 @@ def test_references_are_kept_for_later_calls(minilm, corpus):
 
 def test_texts_that_are_cut_are_told_of_once(minilm):
     short = FrozenEncoder(minilm, num_layers=1, max_length=6)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("default")
+    with warnings.catch_warnings(record=True, action="default") as caught:
         for count in (1, 2, 3):
             BERTScoreReward(short)(
                 ["one two three four five six"] * count, [f"{count} two three four five six"] * count

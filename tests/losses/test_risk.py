@@ -15,8 +15,6 @@ from tests.support.models import tiny_tokenizer
 from tests.support.ranks import run_ranks
 from tests.support.soft_predictions import tiny
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 REFERENCES = ["a cat sat", ["hello", "hi there"], ["it rains today"]]
 WORDS = 8
 

@@ -9,8 +9,6 @@ from transformers import GPT2LMHeadModel
 from bertscore_tm.losses import MinimumRiskLoss, sample_with_log_probs, sequence_log_probs
 from tests.support.models import tiny_generator
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 ROWS = [[5, 9, 7, 11], [8, 6], [10, 12, 13]]
 END = 4
 

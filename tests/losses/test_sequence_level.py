@@ -7,8 +7,6 @@ import torch
 
 from bertscore_tm.losses import MinimumRiskLoss
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 INF, NAN = math.inf, math.nan
 
 

@@ -37,8 +37,6 @@ from tests.support.soft_predictions import (
 )
 from tests.support.texts import several_references
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 def plain_match(row, how, v):
     top = max(row)
@@ -352,8 +350,7 @@ def test_unshifted_logits_of_causal_models_are_recognised(encoder):
     loss = SoftBERTScoreLoss(encoder)
     with pytest.warns(UserWarning, match=r"next label at 23 of 23 positions.*logits\[:, :-1\] and labels\[:, 1:\]"):
         loss(following, labels)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(action="error"):
         loss(following, labels)  # once per loss
         SoftBERTScoreLoss(encoder)(following[:, :-1], labels[:, 1:])
         SoftBERTScoreLoss(encoder)(torch.zeros(1, 24, 30522), labels)

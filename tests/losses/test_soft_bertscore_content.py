@@ -21,8 +21,6 @@ from tests.support.soft_predictions import (
     tiny,
 )
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 def spread(encoder, z, labels, places, width, filler=IGNORE):
     """Move positions apart, with random logits and fillers in between."""

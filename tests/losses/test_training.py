@@ -17,8 +17,6 @@ from tests.support.models import tiny_model
 from tests.support.ranks import run_ranks
 from tests.support.soft_predictions import IGNORE, grad_of, labels_of, near_labels, tiny
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 TARGET = torch.tensor([[50, 60, 70, 80, 90, 3], [51, IGNORE, 61, 71, 81, 3]])
 FULL = TARGET.masked_fill(TARGET == IGNORE, 55)
 IDF = {token: 1.0 + token % 3 for token in range(800)}

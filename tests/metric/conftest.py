@@ -1,19 +1,12 @@
 """Encoders and kinds of metrics for several files."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import pytest
 
 # Imports of seconds are inside functions, as in the conftest.py above.
-if TYPE_CHECKING:
-    from bertscore_tm import FrozenEncoder
-    from tests.support.metrics import Workshop
 
 
 @pytest.fixture(scope="module")
-def encoder(minilm: str) -> FrozenEncoder:
+def encoder(minilm):
     """The real encoder, two layers of it: most of these tests are about what happens around it."""
     from bertscore_tm import FrozenEncoder
 
@@ -21,7 +14,7 @@ def encoder(minilm: str) -> FrozenEncoder:
 
 
 @pytest.fixture(scope="module")
-def every(minilm: str) -> FrozenEncoder:
+def every(minilm):
     """All layers of the real encoder."""
     from bertscore_tm import FrozenEncoder
 
@@ -30,7 +23,7 @@ def every(minilm: str) -> FrozenEncoder:
 
 # Its encoders are loaded once for all files.
 @pytest.fixture(scope="package")
-def workshop(minilm: str, tmp_path_factory: pytest.TempPathFactory) -> Workshop:
+def workshop(minilm, tmp_path_factory):
     """Metrics of every kind, with the expected results."""
     from tests.support.metrics import TABLE, Workshop
 

@@ -1,7 +1,5 @@
 """The metric in one process: the same numbers as the function, however the data comes in."""
 
-from __future__ import annotations
-
 import warnings
 from typing import Any
 
@@ -61,12 +59,10 @@ def test_empty_update_changes_nothing(encoder, idf):
 @pytest.mark.parametrize("sync_on_compute", [True, False])
 def test_warns_with_counts_once_per_compute(minilm, sync_on_compute):
     metric = BERTScore(FrozenEncoder(minilm, num_layers=2, max_length=8), sync_on_compute=sync_on_compute)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(action="error"):
         metric(["", " \n", "fine"], ["some text", "more text", "fine"])
         metric.update(["word " * 20, "other " * 20], ["word " * 9, "short"])
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+    with warnings.catch_warnings(record=True, action="always") as caught:
         metric.compute()
     texts = [str(warning.message) for warning in caught]
     assert len(texts) == 2

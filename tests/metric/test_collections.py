@@ -1,11 +1,10 @@
 """Several metrics at once: each with its own numbers, from one encoding of a batch; and logged by Lightning."""
 
-from __future__ import annotations
-
 import csv
 from collections import Counter
 from collections.abc import Sequence
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
@@ -17,12 +16,11 @@ from torchmetrics import MetricCollection
 
 from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.functional import SCORES
-from tests.support.lightning_runs import SpawnedDDP, loader, trainer
+from tests.support.lightning_runs import loader, strategy_on_cpu, trainer
 from tests.support.markdown_blocks import ROOT, blocks
 from tests.support.metrics import SECOND, THIRD, TOLERANCE, Kind, Workshop, assert_equal, mean, per_pair
 from tests.support.models import counted_texts
-
-pytestmark = pytest.mark.usefixtures("one_thread")
+from tests.support.ranks import run_ranks
 
 # Kinds that are logged together, on two encoders: one of a single layer, one of all layers.
 KINDS = {
@@ -167,9 +165,9 @@ def mean_of(workshop: Workshop, name: str, numbers: Sequence[int]) -> float:
     return pytest.approx(workshop.scores(made, numbers)[place].double().mean().item(), abs=TOLERANCE)
 
 
-def check_logged(workshop: Workshop, run: pl.Trainer) -> None:
+def check_logged(workshop: Workshop, metrics: dict[str, Tensor]) -> None:
     for name in LOGGED:
-        result = run.callback_metrics["val_f1_epoch" if name == "f1" else f"val_{name}"]
+        result = metrics["val_f1_epoch" if name == "f1" else f"val_{name}"]
         assert result.item() == mean_of(workshop, name, range(VALIDATED))
 
 
@@ -178,7 +176,7 @@ def test_logged(workshop, tmp_path):
     run = trainer(tmp_path, logger=CSVLogger(tmp_path, name="", version="log"))
     for _ in range(2):
         run.validate(module, verbose=False)
-        check_logged(workshop, run)
+        check_logged(workshop, run.callback_metrics)
         # Lightning has reset what it logged.
         assert not any(metric.update_called for metric in (module.f1, *module.collection.values()))
     with (tmp_path / "log" / "metrics.csv").open() as file:
@@ -203,9 +201,14 @@ def test_two_loaders_as_on_the_page(encoder, tmp_path, kind):
     assert (result == pytest.approx(expected, abs=TOLERANCE)) == (kind == "one metric per loader")
 
 
+def validated(rank: int, folder: Path, module: Logging) -> dict[str, Tensor]:
+    run = trainer(folder, devices=2, strategy=strategy_on_cpu("ddp"))
+    run.validate(module, verbose=False)
+    return dict(run.callback_metrics)
+
+
 @pytest.mark.slow
 @pytest.mark.distributed
 def test_logged_in_two_processes(workshop, tmp_path):
-    run = trainer(tmp_path, strategy=SpawnedDDP(), devices=2)
-    run.validate(Logging(workshop), verbose=False)
-    check_logged(workshop, run)
+    for metrics in run_ranks(validated, 2, tmp_path, Logging(workshop)):
+        check_logged(workshop, metrics)

@@ -1,7 +1,5 @@
 """Copies and merged metrics, and the bytes of their states."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 

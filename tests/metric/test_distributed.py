@@ -1,7 +1,5 @@
 """The metric on several ranks: scores of one process, few bytes, uneven updates, errors, calls by hand."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -198,8 +196,7 @@ def use_as_in_training(rank: int, model: str, data: tuple[list[str], list[str]])
 
     # Set by Lightning or the environment of torchrun.
     rank_zero_only.rank = rank
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+    with warnings.catch_warnings(record=True, action="always") as caught:
         blank = BERTScore(FrozenEncoder(model, num_layers=LAYERS, max_length=6))
         blank.update([""], ["a long text that must be cut somewhere"])
         blank.compute()

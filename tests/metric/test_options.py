@@ -1,7 +1,5 @@
 """What the metric's options change: weights, picked layers, and objects with a metric's own settings."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
@@ -16,9 +14,6 @@ from bertscore_tm.scoring.token_weights import token_weights
 from tests.support.metrics import LAYERS, VOCABULARY, assert_close, assert_equal
 from tests.support.ranks import run_ranks
 from tests.support.texts import real_pairs
-
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 COUNT = 8
 

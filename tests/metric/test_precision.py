@@ -3,8 +3,6 @@
 The encoder stays whole and in float32, training and checkpoints never see it, and the score is the same.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -145,13 +143,13 @@ def assert_same_scores(runs: dict[str, dict[str, Any]], wanted: dict[str, float]
         assert result["losses"] == pytest.approx(exact["losses"], abs=0.01)
 
 
-def test_precision_in_one_process(minilm, tmp_path, one_thread):
+def test_precision_in_one_process(minilm, tmp_path):
     pairs = real_pairs(COUNT)
     runs = {precision: fit(tmp_path, minilm, pairs, precision=precision) for precision in PRECISIONS}
     assert_same_scores(runs, expected(minilm, pairs))
 
 
-def test_checkpoints_and_optimizers_never_see_the_encoder(minilm, tmp_path, one_thread):
+def test_checkpoints_and_optimizers_never_see_the_encoder(minilm, tmp_path):
     pairs = real_pairs(COUNT)
     module = Training(minilm, pairs)
     callback = BERTScoreCallback(BERTScore(FrozenEncoder(minilm, num_layers=LAYERS)))

@@ -1,7 +1,5 @@
 """What torchmetrics promises of every metric, for every kind of ours, next to the function."""
 
-from __future__ import annotations
-
 import copy
 import io
 import pickle
@@ -19,8 +17,6 @@ from torchmetrics.wrappers import MetricTracker
 from bertscore_tm import BERTScore
 from tests.support.metrics import BATCHES, HELD, KINDS, LAYERS, TOLERANCE, Kind, Workshop, assert_close, every_kind
 from tests.support.ranks import run_ranks
-
-pytestmark = pytest.mark.usefixtures("one_thread")
 
 LATER = list(chain(*BATCHES))
 

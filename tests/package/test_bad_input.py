@@ -15,15 +15,12 @@ from transformers import AutoModel, AutoTokenizer
 from bertscore_tm import BERTScore, FrozenEncoder, bert_score, rank_candidates, score_matrix
 from bertscore_tm.compat import bert_score as bert_score_drop_in
 from bertscore_tm.compat import evaluate, torchmetrics
+from bertscore_tm.functional import SCORES
 from bertscore_tm.losses import BERTScoreReward
 from bertscore_tm.report import Report
 from tests.support.models import tiny_model
 
-SCORES = ("precision", "recall", "f1")
-
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*(candidates? scored 0|longer than|special tokens)"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore:.*(candidates? scored 0|longer than|special tokens)")
 
 any_character = st.characters(exclude_categories=())  # lone surrogates and unassigned code points too
 controls = st.text(st.sampled_from("\x00\x01\x07\x1b\x7f\x85\u200b\u200d\u202e\u2028\ufeff\ufffe\n\r\t"), max_size=6)
@@ -51,6 +48,16 @@ def check(scores, size):
         assert (scores[name].abs() <= 1).all()
 
 
+@pytest.fixture(scope="module")
+def with_added_tokens(minilm):
+    """An encoder with a special token and a word of the user's."""
+    model, tokenizer = AutoModel.from_pretrained(minilm), AutoTokenizer.from_pretrained(minilm)
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<turn>"]})
+    tokenizer.add_tokens(["dexamethasone"])
+    model.resize_token_embeddings(len(tokenizer))
+    return FrozenEncoder(model, tokenizer, num_layers=3)
+
+
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize(
     ("text", "token"),
@@ -66,24 +73,18 @@ def check(scores, size):
         ("a cat <turn>", "<turn>"),
     ],
 )
-def test_leftovers_of_generators_are_counted_once(minilm, text, token):
-    model, tokenizer = AutoModel.from_pretrained(minilm), AutoTokenizer.from_pretrained(minilm)
-    tokenizer.add_special_tokens({"additional_special_tokens": ["<turn>"]})
-    tokenizer.add_tokens(["dexamethasone"])
-    model.resize_token_embeddings(len(tokenizer))
-    encoder = FrozenEncoder(model, tokenizer, num_layers=3)
+def test_leftovers_of_generators_are_counted_once(with_added_tokens, text, token):
+    encoder, metric = with_added_tokens, BERTScore(with_added_tokens)
     message = f"^2 candidates contain special tokens such as {re.escape(token)}, which are scored as text"
     preds, target = [text, "a cat", text], ["a cat"] * 3
-    with pytest.warns(UserWarning, match=message) as caught:
-        bert_score(preds, target, encoder)
-    assert len(caught) == 1
-    with pytest.warns(UserWarning, match=message) as caught:
-        rank_candidates([preds], target[:1], encoder)
-    assert len(caught) == 1
-    metric = BERTScore(encoder)
-    with pytest.warns(UserWarning, match=message) as caught:
-        metric.update(preds, target)
-    assert len(caught) == 1
+    for call in (
+        lambda: bert_score(preds, target, encoder),
+        lambda: rank_candidates([preds], target[:1], encoder),
+        lambda: metric.update(preds, target),
+    ):
+        with pytest.warns(UserWarning, match=message) as caught:
+            call()
+        assert len(caught) == 1
     with warnings.catch_warnings(action="error"):
         metric.update(preds[:1], target[:1])
     # Words that the user added, Maltese, and markup.
@@ -182,16 +183,12 @@ def evaluate_rows(encoder, preds, target):
     return evaluate.load("bertscore").compute(predictions=preds, references=target, **options)["f1"]
 
 
-def metric_rows(encoder, preds, target):
-    return BERTScore(encoder, reduction="none")(preds, target)["f1"].tolist()
-
-
 READERS = {
     "function": lambda encoder, *texts: bert_score(*texts, encoder)["f1"].tolist(),
-    "metric": metric_rows,
-    "reward": lambda encoder, preds, target: BERTScoreReward(encoder)(preds, target),
+    "metric": lambda encoder, *texts: BERTScore(encoder, reduction="none")(*texts)["f1"].tolist(),
+    "reward": lambda encoder, *texts: BERTScoreReward(encoder)(*texts),
     "ranking": rank_rows,
-    "matrix": lambda encoder, preds, target: score_matrix(preds, target, encoder)["f1"].tolist(),
+    "matrix": lambda encoder, *texts: score_matrix(*texts, encoder)["f1"].tolist(),
     "report": lambda encoder, preds, target: Report.from_texts(preds, target, encoder).scores["candidates"].tolist(),
     "idf": lambda encoder, preds, target: bert_score(preds, TARGET, encoder, idf=target)["f1"].tolist(),
     "bert_score": lambda encoder, *texts: bert_score_drop_in.score(*texts, encoder.name, 3)[2].tolist(),

@@ -1,7 +1,5 @@
 """Full disks, damaged files and incomplete models: a clear message, and no result is lost."""
 
-from __future__ import annotations
-
 import resource
 import shutil
 import sys

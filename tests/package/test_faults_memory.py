@@ -1,7 +1,5 @@
 """Out of memory: the encoder continues in smaller batches with the same scores, or the error names the remedy."""
 
-from __future__ import annotations
-
 import gc
 import warnings
 import weakref
@@ -71,8 +69,7 @@ def test_batches_are_halved_with_a_warning_and_the_same_scores(encoder, limit):
     # The encoder remembers the limit, and its batches are as large as it allows.
     limited.sizes.clear()
     failures = limited.failures
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(action="error"):
         bert_score(preds, target, encoder)
     assert limited.failures == failures
     assert max(limited.sizes) > 75

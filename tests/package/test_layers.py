@@ -3,8 +3,6 @@
 Imports are read from the source, those inside of functions and for type checkers included.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from functools import cache

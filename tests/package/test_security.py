@@ -1,7 +1,5 @@
 """Untrusted input stays data: no code of models or pickles runs, no name leaves a folder."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

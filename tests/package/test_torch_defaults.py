@@ -1,17 +1,14 @@
 """Every entry point under another default dtype, as Lightning sets it, and another default device: equal results."""
 
-from __future__ import annotations
-
 import ast
 import pickle
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from lightning.fabric.plugins.precision.utils import _DtypeContextManager
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
@@ -85,24 +82,6 @@ def losses_and_gradients(encoder: FrozenEncoder, table: Path) -> Any:
     return results
 
 
-CALLS: list[Callable[[FrozenEncoder, Path], Any]] = [
-    scores_of_function,
-    vectors_of_loaded,
-    scores_of_metric,
-    losses_and_gradients,
-]
-
-
-@contextmanager
-def default_dtype(dtype: torch.dtype) -> Generator[None, None, None]:
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
-
-
 def leaves(result: Any) -> list[Any]:
     """All tensors and other values, also those of dataclasses."""
     values = []
@@ -112,13 +91,13 @@ def leaves(result: Any) -> list[Any]:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("call", [scores_of_function, vectors_of_loaded, scores_of_metric, losses_and_gradients])
 def test_results_do_not_depend_on_the_defaults_of_torch(call, tmp_path):
     table = tmp_path / "table.csv"
     table.write_text("LAYER,P,R,F\n" + "".join(f"{layer},.{layer}1,.{layer}2,.{layer}3\n" for layer in range(4)))
     encoder = encoder_of(max_length=12)
     usual = leaves(call(encoder, table))
-    for default in (default_dtype(torch.float64), default_dtype(torch.bfloat16), torch.device("meta")):
+    for default in (_DtypeContextManager(torch.float64), _DtypeContextManager(torch.bfloat16), torch.device("meta")):
         with default:
             results = leaves(call(encoder, table))
         torch.testing.assert_close(results, usual, rtol=0, atol=1e-6, equal_nan=True)

@@ -13,8 +13,6 @@ from bertscore_tm.losses import SoftBERTScoreLoss
 from tests.support.models import save_tiny_model, tiny_model
 from tests.support.soft_predictions import COMPONENTS, certain
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 LAYER = 3
 
 
@@ -68,8 +66,7 @@ def scores_of_the_loss(encoder, references):
 def test_texts_without_tokens_score_0(family):
     """The tokenizer of GPT-2 adds no special tokens, so that an empty text has no tokens in either case."""
     encoder = FrozenEncoder(*tiny_model(family), num_layers=2, exclude_special_tokens=family == "bert")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         for settings in ({"idf": True}, {"idf": ["a cat", "rain"]}):
             result = bert_score(["", "a cat", "", "a cat"], ["a cat", " ", "", ["", "the cat"]], encoder, **settings)
             alone = bert_score([""], [""], encoder, **settings)

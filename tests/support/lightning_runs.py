@@ -1,8 +1,5 @@
 """Small Lightning modules, which ranks import, and runs: trainers, strategies, and comparisons of what they leave."""
 
-from __future__ import annotations
-
-import multiprocessing
 import random
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -21,7 +18,6 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from bertscore_tm import FrozenEncoder, bert_score
 from bertscore_tm.functional import SCORES
 from tests.support.models import EVERY_FAMILY, tiny_generator, tiny_tokenizer
-from tests.support.ranks import RANK_IMPORTS
 
 # Of the examples, and of the encoder.
 COUNT, LAYER = 9, 2
@@ -269,30 +265,6 @@ def trainer(folder: Path, callbacks: Sequence[pl.Callback] = (), **kwargs: Any) 
     }
     quiet = {"enable_progress_bar": False, "enable_model_summary": False, "default_root_dir": folder}
     return pl.Trainer(callbacks=list(callbacks), **(defaults | quiet | kwargs))
-
-
-class SpawnedDDP(DDPStrategy):
-    """Processes over gloo that the trainer starts, and that leave their group before they end.
-
-    Lightning ends them with the threads of the group running, which now and then aborts them. They come from a fork
-    server, which imports once for all tests. Unlike with ``"spawn"``, Lightning then neither copies the random states
-    and the seed of the main process nor keeps the processes from sharing the module's memory.
-    """
-
-    def __init__(self) -> None:
-        multiprocessing.set_forkserver_preload(RANK_IMPORTS)
-        super().__init__(process_group_backend="gloo", start_method="forkserver", find_unused_parameters=False)
-
-    def setup(self, trainer: pl.Trainer) -> None:
-        assert self.model is not None
-        for parameter in self.model.parameters():
-            parameter.data = parameter.data.clone()
-        super().setup(trainer)
-
-    def teardown(self) -> None:
-        super().teardown()
-        if torch.distributed.is_initialized():
-            torch.distributed.destroy_process_group()
 
 
 class FSDPOnCPU(FSDPStrategy):

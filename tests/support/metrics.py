@@ -1,7 +1,5 @@
 """Metrics: small batches and kinds of metrics, with the scores of the function."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -122,10 +120,6 @@ class Workshop:
         assert list(result) == [*SCORES]
         for name in SCORES:
             assert_close(result[name], wanted[name])
-
-
-def flat(target: Iterable[Any]) -> list[str]:
-    return [text for texts in target for text in ([texts] if isinstance(texts, str) else texts)]
 
 
 def assert_close(score: Tensor, wanted: Tensor) -> None:

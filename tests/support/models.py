@@ -1,7 +1,5 @@
 """Tiny models and tokenizers of every family."""
 
-from __future__ import annotations
-
 import inspect
 import json
 from collections import Counter

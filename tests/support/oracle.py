@@ -1,8 +1,6 @@
 """Scores of the reference package."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import bert_score
@@ -28,10 +26,13 @@ def oracle_scores(
         idf: weights of the references, if it is True, or of these texts.
         table: file of the baseline by which scores are rescaled.
     """
-    texts = [text for entry in references for text in ([entry] if isinstance(entry, str) else entry)]
     settings = {"num_layers": num_layers, "all_layers": all_layers, "lang": "en", "nthreads": 0, "device": "cpu"}
     if table is not None:
         settings |= {"rescale_with_baseline": True, "baseline_path": str(table)}
     if idf:
-        settings |= {"idf": True, "idf_sents": texts if idf is True else idf}
+        settings |= {"idf": True, "idf_sents": flat(references) if idf is True else idf}
     return torch.stack(bert_score.BERTScorer(model, **settings).score(candidates, references, batch_size=1))
+
+
+def flat(references: Iterable[Any]) -> list[str]:
+    return [text for entry in references for text in ([entry] if isinstance(entry, str) else entry)]

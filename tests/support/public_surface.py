@@ -1,7 +1,5 @@
 """The modules of the package, and the names that users call."""
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 from typing import Any

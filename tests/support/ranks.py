@@ -1,7 +1,5 @@
 """Gloo ranks: processes for one job each, forked from a server that has imported what they need."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import pickle

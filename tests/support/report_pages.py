@@ -1,7 +1,5 @@
 """Reports to look at, the data of a page, and what a browser makes of it."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import re

@@ -1,7 +1,5 @@
 """The limit within which two computations of the same numbers must agree."""
 
-from __future__ import annotations
-
 import torch
 
 

@@ -1,7 +1,5 @@
 """Running the command: in this process, in the session's gloo ranks, or in new processes."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -81,16 +81,10 @@ class StandInTensor(Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return _run(func, args, kwargs or {})
+        return _run(func, *args, **(kwargs or {}))
 
 
-def _wait(name: str) -> None:
-    frames = [frame.filename for frame in traceback.extract_stack() if "/torch/" not in frame.filename]
-    by_package = "/transformers/" not in frames[-4]
-    waits["package" if by_package else "dependency", name] += 1
-
-
-def _run(func: Any, args: Any, kwargs: Any) -> Any:
+def _run(func: Any, *args: Any, **kwargs: Any) -> Any:
     name = func._schema.name
     tensors = [value for value in tree_flatten((args, kwargs))[0] if isinstance(value, Tensor)]
     foreign = [tensor for tensor in tensors if not isinstance(tensor, StandInTensor) and tensor.ndim > 0]
@@ -113,7 +107,8 @@ def _run(func: Any, args: Any, kwargs: Any) -> Any:
         if name not in _NO_KERNEL and (target is None or torch.device(target) != _CPU):
             launches[name] += _KERNELS.get(name, 1)
     if waits_for_values:
-        _wait(name)
+        frames = [frame.filename for frame in traceback.extract_stack() if "/torch/" not in frame.filename]
+        waits["dependency" if "/transformers/" in frames[-3] else "package", name] += 1
     inner_kwargs = tree_map(_unwrap, kwargs)
     if target is not None:
         inner_kwargs["device"] = _CPU
@@ -128,12 +123,8 @@ def _run(func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _copy_from(source: Tensor, target: Tensor, non_blocking: bool = False) -> Tensor:
-    _run(torch.ops.aten.copy_.default, (target, source, non_blocking), {})
+    _run(torch.ops.aten.copy_.default, target, source, non_blocking)
     return target
-
-
-def _create(func: Any, *args: Any, **kwargs: Any) -> Any:
-    return _run(func, args, kwargs)
 
 
 def _unwrap(value: Any) -> Any:
@@ -195,7 +186,7 @@ def register() -> torch.device:
         for factory in _FACTORIES:
             name, _, overload = factory.partition(".")
             operator = getattr(getattr(torch.ops.aten, name), overload or "default")
-            library.impl(factory, partial(_create, operator), "PrivateUse1")
+            library.impl(factory, partial(_run, operator), "PrivateUse1")
         _libraries.append(library)
         torch.nn.functional.scaled_dot_product_attention = _attend
         forward_pass.has_attention_kernel = lambda device, dtype: device.type == NAME and dtype == torch.bfloat16

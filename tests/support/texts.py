@@ -1,7 +1,5 @@
 """Real texts: summaries of docstrings as candidates, the texts that they summarise as references."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

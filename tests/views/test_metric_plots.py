@@ -1,7 +1,5 @@
 """``plot`` of the metric."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -110,8 +110,7 @@ def test_few_tokens_have_numbers(encoder):
 
 def test_size_grows_and_is_bounded(encoder, pairs):
     texts = ["cat", "a cat sat on the mat", pairs[1][7], sixty_tokens(encoder, pairs[1]), " ".join(pairs[1])[:1400]]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         figures = [align(text, text, encoder).plot() for text in texts]
     sizes = [figure.get_size_inches().max() for figure in figures]
     assert sizes == sorted(sizes)
@@ -141,8 +140,7 @@ def test_labels_are_drawn_by_a_font_that_has_their_characters(monkeypatch, is_in
     monkeypatch.setattr(fonts, "_installed_fonts", lambda: {"STIXGeneral": paths[1]} if is_installed else {})
     alignment = align(f"a {rare}", "b c", encoder_of_words(f"a {rare} b c"))
     fonts._warn_of_missing.cache_clear()
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+    with warnings.catch_warnings(record=True, action="always") as caught:
         figure = alignment.plot()
         figure.canvas.draw()
     assert [word.rstrip("†") for word in words(figure.axes[0].yaxis)] == ["a", rare if is_installed else "□"]
@@ -155,8 +153,7 @@ def test_a_missing_script_is_named_once(monkeypatch):
     fonts._warn_of_missing.cache_clear()
     with pytest.warns(UserWarning, match="characters of Devanagari, which pictures show as squares"):
         fonts.choose_fonts(["न"])
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(action="error"):
         # A virama has no shape of its own.
         assert fonts.choose_fonts(["न\u094d"])[1] == ["□"]
 
