@@ -93,10 +93,10 @@ class MinimumRiskLoss(nn.Module):
             ValueError: shapes do not fit, or (checked on the CPU only, as it would synchronize a device) a value is not
                 finite or not a log-probability.
         """
+        mask = torch.ones_like(log_probs, dtype=torch.bool) if mask is None else mask.bool()
         log_prob, rewards, real = _sum_sequences(log_probs, rewards, mask)
         if self.normalize is not None:
-            num_tokens = log_probs.shape[-1] if mask is None else mask.bool().sum(-1).clamp(min=1)
-            log_prob = log_prob / num_tokens
+            log_prob = log_prob / mask.sum(-1).clamp(min=1)
         # The lowest finite number rather than -inf, so that an item without candidates stays defined.
         scores = (self.alpha * log_prob).masked_fill(~real, torch.finfo(log_prob.dtype).min)
         is_item = real.any(-1)  # (batch,)
@@ -112,9 +112,8 @@ class MinimumRiskLoss(nn.Module):
         return f"alpha={self.alpha}, reduction={self.reduction!r}, normalize={self.normalize!r}"
 
 
-def _sum_sequences(log_probs: Tensor, rewards: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+def _sum_sequences(log_probs: Tensor, rewards: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return the log-probability and reward of each candidate, and which candidates have a token."""
-    mask = torch.ones_like(log_probs, dtype=torch.bool) if mask is None else mask.bool()
     if log_probs.ndim != 3 or mask.shape != log_probs.shape or rewards.shape != log_probs.shape[:-1]:
         raise ValueError(
             f"log_probs and mask must have shape (batch, candidates, tokens) and rewards (batch, candidates), got "
