@@ -25,33 +25,21 @@ pytestmark = [
 PROMPTS = ["sum the list", "open a file and read its lines", "close it", "return a new string from both"]
 ANSWERS = ["a cat sat", "it rains today", "hello", "returns a list of names"]
 BLOCKS = {"BartEncoderLayer", "BartDecoderLayer", "GPT2Block", "LlamaDecoderLayer", "T5Block"}
-SHARDINGS = {
-    "blocks": {},
-    "whole": {"by_blocks": False},
-    "resharded": {"reshard_after_forward": True},
-    "parts": {"whole": False},
-    "fsdp": {"fully": False},
-}
-OPTIONS = {
-    "greedy": {"do_sample": False},
-    "beams": {"num_beams": 3, "do_sample": False},
-    "sampled": {"do_sample": True},
-}
-
-
+GREEDY, BEAMS, SAMPLED = {"do_sample": False}, {"num_beams": 3, "do_sample": False}, {"do_sample": True}
+FSDP = {"fully": False}
 # Each family, each sharding and each option, those of FSDP with a family of each kind.
 GENERATIONS = [
-    ("gpt2", "blocks", "greedy"),
-    ("gpt2", "fsdp", "greedy"),
-    ("bart", "blocks", "greedy"),
-    ("bart", "fsdp", "greedy"),
-    ("llama", "fsdp", "greedy"),
-    ("t5", "blocks", "greedy"),
-    ("bart", "whole", "greedy"),
-    ("gpt2", "resharded", "greedy"),
-    ("bart", "parts", "greedy"),
-    ("bart", "fsdp", "beams"),
-    ("gpt2", "blocks", "sampled"),
+    ("gpt2", {}, GREEDY),
+    ("gpt2", FSDP, GREEDY),
+    ("bart", {}, GREEDY),
+    ("bart", FSDP, GREEDY),
+    ("llama", FSDP, GREEDY),
+    ("t5", {}, GREEDY),
+    ("bart", {"by_blocks": False}, GREEDY),
+    ("gpt2", {"reshard_after_forward": True}, GREEDY),
+    ("bart", {"whole": False}, GREEDY),
+    ("bart", FSDP, BEAMS),
+    ("gpt2", {}, SAMPLED),
 ]
 TRAINERS = ["fully_shard", "fsdp"]
 
@@ -102,38 +90,39 @@ def batch_of(tokenizer, chosen=slice(None)):
     return {key: rows[chosen] for key, rows in batch.items()}
 
 
-def ready_generate(tokenizer, family, rank, **options):
+def make_generate(module, rank, **options):
     """A generator of texts that end after 2 tokens on the first rank, and after 7 on the second."""
-    is_causal = family not in ("bart", "t5")
+    is_causal = not module.model.config.is_encoder_decoder
     kind = partial(CausalGenerate, prompt_key="input_ids") if is_causal else Seq2SeqGenerate
-    return kind(tokenizer, max_new_tokens=2 + 5 * rank, **options)
+    return kind(module.tokenizer, max_new_tokens=2 + 5 * rank, **options)
 
 
-def written_by(module, rank, family, options):
+@torch.no_grad()
+def write(module, rank, rows, **options):
     torch.manual_seed(5 + rank)
-    with torch.no_grad():
-        return ready_generate(module.tokenizer, family, rank, **options)(
-            module, batch_of(module.tokenizer, slice(2 * rank, 2 * rank + 2))
-        )
+    return make_generate(module, rank, **options)(module, batch_of(module.tokenizer, rows))[0]
 
 
-def written(rank, family, sharding, option):
-    module = Writer(family)
-    plain = written_by(deepcopy(module), rank, family, OPTIONS[option])
-    forwards = []
-    module.model.register_forward_hook(lambda *args: forwards.append(rank))
-    module.shard(**SHARDINGS[sharding])
-    texts = [written_by(module, rank, family, OPTIONS[option]) for _ in range(2)]
-    count = len(forwards)
+def gradient_of(module):
     module.training_step(batch_of(module.tokenizer), 0).backward()
-    gradient = [gathered(parameter.grad).flatten() for parameter in module.parameters()]
-    return plain, texts, torch.cat(gradient), count
+    return torch.cat([gathered(parameter.grad).flatten() for parameter in module.parameters()])
+
+
+def written(rank, family, sharding, options):
+    """The texts of a sharded model, those of the whole one, its forward passes, and the gradients after it."""
+    module, rows, forwards = Writer(family), slice(2 * rank, 2 * rank + 2), []
+    whole = deepcopy(module)
+    module.model.register_forward_hook(lambda *args: forwards.append(rank))
+    module.shard(**sharding)
+    texts = [write(module, rank, rows, **options) for _ in range(2)]
+    count = len(forwards)
+    return texts, write(whole, rank, rows, **options), count, gradient_of(module), gradient_of(whole)
 
 
 def validated(rank, minilm, folder, strategy):
     """The texts that a rank writes in the validation of a sharded model, and the scores."""
     module, written = Writer("bart"), []
-    make = ready_generate(module.tokenizer, "bart", rank, do_sample=False)
+    make = make_generate(module, rank, **GREEDY)
 
     def remember(pl_module, batch):
         preds, target = make(pl_module, batch)
@@ -147,58 +136,40 @@ def validated(rank, minilm, folder, strategy):
     return written, logged(run.callback_metrics)
 
 
-def generations(rank):
-    for family, sharding, option in GENERATIONS:
-
-        def run(family=family, sharding=sharding, option=option):
-            return written(rank, family, sharding, option)
-
-        yield (family, sharding, option), run
-
-
-def gradient_of_whole(family):
-    module = Writer(family)
-    module.training_step(batch_of(module.tokenizer), 0).backward()
-    return torch.cat([p.grad.flatten() for p in module.parameters()])
-
-
-def test_sharded_models_generate_the_texts_of_whole_ones_and_train_after_it():
-    reports = on_ranks(generations)
-    for family, sharding, option in GENERATIONS:
-        ranks = results(reports, (family, sharding, option))
-        for plain, sharded, _, _ in ranks:
-            assert sharded == [plain] * 2, (family, sharding, option)
-        assert len({text for plain, *_ in ranks for text in plain[0]}) > 1
-        # Shards are gathered in each pass, so that a rank which makes fewer of them leaves the other waiting.
-        counts = [count for *_, count in ranks]
-        assert counts == [2 * 7] * 2, (family, sharding, option)
-        if option == "greedy":
-            expected = gradient_of_whole(family)
-            gradients = [gradient for _, _, gradient, _ in ranks]
-            if sharding == "fsdp":  # each rank has one half, possibly padded at the end
-                gradients = [torch.cat(gradients)[: len(expected)]] * 2
-            for gradient in gradients:
-                torch.testing.assert_close(gradient, expected, atol=1e-5, rtol=1e-3)
-
-
-def validations(rank, minilm, folder):
+def cases(rank, minilm, folder):
+    for number, case in enumerate(GENERATIONS):
+        yield number, partial(written, rank, *case)
     for strategy in TRAINERS:
-        yield strategy, lambda strategy=strategy: validated(rank, minilm, folder, strategy)
+        yield strategy, partial(validated, rank, minilm, folder, strategy)
 
 
-def test_the_trainer_shards_a_model_that_generates(minilm, shallow, tmp_path):
+@pytest.fixture(scope="module")
+def reports(minilm, tmp_path_factory):
+    return on_ranks(cases, minilm, tmp_path_factory.mktemp("ranks"))
+
+
+@pytest.mark.parametrize("number", range(len(GENERATIONS)), ids=[str(case) for case in GENERATIONS])
+def test_sharded_models_generate_the_texts_of_whole_ones_and_train_after_it(reports, number):
+    ranks = results(reports, number)
+    for texts, expected, count, _, _ in ranks:
+        assert texts == [expected] * 2
+        # Shards are gathered in each pass, so that a rank which makes fewer of them leaves the other waiting.
+        assert count == 2 * 7
+    assert len({text for _, expected, *_ in ranks for text in expected}) > 1
+    expected, gradients = ranks[0][-1], [gradient for *_, gradient, _ in ranks]
+    if GENERATIONS[number][1] is FSDP:  # each rank has one half, possibly padded at the end
+        gradients = [torch.cat(gradients)[: len(expected)]]
+    for gradient in gradients:
+        torch.testing.assert_close(gradient, expected, atol=1e-5, rtol=1e-3)
+
+
+def test_the_trainer_shards_a_model_that_generates(reports, shallow):
     """Before any other forward pass, as in ``trainer.validate``."""
-    reports = on_ranks(validations, minilm, tmp_path)
     plain = Writer("bart")
     # Examples 0 and 2 are the first rank's, and 1 and 3 the second's.
-    expected = []
-    for rank in (0, 1):
-        make = ready_generate(plain.tokenizer, "bart", rank, do_sample=False)
-        with torch.no_grad():
-            expected.append([make(plain, batch_of(plain.tokenizer, slice(i, i + 1)))[0][0] for i in (rank, rank + 2)])
-    _, targets = ready_generate(plain.tokenizer, "bart", 0)(plain, batch_of(plain.tokenizer))
-    assert len(targets) == len(ANSWERS)
-    scores = means([expected[i % 2][i // 2] for i in range(4)], targets, shallow)
+    expected = [[write(plain, rank, slice(i, i + 1), **GREEDY)[0] for i in (rank, rank + 2)] for rank in (0, 1)]
+    target = plain.tokenizer.batch_decode(plain.tokenizer(ANSWERS)["input_ids"], skip_special_tokens=True)
+    scores = means([expected[i % 2][i // 2] for i in range(4)], target, shallow)
     for strategy in TRAINERS:
         ranks = results(reports, strategy)
         assert [preds for preds, _ in ranks] == expected, strategy
