@@ -38,20 +38,13 @@ ENCODERS = 2
 BATCHES = [[0, 1, 2], [3], [5, 4, 0], [6, 7, 8, 9]]
 
 
-def check(
-    workshop: Workshop, result: dict[str, Any], numbers: Sequence[int], prefix: str = "", postfix: str = ""
-) -> None:
-    """Make sure that every metric of a collection gives what the function does."""
-    left = set(result)
+def check(workshop: Workshop, result: dict[str, Any], numbers: Sequence[int]) -> None:
+    """Make sure that every metric of a collection gives what the function does, and nothing else."""
+    left = dict(result)
     for name, made in KINDS.items():
-        if "component" in made.options:
-            keys = [f"{prefix}{name}{postfix}"]
-            scores = result[keys[0]]
-        else:
-            keys = [f"{prefix}{name}_{key}{postfix}" for key in SCORES]
-            scores = dict(zip(SCORES, (result[key] for key in keys), strict=True))
+        single = "component" in made.options
+        scores: Any = left.pop(name) if single else {key: left.pop(f"{name}_{key}") for key in SCORES}
         workshop.check(scores, made, numbers)
-        left -= set(keys)
     assert not left
 
 

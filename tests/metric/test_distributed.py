@@ -1,7 +1,6 @@
 """The metric on several ranks: scores of one process, few bytes, uneven updates, errors, calls by hand."""
 
 import warnings
-from collections.abc import Callable
 from functools import partial
 from itertools import chain, product
 from typing import Any
@@ -11,11 +10,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torchmetrics import Metric, SumMetric
+from torchmetrics.utilities.distributed import gather_all_tensors
 from torchmetrics.utilities.exceptions import TorchMetricsUserError
 from torchmetrics.utilities.prints import rank_zero_only
 
 from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.functional import SCORES, bert_score
+from bertscore_tm.metric.states import Collectives
 from tests.support.ranks import run_ranks
 from tests.support.texts import real_pairs, several_references
 
@@ -103,62 +104,33 @@ def test_equals_one_process(minilm):
 # --- what is sent
 
 
-def record_collectives() -> list[tuple[str, int]]:
-    """Record the name and the bytes of every collective of this rank from now on."""
-    calls: list[tuple[str, int]] = []
+@pytest.mark.parametrize("indexed", [False, True])
+@pytest.mark.parametrize("idf", [False, True])
+@pytest.mark.parametrize(("count", "repeats"), [(4, 1), (12, 1), (12, 3)])
+def test_bytes_grow_with_pairs_and_vocabulary_alone(minilm, idf, indexed, count, repeats):
+    sizes: list[int] = []
 
-    def record(name: str, position: int) -> Callable[..., Any]:
-        function = getattr(dist, name)
+    def gather(tensor: Tensor, group: Any) -> list[Tensor]:
+        sizes.append(tensor.numel() * tensor.element_size())
+        return [tensor]
 
-        def recorded(*args: Any, **kwargs: Any) -> Any:
-            calls.append((name, args[position].numel() * args[position].element_size()))
-            return function(*args, **kwargs)
-
-        return recorded
-
-    for name, position in (("all_gather", 1), ("all_reduce", 0)):
-        setattr(dist, name, record(name, position))
-    for name in ("all_gather_into_tensor", "all_gather_object", "broadcast", "gather", "reduce", "send"):
-        # A call would be an error, as these are not counted.
-        setattr(dist, name, None)
-    return calls
-
-
-def count_all(rank: int, model: str, pairs: tuple[list[str], list[str]]) -> dict[Any, tuple[Any, ...]]:
-    calls = record_collectives()
-    encoder = FrozenEncoder(model, num_layers=1)
-    result = {}
-    for idf, count, long, indexed in product((False, True), (4, 12), (False, True), (False, True)):
-        preds, target = ([text * (3 if long else 1) for text in side[:count]] for side in pairs)
-        # Two numbers in common, of which each is sent by both ranks before it is found to be the same.
-        indices = [rank * (count - 2) + i for i in range(count)] if indexed else None
-        metric = BERTScore(encoder, idf=idf)
-        metric.update(preds, target, indices=indices)
-        calls.clear()
-        metric.compute()
-        # What a rank holds after compute is its own share.
-        assert num_pairs(metric) == count
-        result[idf, count, long, indexed] = sum(size for _, size in calls), [call for call, _ in calls]
-    return result
+    encoder = FrozenEncoder(minilm, num_layers=1)
+    metric = BERTScore(encoder, idf=idf, dist_sync_fn=gather, distributed_available_fn=lambda: True)
+    preds, target = ([text * repeats for text in side] for side in texts(count)[False])
+    metric.update(preds, target, indices=range(count) if indexed else None)
+    metric.compute()
+    # What a rank holds after compute is its own share.
+    assert num_pairs(metric) == count
+    # Four counts and the settings; an index and three scores per pair.
+    header, per_index, per_score, per_token_id = 8 * (4 + 8), 8, 3 * 4, 8
+    frequencies = per_token_id * (encoder.tokenizer.vocab_size + 1) if idf else 0
+    assert sum(sizes) == header + frequencies + (per_score + per_index * indexed) * count
 
 
-def test_bytes_grow_with_pairs_and_vocabulary_alone(minilm):
-    reports = run_ranks(count_all, 2, minilm, texts(12)[False])
-    vocabulary = FrozenEncoder(minilm, num_layers=1).tokenizer.vocab_size
-    per_score, per_index, per_token_id = 3 * 4, 8, 8
-    # Counts and settings: of a fixed size. Before each gathering the length of what is to come.
-    header, length = 8 * (4 + 8), 8
-    result = {key: bytes_sent for key, (bytes_sent, _) in reports[0].items()}
-    for (idf, count, long, indexed), sent in result.items():
-        scores = length + per_score * count
-        indices = length + per_index * count if indexed else 0
-        frequencies = per_token_id * (vocabulary + 1) if idf else 0
-        # The second rank has the common pairs second, so that it sends two scores less, padded to the longest.
-        assert sent <= length + header + scores + indices + frequencies
-        assert sent >= header + frequencies + per_score * (count - 2)
-        assert result[idf, count, True, indexed] == sent, "bytes do not depend on the number of tokens"
-        assert reports[1][idf, count, long, indexed][1] == reports[0][idf, count, long, indexed][1]
-    assert result[True, 12, False, True] - result[True, 4, False, True] == (per_score + per_index) * 8
+def test_frequencies_are_reduced_instead_of_gathered(monkeypatch):
+    monkeypatch.setattr(dist, "all_reduce", lambda tensor, group: tensor.mul_(2))
+    collectives, counts = Collectives(torch.device("cpu"), gather_all_tensors), torch.tensor([3])
+    assert (collectives.sum(counts).item(), counts.item()) == (6, 3)
 
 
 # --- as in training
