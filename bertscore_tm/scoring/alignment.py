@@ -108,12 +108,13 @@ def compute_alignment(
     for (name, text), has_content in zip(texts.items(), tokenized.has_content, strict=True):
         if not has_content:
             raise ValueError(f"{name}={text!r} has no tokens except special ones: pass a text with content")
-    vectors = encoder.encode(tokenized, encoder.device if device is None else device)
+    device = encoder.device if device is None else device
+    vectors = encoder.encode(tokenized, device)
     if layer is not None:
         vectors = replace(vectors, vectors=vectors.vectors[layer : layer + 1])
-    weights = token_weights(encoder) if weights is None else weights
+    weights = token_weights(encoder, device=device) if weights is None else weights.to(device)
     require_known(weights, vectors.ids, encoder.tokenizer)
-    table = weights.table.to(vectors.vectors.device)
+    table = weights.table
     pairs = match_pairs(vectors, torch.tensor([0], device="cpu"), torch.tensor([1], device="cpu"))
     scores = torch.stack(precision_recall_f1(pairs, table, f1))
     precision, recall, harmonic = rescale_scores(scores, baseline).flatten().tolist()
