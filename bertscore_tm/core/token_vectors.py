@@ -49,18 +49,9 @@ class TokenVectors:
     def split(self) -> list[TokenVectors]:
         """Return each text's vectors, in the same memory."""
         lengths = self.lengths.tolist()
-        texts = zip(
-            torch.split(self.vectors, lengths, dim=1),
-            torch.split(self.ids, lengths),
-            torch.split(self.lengths, 1),
-            torch.split(self.has_content, 1),
-            torch.split(self.truncated, 1),
-            strict=True,
-        )
-        return [
-            TokenVectors(vectors, ids, length, has_content, truncated)
-            for vectors, ids, length, has_content, truncated in texts
-        ]
+        facts = (torch.split(values, 1) for values in (self.lengths, self.has_content, self.truncated))
+        texts = zip(torch.split(self.vectors, lengths, dim=1), torch.split(self.ids, lengths), *facts, strict=True)
+        return [TokenVectors(*text) for text in texts]
 
     def locate(self, texts: Tensor) -> tuple[Tensor, Tensor]:
         """Return where the tokens of some texts, given by their indices, are among all tokens, as a padded batch.

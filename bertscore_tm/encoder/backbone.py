@@ -123,16 +123,8 @@ class Backbone:
     def _try_batching(self, model: nn.Module, device: torch.device, dtype: torch.dtype) -> ForwardPass:
         """Find out how texts share a forward pass: the table and the probe say it, unless the code is the user's."""
         family = self.family
-        loaded = ForwardPass(
-            model,
-            family,
-            self.config,
-            num_layers=self.num_layers,
-            all_layers=self.all_layers,
-            layers_in_memory=self.layers_kept,
-            forward_fn=self.forward_fn,
-            batching=family.batching,
-        )
+        loaded = ForwardPass(model, family, self.config, self.num_layers, self.all_layers, self.forward_fn)
+        loaded.batching = family.batching
         # The user's code may drop the mask, or take none.
         owner = next(base for base in type(model).__mro__ if "forward" in vars(base))
         is_own = self.forward_fn is not None or owner.__module__.partition(".")[0] != "transformers"

@@ -39,8 +39,8 @@ _TOLERANCE_IN_EPS = 8
 class ForwardPass:
     """The forward pass of a model in memory: hidden states of a layer, or of all layers up to it, of several texts.
 
-    The model has ``layers_in_memory`` of its layers. ``has_kernel``: torch's kernel attends within the texts of a row.
-    ``shared`` is the same for the encoder that loaded the model, which stays in memory as long as this one.
+    ``has_kernel``: torch's kernel attends within the texts of a row. ``shared`` is the same for the encoder that loaded
+    the model, which stays in memory as long as this one.
     """
 
     model: nn.Module
@@ -48,7 +48,6 @@ class ForwardPass:
     config: PretrainedConfig
     num_layers: int
     all_layers: bool
-    layers_in_memory: int
     forward_fn: ForwardFunction | None = None
     batching: Batching = "padded"
     has_kernel: bool = False
@@ -59,6 +58,7 @@ class ForwardPass:
         parameters = signature(type(self.model).forward).parameters
         accepts_any = any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters.values())
         self.options = [name for name in _OPTIONS if accepts_any or name in parameters]
+        self.layers_in_memory = self.family.layers_to_keep(self.num_layers)
         self.rope_switch = _rope_switch(self.config)
 
     def run(self, inputs: Tensor, lengths: Sequence[int], batching: Batching | None = None) -> Tensor:

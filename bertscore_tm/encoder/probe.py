@@ -75,8 +75,7 @@ class _Probe:
 
     def forward_pass(self, layer: int, *, all_layers: bool = False) -> ForwardPass:
         """Return the forward pass to a layer, the last one in memory."""
-        in_memory = self.family.layers_to_keep(layer)
-        return ForwardPass(self.encoder, self.family, self.config, layer, all_layers, layers_in_memory=in_memory)
+        return ForwardPass(self.encoder, self.family, self.config, layer, all_layers)
 
     def run_whole(self, inputs: Tensor) -> Tensor:
         """Return the output of each layer, as if it were the last one, of the encoder with all layers."""

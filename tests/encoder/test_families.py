@@ -13,6 +13,7 @@ from transformers.utils import logging as transformers_logging
 from bertscore_tm import FrozenEncoder
 from bertscore_tm.encoder.families import FAMILIES, family_of
 from bertscore_tm.encoder.soft_tokens import embedding_table, encode_soft
+from bertscore_tm.encoder.tokenization import cut_into_windows
 from tests.support.models import EVERY_FAMILY, randomised, tiny_config, tiny_model, tiny_tokenizer
 from tests.support.rounding import rounding
 from tests.support.texts import real_pairs
@@ -133,25 +134,14 @@ def test_vectors_of_windows_equal_plain_transformers(family):
     encoder = FrozenEncoder(model, tokenizer, num_layers=3, long_text="window", max_length=20)
     text = " ".join(real_pairs(3)[1])
     vectors = encoder.encode([text, "a"]).vectors[0]
-    before, after = encoder.tokenizer.special_affixes
     ids = encoder.tokenizer([text]).ids[0]
-    content = ids[len(before) : len(ids) - len(after)]
-    room = 20 - len(before) - len(after)
-    assert len(content) > 3 * room
-    starts = [*range(0, len(content) - room, room // 2), len(content) - room]
+    windows = cut_into_windows(ids, encoder.tokenizer)
+    assert len(windows) > 3
     plain = plain_encoder(model)
     with torch.no_grad():
-        windows = [
-            plain(torch.tensor([before + content[start : start + room] + after])).last_hidden_state[0]
-            for start in starts
-        ]
-    expected = [*windows[0][: len(before)]]
-    for token in range(len(content)):
-        context = [min(token - start, start + room - 1 - token) for start in starts]
-        best = context.index(max(context))
-        expected.append(windows[best][len(before) + token - starts[best]])
-    expected += [*windows[-1][20 - len(after) :]]
-    torch.testing.assert_close(vectors[: len(ids)], normalize(torch.stack(expected), dim=-1), atol=ROUNDING, rtol=0)
+        states = [plain(torch.tensor([window.ids])).last_hidden_state[0] for window in windows]
+    expected = torch.cat([part[w.first : w.last] for part, w in zip(states, windows, strict=True)])
+    torch.testing.assert_close(vectors[: len(ids)], normalize(expected, dim=-1), atol=ROUNDING, rtol=0)
 
 
 # Soft tokens.

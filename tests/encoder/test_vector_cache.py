@@ -5,13 +5,9 @@ import gc
 import pickle
 import weakref
 from collections import Counter
-from collections.abc import Generator, Iterable, Sequence
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 from transformers import AutoTokenizer
 
 from bertscore_tm import BERTScore, FrozenEncoder
@@ -47,73 +43,73 @@ MULTIPLE = [
 LATER = [([PREDS[(i + k + 3) % COUNT] for k in range(len(target))], target) for i, (_, target) in enumerate(BATCHES)]
 
 
-def ids(encoder: FrozenEncoder, texts: Iterable[str]) -> Counter[tuple[int, ...]]:
-    """Token ids that the model gets when each of these texts is encoded: of whole texts, or of their windows."""
-    rows = encoder.tokenizer(list(texts)).ids
-    return Counter(tuple(window.ids) for row in rows for window in cut_into_windows(row, encoder.tokenizer))
+def token_ids(encoder, *groups):
+    """Ids that the model gets when each group's distinct texts are encoded: of whole texts, or of their windows."""
+    ids = [row for group in groups for row in encoder.tokenizer([*{*group}]).ids]
+    return Counter(tuple(window.ids) for row in ids for window in cut_into_windows(row, encoder.tokenizer))
 
 
-def candidates_alone(encoder: FrozenEncoder, batches: Iterable[tuple[Any, Any]]) -> Counter[tuple[int, ...]]:
-    """Token ids that the model gets when all references are cached: each batch's unique candidates."""
-    return sum((ids(encoder, set(preds) - set(flat(target))) for preds, target in batches), Counter())
+def candidates_alone(encoder, batches):
+    """Token ids that the model gets when all references are cached."""
+    return token_ids(encoder, *({*preds} - {*flat(target)} for preds, target in batches))
 
 
-def everything(encoder: FrozenEncoder, batches: Iterable[tuple[Any, Any]]) -> Counter[tuple[int, ...]]:
-    """Token ids that the model gets when nothing is cached: each batch's unique texts."""
-    return sum((ids(encoder, {*preds, *flat(target)}) for preds, target in batches), Counter())
+def everything(encoder, batches):
+    """Token ids that the model gets when nothing is cached."""
+    return token_ids(encoder, *([*preds, *flat(target)] for preds, target in batches))
 
 
-def references(batches: Iterable[tuple[Any, Any]]) -> set[str]:
+def references(batches):
     return {text for _, target in batches for text in flat(target)}
 
 
-def taken(counts: Counter[tuple[int, ...]]) -> Counter[tuple[int, ...]]:
+def taken(counts):
     """Return the counts so far, and reset them."""
     so_far = Counter(counts)
     counts.clear()
     return so_far
 
 
-def epoch(metric: BERTScore, batches: Iterable[tuple[Any, Any]] = BATCHES) -> dict[str, Tensor]:
+def epoch(metric, batches=BATCHES):
     """The scores of an epoch."""
     for preds, target in batches:
         metric.update(preds, target)
-    scores: dict[str, Tensor] = metric.compute()
+    scores = metric.compute()
     metric.reset()
     return scores
 
 
-def own_encoder(**options: Any) -> FrozenEncoder:
+def own_encoder(**options):
     """An encoder of a tiny model that no other test uses."""
     ready, tokenizer = tiny_model("bert")
     return FrozenEncoder(copy.deepcopy(ready), tokenizer, **{"num_layers": 2} | options)
 
 
-def logits_for(encoder: FrozenEncoder, rows: int, seed: int = 0) -> Tensor:
+def logits_for(encoder, rows, seed=0):
     generator = torch.Generator().manual_seed(seed)
     size = encoder.config.vocab_size
     return torch.randn(rows, 5, size, generator=generator).requires_grad_()
 
 
-def bytes_of(encoder: FrozenEncoder, text: str) -> int:
+def bytes_of(encoder, text):
     """Memory of a text's token vectors in float32."""
     return 4 * int(encoder.config.hidden_size) * encoder.num_outputs * len(encoder.tokenizer([text]).ids[0])
 
 
 @pytest.fixture
-def encoded() -> Generator[Counter[tuple[int, ...]], None, None]:
+def encoded():
     """Count how often the model gets each text, by its token ids."""
     with counted_texts() as counts:
         yield counts
 
 
 @pytest.fixture
-def tiny(tmp_path: Path) -> str:
+def tiny(tmp_path):
     """A tiny model in a new folder."""
     return save_tiny_model("bert", tmp_path / "tiny")
 
 
-KINDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+KINDS = {
     "mean": ({}, {}),
     "idf per pair": ({}, {"idf": True, "reduction": "none"}),
     "idf of a corpus": ({}, {"idf": TARGET[3:]}),
@@ -132,7 +128,7 @@ def test_later_epochs_encode_candidates_only_and_score_the_same(tiny, encoded, k
     metric, off = BERTScore(encoder, **options), BERTScore(encoder, cache_bytes=0, **options)
     first = epoch(metric, batches)
     alone = candidates_alone(encoder, batches)
-    assert taken(encoded) == alone + ids(encoder, references(batches))
+    assert taken(encoded) == alone + token_ids(encoder, references(batches))
     assert_equal(epoch(metric, batches), first, 0)
     assert taken(encoded) == alone
     assert_equal(epoch(off, batches), first)
@@ -160,7 +156,7 @@ def test_texts_that_do_not_fit_are_encoded_again(encoded, share, all_layers):
     encoder = own_encoder(all_layers=all_layers)
     expected = epoch(BERTScore(encoder, cache_bytes=0, reduction="none"))
     sizes = {text: bytes_of(encoder, text) for text in references(BATCHES)}
-    rows = {next(iter(ids(encoder, [text]))): text for text in sizes}
+    rows = {next(iter(token_ids(encoder, [text]))): text for text in sizes}
     budget = int(share * sum(sizes.values()))
     metric = BERTScore(encoder, cache_bytes=budget, reduction="none")
     cache = encoder.cache(CPU)
@@ -186,7 +182,7 @@ def test_a_part_of_a_batch_keeps_no_memory_of_the_whole():
 
 def test_the_function_neither_keeps_nor_reads(encoded):
     encoder = own_encoder()
-    expected = everything(encoder, [(flat(preds for preds, _ in BATCHES), flat(target for _, target in BATCHES))])
+    expected = token_ids(encoder, flat(side for batch in BATCHES for side in batch))
     for _ in range(2):
         encoded.clear()
         per_pair(encoder, *BATCHES)
@@ -218,7 +214,7 @@ def test_losses_and_rewards_share_a_cache_that_metrics_leave_alone(tiny, encoded
     for _ in range(2):
         for _, target in BATCHES:
             loss(logits_for(loss.encoder, len(target)), target)
-    assert taken(encoded) == ids(loss.encoder, references(BATCHES))
+    assert taken(encoded) == token_ids(loss.encoder, references(BATCHES))
     for other in (SoftBERTScoreLoss(FrozenEncoder(tiny, num_layers=2), cache_bytes=1), SoftBERTScoreLoss(loss.encoder)):
         for _, target in BATCHES:
             other(logits_for(loss.encoder, len(target)), target).backward()
@@ -230,7 +226,7 @@ def test_losses_and_rewards_share_a_cache_that_metrics_leave_alone(tiny, encoded
     off = SoftBERTScoreLoss(FrozenEncoder(tiny, num_layers=2), cache_bytes=0)
     for _, target in BATCHES:
         off(logits_for(loss.encoder, len(target)), target)
-    assert encoded == sum((ids(loss.encoder, set(target)) for _, target in BATCHES), Counter())
+    assert encoded == token_ids(loss.encoder, *(target for _, target in BATCHES))
 
 
 def test_labels_are_encoded_once(tiny, encoded):
@@ -247,7 +243,7 @@ def test_labels_are_encoded_once(tiny, encoded):
 
 
 def test_other_settings_have_another_cache(tiny):
-    settings: list[dict[str, Any]] = [
+    settings = [
         {},
         {"max_length": 10, "long_text": "window"},
         {"num_layers": 1},
@@ -268,7 +264,7 @@ def test_other_settings_have_another_cache(tiny):
     assert FrozenEncoder(tiny, num_layers=2).cache("cpu") is encoders[0].cache(CPU)
 
 
-def gradient(loss: SoftBERTScoreLoss, target: Sequence[str]) -> tuple[Tensor, Tensor]:
+def gradient(loss, target):
     logits = logits_for(loss.encoder, len(target))
     value = loss(logits, target)
     value.backward()
@@ -290,7 +286,7 @@ def test_a_loss_uses_what_it_has_cached_in_a_validation(tiny, encoded):
         for result, wanted in zip(results, expected, strict=True):
             torch.testing.assert_close(result, wanted, rtol=0, atol=1e-5 * wanted.abs().max().item())
             assert not result.is_inference()
-    assert encoded[next(iter(ids(loss.encoder, [TARGET[7]])))] == 1 + 2
+    assert encoded[next(iter(token_ids(loss.encoder, [TARGET[7]])))] == 1 + 2
 
 
 @pytest.mark.parametrize("kind", ["name", "ready"])
