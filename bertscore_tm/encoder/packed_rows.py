@@ -24,14 +24,14 @@ _NAME = "bertscore_tm_packed"
 # Texts of so many tokens do not fill the blocks of torch's kernel.
 _SHORT = 128
 
-# Attends as :func:`dot_product`, given queries, keys and values, shape (texts, heads, length, size), and a mask.
-Attend = Callable[[Sequence[Tensor], Tensor | None], Tensor]
+# Attends as :func:`dot_product` does, given queries, keys and values, and a mask.
+Attention = Callable[[Sequence[Tensor], Tensor | None], Tensor]
 
 
 def dot_product(
     batch: Sequence[Tensor], mask: Tensor | None, *, is_causal: bool = False, scale: float | None = None
 ) -> Tensor:
-    """Attend, shape (texts, heads, length, size), with a mask or a bias of the scores."""
+    """Attend, given queries, keys and values, shape (texts, heads, length, size), and a mask or bias of the scores."""
     query, key, value = batch
     is_plain = query.shape[1] == key.shape[1] and not is_causal and (mask is None or mask.is_floating_point())
     is_short = query.device.type == "cpu" and query.shape[2] <= _SHORT
@@ -77,26 +77,28 @@ class Row:
         padded = tokens.new_full((self.real.numel(), *tokens.shape[1:]), value).index_copy(0, self.places, tokens)
         return padded.view(*self.real.shape, *tokens.shape[1:])
 
-    def attend(self, states: Sequence[Tensor], mask: Tensor | None = None, attend: Attend = dot_product) -> Tensor:
+    def attend(
+        self, states: Sequence[Tensor], mask: Tensor | None = None, attention: Attention = dot_product
+    ) -> Tensor:
         """Attend within each text: on a CPU in one step per length, which needs no padding, else padded.
 
         Takes queries, keys and values, shape (tokens, heads, size) each, and a mask or bias of the longest text or of a
         longer one, shape (..., longest, longest); its corner is that of a shorter text.
         """
         if states[0].device.type != "cpu":
-            return self.attend_padded(states, mask, attend)
+            return self.attend_padded(states, mask, attention)
         parts = []
         for length, *of_states in zip(
             self.group_lengths, *(torch.split(x, self.group_sizes) for x in states), strict=True
         ):
             batch = [part.reshape(-1, length, *part.shape[1:]).transpose(1, 2) for part in of_states]
             corner = None if mask is None else mask[..., :length, :length]
-            attended = attend(batch, corner)  # (texts, heads, length, size)
+            attended = attention(batch, corner)  # (texts, heads, length, size)
             parts.append(attended.transpose(1, 2).flatten(0, 1))
         return torch.cat(parts)
 
     def attend_padded(
-        self, states: Sequence[Tensor], mask: Tensor | None = None, attend: Attend = dot_product
+        self, states: Sequence[Tensor], mask: Tensor | None = None, attention: Attention = dot_product
     ) -> Tensor:
         """Attend as :meth:`attend`, in one step with padding inside of attention."""
         # Alternating layers have several masks, which the caller keeps.
@@ -110,7 +112,7 @@ class Row:
                 allowed = corner.masked_fill(~allowed, -math.inf) if is_bias else allowed & corner
             self._masks[id(mask)] = allowed
         batch = [self.pad(state).transpose(1, 2) for state in states]  # (texts, heads, longest, size) each
-        return attend(batch, self._masks[id(mask)]).transpose(1, 2).flatten(0, 1).index_select(0, self.places)
+        return attention(batch, self._masks[id(mask)]).transpose(1, 2).flatten(0, 1).index_select(0, self.places)
 
 
 # The packed row that a model runs on, if it does.

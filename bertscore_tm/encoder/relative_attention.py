@@ -121,7 +121,7 @@ def _deberta(module: Any, row: Row, hidden: Tensor, rel_embeddings: Tensor | Non
         scores = scores if mask is None else scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
         return scores.softmax(-1) @ values
 
-    return row.attend([query / scale, key, value], attend=attend).flatten(1)[None], None
+    return row.attend([query / scale, key, value], attention=attend).flatten(1)[None], None
 
 
 def _by_pairs(products: Tensor, length: int) -> Tensor:

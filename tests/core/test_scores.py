@@ -18,8 +18,6 @@ def stacked(scores):
     return torch.stack([scores[name] for name in SCORES])
 
 
-
-
 @pytest.mark.parametrize("weight", [1.0, 0.0])
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 def test_scores_stay_in_the_range_of_similarities_and_are_0_without_weight(sign, weight):

@@ -1,19 +1,24 @@
-"""Every family's scores against the reference package, and against plain loops over hidden states of transformers."""
+"""Every family's scores against the reference package, and its vectors against hidden states of transformers."""
 
 import bert_score as oracle_package
 import pytest
 import torch
 from tokenizers.pre_tokenizers import ByteLevel
+from torch.nn.functional import normalize
 from transformers import AutoModel, AutoTokenizer, ByT5Tokenizer, T5Model
 
 from bertscore_tm import FrozenEncoder, bert_score
 from bertscore_tm.encoder.families import FAMILIES
 from tests.support.models import EVERY_FAMILY, randomised, save_tiny_model, tiny_config
+from tests.support.rounding import rounding
 from tests.support.texts import real_pairs
 
 LAST = 3
 SINGLE_LAYERS = (0, 1, LAST)
+UP_TO_FIRST = {"num_layers": 1, "all_layers": True}
 TOLERANCE = 1e-6
+# For unit vectors of the tiny models' width.
+ROUNDING = rounding(torch.float32, 32)
 
 # The reference package requests a space before texts from GPT-2's and RoBERTa's tokenizers; transformers 5 ignores it.
 PREFIX_SPACE = {"gpt2", "opt", "roberta"}
@@ -135,70 +140,33 @@ def test_scores_of_bytes_equal_the_reference_package(tmp_path):
 # 2. Plain transformers, one text at a time, so that a batch's neighbours change nothing.
 
 
-class Plain:
-    """Token ids and hidden states of single texts, and scores in plain loops."""
-
-    def __init__(self, family, folder):
-        self.family = family
-        self.folder = folder
-        self.tokenizer = AutoTokenizer.from_pretrained(folder)
-        self.unweighted = {self.tokenizer.cls_token_id, self.tokenizer.sep_token_id}
-        self.model = AutoModel.from_pretrained(folder).eval()
-
-    def ids(self, text):
-        text = f" {text}" if text and self.family in PREFIX_SPACE else text
-        return self.tokenizer(text, truncation=True)["input_ids"]
-
-    @torch.no_grad()
-    def states(self, text):
-        """One tensor (tokens, width) per layer, each with the final norm of families that have one."""
+def plain_vectors(family, folder, texts):
+    """Unit vectors of each layer, shape (layers, tokens, width), with the final norm of families that have one."""
+    tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder).eval()
+    layers = []
+    for text in texts:
+        ids = torch.tensor([tokenizer(f" {text}" if family in PREFIX_SPACE else text, truncation=True)["input_ids"]])
         # Loaded again for BigBird, which remembers its last text.
-        model = AutoModel.from_pretrained(self.folder).eval() if self.family == "big_bird" else self.model
+        model = AutoModel.from_pretrained(folder).eval() if family == "big_bird" else model
         encoder = model.get_encoder() if model.config.is_encoder_decoder else model
-        ids = torch.tensor([self.ids(text)])
-        output = encoder(input_ids=ids, attention_mask=torch.ones_like(ids), output_hidden_states=True)
-        every = [states[0, : ids.shape[1]] for states in output.hidden_states]
-        torch.testing.assert_close(every[-1], output.last_hidden_state[0])
-        if self.family not in FINAL_NORM:
-            return every
-        norm = encoder.get_submodule(FINAL_NORM[self.family])
-        return [*map(norm, every[:-1]), every[-1]]
-
-    def scores(self, candidate, reference):
-        """Shape (3, layers)."""
-        weights = [[float(i not in self.unweighted) for i in self.ids(text)] for text in (candidate, reference)]
-        layers = zip(self.states(candidate), self.states(reference), strict=True)
-        return torch.tensor([loops(x, y, weights[0], weights[1]) for x, y in layers], dtype=torch.float64).T
-
-
-def loops(candidate, reference, candidate_weights, reference_weights):
-    """Precision, recall and F1 in float64."""
-    x, y = (side.double() / side.double().norm(dim=1, keepdim=True) for side in (candidate, reference))
-    s = (x @ y.T).tolist()
-    precision = sum(w * max(row) for w, row in zip(candidate_weights, s, strict=True)) / sum(candidate_weights)
-    columns = zip(*s, strict=True)
-    recall = sum(w * max(column) for w, column in zip(reference_weights, columns, strict=True)) / sum(reference_weights)
-    return precision, recall, 2 * precision * recall / (precision + recall)
+        with torch.no_grad():
+            output = encoder(input_ids=ids, attention_mask=torch.ones_like(ids), output_hidden_states=True)
+            states = torch.cat([state[:, : ids.shape[1]] for state in output.hidden_states])  # (layers, tokens, width)
+            torch.testing.assert_close(states[-1], output.last_hidden_state[0])
+            if family in FINAL_NORM:
+                states[:-1] = encoder.get_submodule(FINAL_NORM[family])(states[:-1])
+        layers.append(states)
+    return normalize(torch.cat(layers, 1), dim=-1)
 
 
 @pytest.mark.usefixtures("held")
-def test_scores_equal_plain_loops(family, folder):
-    candidates, references = corpus()
-    plain = Plain(family, folder)
-    assert len(plain.ids(candidates[-1])) == 64
-    expected = torch.stack(list(map(plain.scores, candidates, references)), dim=-1)
-    # An empty text on either side scores 0.
-    candidates, references = [*candidates, "", "a text"], [*references, "a text", " "]
-    expected = torch.nn.functional.pad(expected, (0, 2))
-    for layer in (*SINGLE_LAYERS, "all"):
-        with (
-            pytest.warns(UserWarning, match="^1 text is longer than 64 tokens"),
-            pytest.warns(UserWarning, match="^2 candidates scored 0 because the text, .* is empty$"),
-        ):
-            scores = ours(folder, layer, candidates, references).double()
-        wanted = expected if layer == "all" else expected[:, layer]
-        torch.testing.assert_close(scores, wanted, atol=TOLERANCE, rtol=0)
-    encoder = FrozenEncoder(folder, num_layers=1, all_layers=True)
-    up_to_first = torch.stack([*bert_score(candidates[:4], references[:4], encoder).values()])
-    torch.testing.assert_close(up_to_first.double(), expected[:, :2, :4], atol=TOLERANCE, rtol=0)
+def test_vectors_equal_plain_transformers(family, folder):
+    texts = [text for side in corpus() for text in side]
+    expected = plain_vectors(family, folder, texts)
+    for options in (*({"num_layers": layer} for layer in SINGLE_LAYERS), {"all_layers": True}, UP_TO_FIRST):
+        encoder = FrozenEncoder(folder, **options)
+        encoded = encoder.encode(texts)
+        assert encoded.lengths.max() == 64
+        wanted = expected[: encoder.num_layers + 1][-encoder.num_outputs :]
+        torch.testing.assert_close(encoded.vectors, wanted, atol=ROUNDING, rtol=0)
     assert encoder._backbone.loaded(torch.device("cpu")).batching == FAMILIES[family].batching

@@ -2,17 +2,13 @@
 
 import copy
 import pickle
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from tokenizers import normalizers
 from tokenizers.pre_tokenizers import PreTokenizer
-from torch import Tensor
 from torchmetrics import MetricCollection
-from transformers import ByT5Tokenizer, PreTrainedModel, PreTrainedTokenizerFast, T5Model
+from transformers import ByT5Tokenizer, T5Model
 
 from bertscore_tm import BERTScore, FrozenEncoder
 from tests.support.models import randomised, tiny_config, tiny_model
@@ -21,14 +17,13 @@ from tests.support.ranks import run_ranks
 PAIRS = ["a cat sat on the mat", "rain tomorrow"], ["the cat sat", "sun today"]
 
 
-def score(encoder: FrozenEncoder) -> Tensor:
+def score(encoder):
     metric = BERTScore(encoder, component="f1", reduction="none")
     metric.update(PAIRS[0], PAIRS[1])
-    result: Tensor = metric.compute()
-    return result
+    return metric.compute()
 
 
-def change(model: PreTrainedModel) -> None:
+def change(model):
     torch.nn.init.normal_(model.get_input_embeddings().weight, std=0.7)
 
 
@@ -40,7 +35,7 @@ def test_a_model_that_changes_scores_with_its_new_weights_while_the_old_ones_are
     model, tokenizer = copy.deepcopy(tiny_model("bert"))
     model.train()
 
-    def encoder() -> FrozenEncoder:
+    def encoder():
         if source == "folder":
             return FrozenEncoder(save(model, tmp_path / "model"), num_layers=2)
         return FrozenEncoder(model, tokenizer, num_layers=2)
@@ -66,7 +61,7 @@ def test_a_model_that_changes_scores_with_its_new_weights_while_the_old_ones_are
         assert torch.equal(score(pickle.loads(pickle.dumps(copied))), score(copied))
 
 
-def save(model: PreTrainedModel, folder: Path) -> str:
+def save(model, folder):
     model.save_pretrained(folder)
     tiny_model("bert")[1].save_pretrained(folder)
     return str(folder)
@@ -85,7 +80,7 @@ def test_a_folder_that_changes_before_it_is_loaded_is_an_error(tmp_path, use):
 # Tokenizers.
 
 
-def require_separate(encoders: list[FrozenEncoder], agreeing: list[str], differing: list[str]) -> None:
+def require_separate(encoders, agreeing, differing):
     """Check that a collection of two metrics, which agree on its first batch, gives what each gives alone."""
     metrics = {str(number): BERTScore(encoder, component="f1") for number, encoder in enumerate(encoders)}
     collection = MetricCollection({name: metric.clone() for name, metric in metrics.items()})
@@ -99,7 +94,7 @@ def require_separate(encoders: list[FrozenEncoder], agreeing: list[str], differi
     assert collection.compute() == alone
 
 
-EDITS: dict[str, Callable[[PreTrainedModel, PreTrainedTokenizerFast], Any]] = {
+EDITS = {
     "truncation": lambda model, tokenizer: setattr(tokenizer, "truncation_side", "left"),
     "limit": lambda model, tokenizer: setattr(tokenizer, "model_max_length", 9),
     "separator": lambda model, tokenizer: setattr(tokenizer, "sep_token", "[UNK]"),
@@ -137,10 +132,10 @@ def test_tokenizers_written_in_python_are_compared_by_their_settings_and_files(t
 class Characters:
     """A pre-tokenizer in Python, which the tokenizers package cannot serialise: pieces of a number of characters."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size):
         self.size = size
 
-    def pre_tokenize(self, text: Any) -> None:
+    def pre_tokenize(self, text):
         text.split(lambda _, part: [part[i : i + self.size] for i in range(0, len(str(part)), self.size)])
 
 
@@ -157,11 +152,11 @@ def test_tokenizers_that_cannot_be_serialised_are_equal_as_objects_only():
 # Functions of the caller.
 
 
-def scaled(factor: float) -> Callable[[torch.nn.Module, dict[str, Tensor]], Tensor]:
+def scaled(factor):
     """Return a function that differs from others of its name in texts of more than four tokens."""
 
-    def forward(model: torch.nn.Module, inputs: dict[str, Tensor]) -> Tensor:
-        states: Tensor = model(**inputs).last_hidden_state
+    def forward(model, inputs):
+        states = model(**inputs).last_hidden_state
         return torch.cat([states[:, :4], states[:, 4:] + factor], dim=1)
 
     return forward
@@ -174,12 +169,11 @@ def test_a_collection_keeps_functions_of_one_name_apart(encoder):
     require_separate(encoders, ["hello", "rain"], PAIRS[0])
 
 
-def hidden_states(model: torch.nn.Module, inputs: dict[str, Tensor]) -> Tensor:
-    states: Tensor = model(**inputs).last_hidden_state
-    return states
+def hidden_states(model, inputs):
+    return model(**inputs).last_hidden_state
 
 
-def score_on_rank(rank: int) -> float:
+def score_on_rank(rank):
     model, tokenizer = tiny_model("bert")
     metric = BERTScore(FrozenEncoder(model, tokenizer, forward_fn=hidden_states), component="f1")
     metric.update(PAIRS[0][rank : rank + 1], PAIRS[1][rank : rank + 1])

@@ -133,11 +133,11 @@ def test_attention_within_texts_equals_attention_of_each_text(pattern, key_heads
         key, value = (part.repeat_interleave(4 // key_heads, 0) for part in (key, value))
         allowed = None if mask is None else mask[: query.shape[1], : query.shape[1]]
         expected.append(scaled_dot_product_attention(query, key, value, attn_mask=allowed, scale=0.3).transpose(0, 1))
-    attend = partial(packed_rows.dot_product, scale=0.3)
-    by_length = partial(Row.attend, mask=mask, attend=attend)
+    attention = partial(packed_rows.dot_product, scale=0.3)
+    by_length = partial(Row.attend, mask=mask, attention=attention)
     if pattern == "causal":
-        by_length = partial(Row.attend, attend=partial(attend, is_causal=True))
-    forms = [by_length, partial(Row.attend_padded, mask=mask, attend=attend)]
+        by_length = partial(Row.attend, attention=partial(attention, is_causal=True))
+    forms = [by_length, partial(Row.attend_padded, mask=mask, attention=attention)]
     # Older versions of torch lack it.
     if find_spec("torch.nn.attention.varlen") is not None:
         kernels = import_module("torch.nn.attention.varlen")
@@ -199,7 +199,7 @@ def test_packing_stays_where_the_kernel_refuses(refuses, monkeypatch, caplog):
         assert window == (-1, -1)
         if refuses:
             raise RuntimeError("no kernel for this head size")
-        return row.attend_padded(states, attend=partial(packed_rows.dot_product, scale=scale))
+        return row.attend_padded(states, attention=partial(packed_rows.dot_product, scale=scale))
 
     monkeypatch.setattr(forward_pass, "has_attention_kernel", lambda device, dtype: True)
     monkeypatch.setattr(packed_rows, "_attend_by_kernel", attend)
