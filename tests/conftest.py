@@ -65,6 +65,15 @@ def encoder(minilm):
 
 
 @pytest.fixture(scope="session")
+def table(tmp_path_factory) -> str:
+    """File of a baseline table for models of up to six layers."""
+    path = tmp_path_factory.mktemp("baseline") / "table.csv"
+    rows = (f"{i},{0.1 + i / 20},{0.2 + i / 25},{0.15 + i / 30}\n" for i in range(7))
+    path.write_text("LAYER,P,R,F\n" + "".join(rows))
+    return str(path)
+
+
+@pytest.fixture(scope="session")
 def pairs() -> tuple[list[str], list[str]]:
     """240 real candidates and references."""
     from tests.support.texts import real_pairs

@@ -27,12 +27,10 @@ def test_the_text_is_that_of_the_alignment(command, minilm):
     assert command(CANDIDATE, REFERENCE).out == shown
 
 
-def test_weights_and_baseline(command, tmp_path, minilm):
+def test_weights_and_baseline(command, tmp_path, minilm, table):
     corpus = ["the cat sat", "a dog and a cat", "the mat", "on and on"]
     (tmp_path / "corpus.txt").write_text("\n".join(corpus))
-    table = tmp_path / "table.csv"
-    table.write_text("LAYER,P,R,F\n" + "".join(f"{layer},.5,.25,.4\n" for layer in range(7)))
-    printed = command(CANDIDATE, REFERENCE, "--idf", str(tmp_path / "corpus.txt"), "--rescale", str(table)).out
+    printed = command(CANDIDATE, REFERENCE, "--idf", str(tmp_path / "corpus.txt"), "--rescale", table).out
     scores, first, second, _ = printed.split("\n\n")
     expected = bert_score(
         CANDIDATE, REFERENCE, FrozenEncoder(minilm, num_layers=LAYER, device="cpu"), idf=corpus, rescale=table

@@ -12,15 +12,6 @@ def _every_warning_again():
 
 
 @pytest.fixture
-def table(tmp_path) -> str:
-    """File of a baseline table for six layers."""
-    path = tmp_path / "table.tsv"
-    rows = (f"{i},{0.1 + i / 20},{0.2 + i / 25},{0.15 + i / 30}\n" for i in range(7))
-    path.write_text("LAYER,P,R,F\n" + "".join(rows))
-    return str(path)
-
-
-@pytest.fixture
 def listed_folder(minilm, tmp_path) -> str:
     """A folder whose configuration names a model with a published layer and baseline as its origin."""
     shutil.copytree(minilm, tmp_path / "model")

@@ -227,7 +227,7 @@ def test_the_hash_is_the_signature_of_the_core(minilm, corpus, table):
     scorer = BERTScorer(minilm, 2, lang="en", rescale_with_baseline=True, baseline_path=table)
     signatures += [scorer.score(*corpus, return_hash=True)[1], score(*corpus, minilm, 3, return_hash=True)[1]]
     assert signatures[3] == scorer.hash
-    assert "|rescale:table.tsv#" in scorer.hash
+    assert "|rescale:table.csv#" in scorer.hash
     assert len(set(signatures)) == 5
     assert signatures[0].startswith(FrozenEncoder(minilm, num_layers=2).signature())
 

@@ -36,54 +36,61 @@ def summaries(rows):
 
 
 @pytest.fixture
-def recording(monkeypatch):
-    """Record the arguments of a program's metric, those before the last reset in ``last``."""
+def watch(monkeypatch):
+    """Return a function that calls another one with the result and the arguments of each call of a method."""
 
-    class Recording(BERTScore):
-        seen, last = [], []
+    def watch_calls(owner, name, see):
+        method = getattr(owner, name)
 
-        def update(self, preds, target, *args, **kwargs):
-            self.seen.append((list(preds), list(target), kwargs))
-            super().update(preds, target, *args, **kwargs)
+        def watched(*args, **kwargs):
+            result = method(*args, **kwargs)
+            see(result, *args, **kwargs)
+            return result
 
-        def reset(self):
-            super().reset()
-            self.last[:], self.seen[:] = self.seen or self.last, []
+        monkeypatch.setattr(owner, name, watched)
 
-        @classmethod
-        def texts(cls):
-            """All candidates, and the reference of each, before the last reset."""
-            updates = cls.seen or cls.last
-            references = [text[0] if isinstance(text, list) else text for _, target, _ in updates for text in target]
-            return [text for preds, _, _ in updates for text in preds], references
-
-    return Recording
+    return watch_calls
 
 
 @pytest.fixture
-def check_f1(recording, bert_score_f1):
+def gradients(watch):
+    """Gradients of the values of the BERTScore loss."""
+    values = []
+
+    def see(output, *args, **kwargs):
+        output[0].register_hook(lambda gradient: values.append(gradient.item()))
+
+    watch(SoftBERTScoreLoss, "forward", see)
+    return values
+
+
+@pytest.fixture
+def updates(watch):
+    """Candidates, references and options of the metric's updates before its last reset, or since then."""
+    since, before = [], []
+
+    def update(_, metric, preds, target, *args, **options):
+        since.append((list(preds), list(target), options))
+
+    def reset(*args):
+        before[:], since[:] = since or before, []
+
+    watch(BERTScore, "update", update)
+    watch(BERTScore, "reset", reset)
+    return lambda: since or before
+
+
+@pytest.fixture
+def check_f1(updates, bert_score_f1):
     """Return a function that compares a program's F1 with bert-score's, and its references with those expected."""
 
     def check(f1, expected_references):
-        texts, references = recording.texts()
+        texts = [text for preds, _, _ in updates() for text in preds]
+        references = [text[0] if isinstance(text, list) else text for _, target, _ in updates() for text in target]
         assert references == expected_references
         assert f1 == pytest.approx(bert_score_f1(texts, references).mean().item(), abs=1e-6)
 
     return check
-
-
-def record_gradients(program, monkeypatch):
-    """Make a program's BERTScore loss append the gradients of its value to a list."""
-    values = []
-
-    class Recorded(SoftBERTScoreLoss):
-        def forward(self, *args, **kwargs):
-            loss, parts = super().forward(*args, **kwargs)
-            loss.register_hook(lambda gradient: values.append(gradient.item()))
-            return loss, parts
-
-    monkeypatch.setattr(program, "SoftBERTScoreLoss", Recorded)
-    return values
 
 
 def test_the_page_lists_the_programs_which_are_short():
@@ -92,25 +99,22 @@ def test_the_page_lists_the_programs_which_are_short():
         assert len((FOLDER / f"{name}.py").read_text(encoding="utf-8").splitlines()) <= 150, name
 
 
-def test_metric_program_scores_with_indices(corpus, recording, check_f1, monkeypatch, capsys):
-    program = import_module("examples.lightning_metric")
-    monkeypatch.setattr(program, "BERTScore", recording)
-    figures = program.main(["--steps", "2"])
+def test_metric_program_scores_with_indices(corpus, updates, check_f1, capsys):
+    figures = import_module("examples.lightning_metric").main(["--steps", "2"])
     check_f1(figures["val_bertscore_f1"], summaries(corpus.validation[:32]))
-    assert [i for _, _, options in recording.last for i in options["indices"].tolist()] == list(range(32))
+    assert [i for _, _, options in updates() for i in options["indices"].tolist()] == list(range(32))
     assert f"step 2: precision {figures['val_bertscore_precision']:.3f}" in capsys.readouterr().out
 
 
-def test_plain_loop_trains_with_the_loss_and_scores(corpus, recording, check_f1, monkeypatch, capsys):
+def test_plain_loop_trains_with_the_loss_and_scores(corpus, gradients, check_f1, monkeypatch, capsys):
     program, models = import_module("examples.plain_loop"), []
-    recorded, load = record_gradients(program, monkeypatch), program.load_generator
+    load = program.load_generator
 
     def load_generator(pairs):
         model, tokenizer = load(pairs)
         models.extend([model, [parameter.detach().clone() for parameter in model.parameters()]])
         return model, tokenizer
 
-    monkeypatch.setattr(program, "BERTScore", recording)
     monkeypatch.setattr(program, "load_generator", load_generator)
     figures = program.main(["--steps", "2"])
     check_f1(figures["f1"], summaries(corpus.validation[:32]))
@@ -118,24 +122,18 @@ def test_plain_loop_trains_with_the_loss_and_scores(corpus, recording, check_f1,
     printed = capsys.readouterr().out
     assert all(f"{figures[figure]:.3f}" in printed for figure in ("cross_entropy", "teacher_forced_f1", "f1"))
     # The backward pass of each step reached the BERTScore loss with weight 1.
-    assert recorded == [1.0, 1.0]
+    assert gradients == [1.0, 1.0]
     assert any((a - b).abs().max() > 1e-5 for a, b in zip(models[0].parameters(), models[1], strict=True))
 
 
 def test_loss_program_raises_the_weight_logs_and_tests_the_best_checkpoint(
-    corpus, bert_score_f1, monkeypatch, tmp_path
+    corpus, bert_score_f1, gradients, watch, tmp_path
 ):
-    program, tested = import_module("examples.lightning_loss"), []
-    recorded = record_gradients(program, monkeypatch)
-
-    class Recording(Seq2SeqGenerate):
-        def __call__(self, pl_module, batch):
-            tested.append(super().__call__(pl_module, batch))
-            return tested[-1]
-
-    monkeypatch.setattr(program, "Seq2SeqGenerate", Recording)
-    figures = program.main(["--steps", "4", "--pairs", "4", "--output", str(tmp_path)])
-    assert recorded == [0.0, 0.25, 0.5, 0.75]
+    tested = []
+    watch(Seq2SeqGenerate, "__call__", lambda texts, *_: tested.append(texts))
+    options = ["--steps", "4", "--pairs", "4", "--output", str(tmp_path)]
+    figures = import_module("examples.lightning_loss").main(options)
+    assert gradients == [0.0, 0.25, 0.5, 0.75]
     assert figures["bertscore_weight"] == 0.75
     texts, references = tested[-1]
     assert references == summaries(corpus.test[:4])
@@ -144,32 +142,18 @@ def test_loss_program_raises_the_weight_logs_and_tests_the_best_checkpoint(
     assert list(tmp_path.glob("**/samples/*.csv"))
 
 
-def test_causal_program_trains_on_answers_and_generates_from_prompts(corpus, recording, check_f1, minilm, monkeypatch):
+def test_causal_program_trains_on_answers_and_generates_from_prompts(corpus, check_f1, gradients, watch, minilm):
     trained, prompts = [], []
-
-    class Recorded(SoftBERTScoreLoss):
-        def forward(self, logits, target, *args, **kwargs):
-            loss, parts = super().forward(logits, target, *args, **kwargs)
-            loss.register_hook(lambda gradient: trained.append((logits.shape[:2], target, gradient.item())))
-            return loss, parts
-
-    class RecordedGenerate(CausalGenerate):
-        def __call__(self, pl_module, batch):
-            prompts.extend(self.inputs(batch))
-            return super().__call__(pl_module, batch)
-
-    monkeypatch.setattr(causal_lm, "BERTScore", recording)
-    monkeypatch.setattr(causal_lm, "SoftBERTScoreLoss", Recorded)
-    monkeypatch.setattr(causal_lm, "CausalGenerate", RecordedGenerate)
+    watch(SoftBERTScoreLoss, "forward", lambda _, loss, logits, target, **options: trained.append((logits, target)))
+    watch(CausalGenerate, "__call__", lambda _, generate, module, batch: prompts.extend(generate.inputs(batch)))
     figures = causal_lm.main(["--steps", "2"])
     tokenizer = AutoTokenizer.from_pretrained(minilm)
     rows = tokenizer(summaries(corpus.train), add_special_tokens=False)["input_ids"]
     answers = set(tokenizer.batch_decode(rows))
-    for shape, labels, gradient in trained:
-        assert shape == labels.shape
+    for logits, labels in trained:
+        assert logits.shape[:2] == labels.shape
         assert {tokenizer.decode(row[row != -100], skip_special_tokens=True) for row in labels} <= answers
-        assert gradient == 1.0
-    assert len(trained) == 2
+    assert gradients == [1.0] * len(trained) == [1.0, 1.0]
     rows = tokenizer([f"summarize: {' '.join(pair.document.split()[:40])}" for _, pair in corpus.validation[:16]])
     assert prompts == tokenizer.batch_decode(rows["input_ids"], skip_special_tokens=True)
     check_f1(figures["val_bertscore_f1"], summaries(corpus.validation[:16]))
@@ -200,31 +184,21 @@ def test_metric_program_runs_on_two_ranks(tmp_path):
     assert re.findall(r"^step (\d): precision \d\.\d{3}", done.stdout, re.MULTILINE) == ["2", "4"]
 
 
-def test_reranking_program_reports_the_scores_of_its_choice(corpus, bert_score_f1, monkeypatch, capsys):
-    calls, groups = {}, []
-
-    class Recording(Seq2SeqGenerate):
-        def __call__(self, pl_module, batch):
-            calls[self.num_samples] = super().__call__(pl_module, batch)
-            return calls[self.num_samples]
-
-        def _generate(self, model, batch, options):
-            texts = super()._generate(model, batch, options)
-            groups.extend(texts[start : start + self.num_samples] for start in range(0, len(texts), self.num_samples))
-            return texts
-
-    monkeypatch.setattr(mbr_reranking, "Seq2SeqGenerate", Recording)
+def test_reranking_program_reports_the_scores_of_its_choice(corpus, bert_score_f1, watch, capsys):
+    calls, samples = {}, []
+    watch(Seq2SeqGenerate, "__call__", lambda texts, generate, *_: calls.update({generate.num_samples: texts}))
+    watch(Seq2SeqGenerate, "_choose_by_consensus", lambda _, generate, texts, device: samples.extend(texts))
     figures = mbr_reranking.main(["--steps", "2", "--inputs", "3", "--candidates", "4"])
     assert f"{figures['consensus, layer 5']:.4f}" in capsys.readouterr().out
     references = summaries(corpus.validation[:3])
     chosen = []
-    for group in groups[3:]:
+    for group in (samples[start : start + 4] for start in (0, 4, 8)):
         means = [
             bert_score_f1([text] * 3, [[other] for j, other in enumerate(group) if j != i]).mean().item()
             for i, text in enumerate(group)
         ]
         chosen.append(group[means.index(max(means))])
-    assert calls == {1: ([text for (text,) in groups[:3]], references), 4: (chosen, references)}
+    assert calls == {1: (calls[1][0], references), 4: (chosen, references)}
     for name, (texts, _) in {"greedy": calls[1], "consensus": calls[4]}.items():
         f1 = bert_score_f1(texts, references).mean().item()
         assert figures[f"{name}, layer 5"] == pytest.approx(f1, abs=1e-6)

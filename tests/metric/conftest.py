@@ -23,10 +23,8 @@ def every(minilm):
 
 # Its encoders are loaded once for all files.
 @pytest.fixture(scope="package")
-def workshop(minilm, tmp_path_factory):
+def workshop(minilm, table):
     """Metrics of every kind, with the expected results."""
-    from tests.support.metrics import TABLE, Workshop
+    from tests.support.metrics import Workshop
 
-    path = tmp_path_factory.mktemp("baseline") / "table.csv"
-    path.write_text("LAYER,P,R,F\n" + "".join(",".join(map(str, row)) + "\n" for row in TABLE))
-    return Workshop(minilm, str(path))
+    return Workshop(minilm, table)

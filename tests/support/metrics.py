@@ -20,7 +20,6 @@ SECOND = (["it rains in Paris"], ["rain falls on the capital of France"])
 THIRD = (["the train was late", "nobody came"], [["the train came late", "a delayed train"], ["no one showed up"]])
 # Weights that no corpus gives, for every id, special ones too.
 MAPPING = {token: (token * 37 % 11) / 4 for token in range(VOCABULARY)}
-TABLE = [(layer, 0.1 + layer / 40, 0.15 + layer / 50, 0.2 + layer / 60) for layer in range(7)]
 # What a metric holds when it is handed over, and its batches after that; some of it comes twice.
 HELD = [0, 1]
 BATCHES = [[2, 3, 4], [5], [7, 6], [9, 8, 4]]

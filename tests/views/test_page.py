@@ -8,9 +8,7 @@ from tests.support.report_pages import EVIL, Page, read_data
 IDF = ["a cat", "the kitten", "it is raining"]
 
 
-def test_a_page_shows_tokens_and_shares(minilm, tmp_path):
-    table = tmp_path / "mine.csv"
-    table.write_text("LAYER,P,R,F\n" + "".join(f"{layer},.3{layer},.4{layer},.36\n" for layer in range(7)))
+def test_a_page_shows_tokens_and_shares(minilm, table):
     alignment = align(
         "a cat sleeps", "the kitten is sleeping", FrozenEncoder(minilm, num_layers=5), idf=IDF, rescale=table
     )

