@@ -116,6 +116,7 @@ def written(rank, family, sharding, options):
     module.shard(**sharding)
     texts = [write(module, rank, rows, **options) for _ in range(2)]
     count = len(forwards)
+    assert "generate" not in vars(module.model)  # as before
     return texts, write(whole, rank, rows, **options), count, gradient_of(module), gradient_of(whole)
 
 
