@@ -327,6 +327,6 @@ class BERTScoreCallback(Callback):
                 f"and target_key= to other keys, or pass generate=, a function of (pl_module, batch)"
             )
         preds = as_documents(preds, "preds")
-        references: Any = target if isinstance(target, str) else as_list(target, "target", dimensions=2)
+        references = as_list(target, "target", dimensions=2)
         as_text_pairs(preds, references)
         return preds, references

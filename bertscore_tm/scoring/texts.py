@@ -70,13 +70,7 @@ def as_text_pairs(
     array or data frame with several columns holds the references of one candidate. ``names`` are those of the
     arguments, for errors. ``keep_blank`` keeps blank references next to others, as bert-score counts them as documents.
     """
-    if isinstance(preds, str) != isinstance(target, str):
-        single, other = names if isinstance(preds, str) else reversed(names)
-        raise TypeError(
-            f"{single} is a single string but {other} is a "
-            f"{type(target if isinstance(preds, str) else preds).__name__}: pass two strings or two lists"
-        )
-    if isinstance(preds, str):
+    if isinstance(preds, str) and isinstance(target, str):
         preds, target = [preds], [target]
     candidates, references = as_documents(preds, names[0]), as_references(target, names[1], keep_blank=keep_blank)
     if len(candidates) != len(references):

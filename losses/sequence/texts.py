@@ -13,20 +13,14 @@ Text = str | Sequence[Mapping[str, Any]]
 
 def list_completions(completions: Sequence[Text]) -> list[str]:
     """Return completions as texts; of a chat the assistant's last message."""
-    entries = _check_list("completions", completions)
+    entries = as_list(completions, "completions", dimensions=2)
     return [_read_text(completion, f"completions[{i}]") for i, completion in enumerate(entries)]
 
 
 def list_references(references: Sequence[Text | Sequence[Text] | None]) -> list[list[str]]:
     """Return the references of each entry as texts, without blank ones next to others, or an empty list."""
-    entries = _check_list("references", references)
+    entries = as_list(references, "references", dimensions=2)
     return [_read_references(entry, f"references[{i}]") for i, entry in enumerate(entries)]
-
-
-def _check_list(name: str, entries: Any) -> list[Any]:
-    if isinstance(entries, str):
-        raise TypeError(f"{name} is a single string: pass a list with one entry per completion")
-    return as_list(entries, name, dimensions=2)
 
 
 def _read_references(entry: Any, name: str) -> list[str]:

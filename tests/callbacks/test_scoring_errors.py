@@ -75,7 +75,7 @@ def test_a_step_without_texts_is_an_error(pairs, encoder, tmp_path, returned, sa
 @pytest.mark.parametrize(
     ("texts", "error", "said"),
     [
-        ((["a"], "one text"), TypeError, "target is a single string but preds is a list"),
+        ((["a"], "one text"), TypeError, "target is a single string: pass a list of texts"),
         (("a", ["b"]), TypeError, "preds is a single string: pass a list of texts"),
         (([""] * 3, ["b", [None], "c"]), TypeError, "target[1][0] must be a string, got None"),
         ((["a", "b"], ["a"]), ValueError, "preds and target must have equal lengths, got 2 and 1"),

@@ -159,7 +159,7 @@ def test_several_references_in_rows(encoder):
         ({"input_ids": [[1]]}, ["a"], TypeError, "got {'input_ids': [[1]]} (dict): decode token ids"),
         (["a"], [[]], ValueError, "target[0] is empty: every candidate needs at least one reference"),
         (["a", "b"], ["a"], ValueError, "equal lengths, got 2 and 1"),
-        ("a", ["a"], TypeError, "preds is a single string but target is a list"),
+        ("a", ["a"], TypeError, "preds is a single string: pass a list of texts"),
     ],
 )
 def test_what_is_no_text_gets_a_clear_error_and_loses_nothing(encoder, preds, target, error, message):
