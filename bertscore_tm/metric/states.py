@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torchmetrics.utilities.distributed import gather_all_tensors
 
-from bertscore_tm.core.matching import MatchedPairs, MatchedTokens
+from bertscore_tm.core.matching import MatchedTokens
 from bertscore_tm.core.scores import DocumentFrequencies, harmonic_mean, segment_ids
 from bertscore_tm.encoder.tokenization import TextTokenizer
 from bertscore_tm.scoring.corpus import MatchedTexts, compute_scores
@@ -42,7 +42,7 @@ TOKEN_STATES = {
 def pack_tokens(matched: MatchedTexts) -> dict[str, Tensor]:
     """Return a tensor for each of ``TOKEN_STATES``."""
     states = {"reference_counts": matched.counts}
-    for side, tokens in (("candidate", matched.pairs.candidate), ("reference", matched.pairs.reference)):
+    for side, tokens in (("candidate", matched.candidate), ("reference", matched.reference)):
         states |= {f"{side}_ids": tokens.ids, f"{side}_best": tokens.best, f"{side}_lengths": tokens.lengths}
     return states
 
@@ -57,7 +57,7 @@ def unpack_tokens(states: Mapping[str, Tensor], num_layers: int) -> MatchedTexts
         )
         for side in ("candidate", "reference")
     )
-    return MatchedTexts(MatchedPairs(candidate, reference), states["reference_counts"].long(), num_truncated=0)
+    return MatchedTexts(candidate, reference, states["reference_counts"].long(), num_truncated=0)
 
 
 def as_indices(indices: Sequence[int] | Tensor, num_pairs: int) -> Tensor:
@@ -208,7 +208,7 @@ def combine_ranks(
     frequencies = None
     if idf:
         matched = unpack_tokens(states, num_layers)
-        ids, lengths = matched.pairs.reference.ids, matched.pairs.reference.lengths
+        ids, lengths = matched.reference.ids, matched.reference.lengths
         if keep is not None:
             counted = keep[segment_ids(matched.counts)]  # (references,)
             ids, lengths = ids[counted[segment_ids(lengths)]], lengths[counted]

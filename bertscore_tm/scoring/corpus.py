@@ -34,10 +34,9 @@ _CHARACTERS_PER_TOKEN = 2
 
 
 @dataclass(frozen=True)
-class MatchedTexts:
+class MatchedTexts(MatchedPairs):
     """Matched tokens of one pair per candidate and reference, and the number of distinct texts that were truncated."""
 
-    pairs: MatchedPairs
     counts: Tensor  # references per candidate, (candidates,)
     num_truncated: int
 
@@ -166,7 +165,7 @@ def match_encoded(texts: TextPairs, encoded: EncodedTexts) -> MatchedTexts:
     references = numbers[len(texts.candidates) :]  # (pairs,)
     pairs = match_pairs(encoded.vectors, candidates, references)
     num_truncated = int(encoded.vectors.truncated.sum())
-    return MatchedTexts(pairs, send(counts, encoded.vectors.vectors.device), num_truncated)
+    return MatchedTexts(**vars(pairs), counts=send(counts, encoded.vectors.vectors.device), num_truncated=num_truncated)
 
 
 def compute_scores(
@@ -177,11 +176,11 @@ def compute_scores(
 ) -> tuple[Tensor, Tensor]:
     """Return ``scores`` and ``best_reference`` of :class:`CorpusScores`, on the device of the matched tokens."""
     if weights.source.kind == "mapping":
-        for tokens in (matched.pairs.candidate, matched.pairs.reference):
+        for tokens in (matched.candidate, matched.reference):
             require_known(weights, tokens.ids, tokenizer)
     if weights.table.device != matched.counts.device:
         weights = weights.to(matched.counts.device)
-    scores = precision_recall_f1(matched.pairs, weights.table, f1)
+    scores = precision_recall_f1(matched, weights.table, f1)
     best = [best_of_references(score, matched.counts) for score in scores]
     return torch.stack([score for score, _ in best]), best[2][1]
 
@@ -258,14 +257,15 @@ def match_batch(
         steps = encode_steps(texts, encoder, device, cache_bytes, keep_order=True)
         parts = [match_encoded(part, encoded) for _, part, encoded in steps]
         latest = _latest[cache] = texts, parts[0] if len(parts) == 1 else _join_steps(parts)
-    matched, pairs = latest[1], latest[1].pairs
+    matched = latest[1]
     if layer is None:
         return matched
     # Copies, or states would hold the memory of all layers.
     candidate, reference = (
-        replace(tokens, best=tokens.best[:, layer : layer + 1].clone()) for tokens in (pairs.candidate, pairs.reference)
+        replace(tokens, best=tokens.best[:, layer : layer + 1].clone())
+        for tokens in (matched.candidate, matched.reference)
     )
-    return replace(matched, pairs=MatchedPairs(candidate, reference))
+    return replace(matched, candidate=candidate, reference=reference)
 
 
 def forget_batch(encoder: FrozenEncoder, device: torch.device) -> None:
@@ -274,7 +274,7 @@ def forget_batch(encoder: FrozenEncoder, device: torch.device) -> None:
 
 
 def _join_steps(steps: Sequence[MatchedTexts]) -> MatchedTexts:
-    candidate = MatchedTokens.concatenate([step.pairs.candidate for step in steps])
-    reference = MatchedTokens.concatenate([step.pairs.reference for step in steps])
+    candidate = MatchedTokens.concatenate([step.candidate for step in steps])
+    reference = MatchedTokens.concatenate([step.reference for step in steps])
     counts = torch.cat([step.counts for step in steps])  # (candidates,)
-    return MatchedTexts(MatchedPairs(candidate, reference), counts, sum(step.num_truncated for step in steps))
+    return MatchedTexts(candidate, reference, counts, sum(step.num_truncated for step in steps))

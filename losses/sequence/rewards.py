@@ -174,7 +174,7 @@ class BERTScoreReward:
     def _reduce(self, matched: MatchedTexts, counts: Sequence[int]) -> Tensor:
         """Return the scores of matched candidates over their references, shape (candidates,), on the CPU."""
         weights = self._weights.to(matched.counts.device)
-        precision, recall, _ = precision_recall_f1(matched.pairs, weights.table)
+        precision, recall, _ = precision_recall_f1(matched, weights.table)
         # Of each reference, before the reduction: the largest F1 may be one beside its pole.
         scores = {"precision": precision, "recall": recall, "f1": selection_f1(precision, recall)}
         by_candidate = torch.split(scores[self.component][0].cpu(), list(counts))
