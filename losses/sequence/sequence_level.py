@@ -99,13 +99,12 @@ class MinimumRiskLoss(nn.Module):
             log_prob = log_prob / mask.sum(-1).clamp(min=1)
         # The lowest finite number rather than -inf, so that an item without candidates stays defined.
         scores = (self.alpha * log_prob).masked_fill(~real, torch.finfo(log_prob.dtype).min)
-        is_item = real.any(-1)  # (batch,)
-        best = torch.where(real, rewards, -torch.inf).amax(-1).where(is_item, 0.0)  # (batch,)
+        best = torch.where(real, rewards, -torch.inf).amax(-1)  # (batch,)
         # Of differences, so that equal rewards have the gradient 0 rather than a rounding error, which scaling to the
         # gradient of another loss would enlarge.
         lost = torch.where(real, best[:, None] - rewards, 0.0)  # (batch, candidates)
         risk = 1 - best + (scores.softmax(-1) * lost).sum(-1)
-        return reduce_batch(risk, self.reduction, is_item)
+        return reduce_batch(risk, self.reduction, real.any(-1))
 
     def extra_repr(self) -> str:
         """Return the settings, for ``repr``."""
@@ -126,7 +125,7 @@ def _sum_sequences(log_probs: Tensor, rewards: Tensor, mask: Tensor) -> tuple[Te
     if log_probs.device.type == "cpu" and not torch.compiler.is_compiling():
         _require_values(log_probs.detach()[mask], rewards[real])
     log_prob = log_probs.masked_fill(~mask, 0.0).to(dtype).sum(-1)  # (batch, candidates)
-    return log_prob, torch.where(real, rewards, 0.0), real
+    return log_prob, rewards, real
 
 
 def _require_values(log_probs: Tensor, rewards: Tensor) -> None:
