@@ -226,7 +226,7 @@ def test_plain_loop(family):
     encoder = tiny(family)
     bridge = VocabularyBridge(generator("byte-bpe"), encoder, "expand")
     ids, content = labels(bridge)
-    content[0, 4] = False
+    content[0, 6] = False
     probabilities, y = uncertain(bridge, ids)
     table, mean = embedding_table(encoder, CPU), bridge.embedding_table(CPU)
     texts = decode_tokens(bridge.generator_tokenizer, list(range(bridge.vocab_size)))
@@ -512,42 +512,6 @@ def test_labels_are_decoded(encoder, pairs, words_bridge):
     by_texts = loss(z[:, :-2], written(tokenizer, labels), labels != IGNORE)
     assert torch.allclose(by_labels, by_texts, atol=1e-6)
     assert by_labels.mean() < 0.3
-
-
-@pytest.mark.parametrize("mode", ["mean", "expand"])
-def test_gradcheck(mode):
-    encoder, tokenizer = tiny("bert"), tiny_tokenizer("bytes")
-    labels = ids_of(tokenizer, ["a black cat", "it rains"])
-    loss = SoftBERTScoreLoss(encoder, VocabularyBridge(tokenizer, encoder, mode, min_fidelity=0), reduction="none")
-    base = certain(loss.bridge, labels, 6.0).double()
-    directions = torch.randn((4, *base.shape), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-
-    def along(x):
-        return loss(base + torch.einsum("k,kbtv->btv", x, directions), ["a cat", "rain"], labels != IGNORE)
-
-    x = torch.zeros(4, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.grad(along(x).sum(), x)[0].abs().max() > 1e-4
-    assert torch.autograd.gradcheck(along, x, eps=1e-6, atol=1e-7, rtol=1e-5)
-
-
-@pytest.mark.parametrize("mode", ["mean", "expand"])
-def test_hidden_states_give_what_logits_give(encoder, mode):
-    tokenizer = generator("words and punctuation")
-    labels = ids_of(tokenizer, ["a black cat sat", "it rains"])
-    loss = SoftBERTScoreLoss(encoder, VocabularyBridge(tokenizer, encoder, mode, min_fidelity=0))
-    torch.manual_seed(0)
-    # Wider than the vocabulary, as output layers often are.
-    head, hidden = torch.nn.Linear(32, len(tokenizer) + 24), torch.randn((*labels.shape, 32))
-    results = []
-    for from_hidden in (False, True):
-        leaf = hidden.clone().requires_grad_()
-        value = loss.forward_hidden(leaf, head, labels) if from_hidden else loss(head(leaf), labels)
-        value.backward()
-        results.append((value.detach(), leaf.grad))
-    torch.testing.assert_close(results[0], results[1], atol=1e-6, rtol=1e-4)
-    assert torch.equal(loss(head(hidden), labels, return_components=True)[0], loss(head(hidden), labels))
-    content = (labels != IGNORE) & ~torch.isin(labels, torch.tensor(loss.bridge.control_ids))
-    assert torch.equal(results[0][1].abs().sum(-1) > 0, content)
 
 
 @pytest.mark.parametrize("mode", ["mean", "expand"])

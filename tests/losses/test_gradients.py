@@ -8,8 +8,8 @@ from peft import LoraConfig, get_peft_model
 from torch.nn import functional as F  # noqa: N812
 from torch.nn.functional import linear
 
-from bertscore_tm.losses import SoftBERTScoreLoss, softmax_relaxation
-from tests.support.models import tiny_generator
+from bertscore_tm.losses import SoftBERTScoreLoss, VocabularyBridge, softmax_relaxation
+from tests.support.models import tiny_generator, tiny_tokenizer
 from tests.support.soft_predictions import (
     CPU,
     IGNORE,
@@ -21,21 +21,19 @@ from tests.support.soft_predictions import (
     near_labels,
     noise,
     tiny,
+    vocab_size_of,
 )
 
 TARGET = torch.tensor([[50, 60, 70, 80, 90], [51, IGNORE, 61, 71, 81]])
 
 
-def along_directions(encoder, loss, target=TARGET, scale=1.0):
-    """The loss as a function of four numbers, in float64."""
-    base = noise(encoder, 2, 5, dtype=torch.float64, scale=scale) + certain(encoder, target, 4.0)
-    directions = noise(encoder, 4, 2, 5, dtype=torch.float64, seed=1, scale=scale)
-
-    def along(x):
-        torch.manual_seed(3)
-        return loss(base + torch.einsum("k,kbtv->btv", x, directions), target)
-
-    return along
+def make_loss(kind, **options):
+    """A loss in float64, with the vocabulary of an encoder's family or a bridge of a mode."""
+    encoder = tiny(kind if kind == "roberta" else "bert")
+    if kind in ("identity", "mean", "expand"):
+        tokenizer = encoder.tokenizer.tokenizer if kind == "identity" else tiny_tokenizer("bytes")
+        options["tokenizer"] = VocabularyBridge(tokenizer, encoder, kind, min_fidelity=0)
+    return SoftBERTScoreLoss(encoder, **options)
 
 
 def relax_by_gumbel(logits, temperature, excluded_ids):
@@ -43,22 +41,31 @@ def relax_by_gumbel(logits, temperature, excluded_ids):
     return softmax_relaxation(logits - torch.empty_like(logits).exponential_().log(), temperature, excluded_ids)
 
 
+IDF = {token: 1.0 + token % 3 for token in range(800)}
+
+
 @pytest.mark.parametrize(
-    ("family", "relaxation", "matching", "component"),
+    ("kind", "options"),
     [
-        *(("bert", "softmax", matching, "f1") for matching in MATCHINGS),
-        ("bert", relax_by_gumbel, "softmax", "f1"),
-        ("bert", "softmax", "softmax", "precision"),
-        ("bert", "softmax", "softmax", "recall"),
-        ("roberta", "softmax", "softmax", "f1"),
+        *(("bert", {"matching": matching}) for matching in MATCHINGS),
+        ("bert", {"relaxation": relax_by_gumbel}),
+        ("bert", {"component": "precision"}),
+        ("bert", {"component": "recall"}),
+        ("roberta", {"idf": dict.fromkeys(range(800), 1.0)}),
+        ("mean", {}),
+        ("expand", {}),
     ],
 )
-def test_gradcheck(family, relaxation, matching, component):
-    options = {"relaxation": relaxation, "matching": matching, "component": component}
-    if family == "roberta":
-        options["idf"] = dict.fromkeys(range(800), 1.0)
-    loss = SoftBERTScoreLoss(tiny(family), temperature=0.8, reduction="none", **options)
-    along = along_directions(tiny(family), loss)
+def test_gradcheck(kind, options):
+    loss = make_loss(kind, temperature=0.8, reduction="none", **options)
+    tokens = loss.bridge or loss.encoder
+    base = noise(tokens, 2, 5, dtype=torch.float64) + certain(tokens, TARGET, 4.0)
+    directions = noise(tokens, 4, 2, 5, dtype=torch.float64, seed=1)
+
+    def along(x):
+        torch.manual_seed(3)
+        return loss(base + torch.einsum("k,kbtv->btv", x, directions), TARGET)
+
     x = torch.full((4,), 0.01, dtype=torch.float64, requires_grad=True)
     (gradient,) = torch.autograd.grad(along(x).sum(), x)
     assert gradient.abs().max() > 1e-3
@@ -68,70 +75,53 @@ def test_gradcheck(family, relaxation, matching, component):
 # The path without logits
 
 
-def output_layer(encoder, features=24, bias=True, dtype=torch.float64):
-    generator = torch.Generator().manual_seed(5)
-    size = encoder.config.vocab_size
+def output_layer(size, features=24, bias=True, dtype=torch.float64):
     head = torch.nn.Linear(features, size, bias=bias, dtype=dtype)
     with torch.no_grad():
         for parameter in head.parameters():
-            parameter.copy_(torch.randn(parameter.shape, generator=generator, dtype=torch.float64))
+            parameter.copy_(torch.randn(parameter.shape, generator=seeded(5), dtype=torch.float64))
     return head
 
 
-IDF = {token: 1.0 + token % 3 for token in range(800)}
-
-
+# Output layers may be padded beyond the vocabulary of the generator's tokenizer.
+@pytest.mark.parametrize("with_cross_entropy", [False, True])
 @pytest.mark.parametrize(
-    ("options", "temperature", "bias"),
-    [({}, 1.0, True), ({}, 0.4, False), ({"idf": IDF}, 1.0, False)],
-    ids=["plain", "temperature", "idf"],
+    ("kind", "options", "added", "bias"),
+    [
+        ("bert", {}, 0, True),
+        ("bert", {"temperature": 0.4}, 0, False),
+        ("bert", {"idf": IDF}, 0, False),
+        *((mode, {}, 200, True) for mode in ("identity", "mean", "expand")),
+    ],
 )
-def test_hidden_states_give_what_logits_give(options, temperature, bias):
-    encoder = tiny()
-    head = output_layer(encoder, bias=bias)
-    hidden = torch.randn(2, 5, 24, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    loss = SoftBERTScoreLoss(encoder, temperature=temperature, **options)
+def test_hidden_states_give_what_logits_give(kind, options, added, bias, with_cross_entropy):
+    """Whatever the model computes for prompts and padding."""
+    loss = make_loss(kind, **options)
+    head = output_layer(vocab_size_of(loss.bridge or loss.encoder) + added, bias=bias)
+    end = (loss.bridge or loss.encoder.tokenizer).end_ids[0]
+    labels = F.pad(F.pad(TARGET, (3, 0), value=IGNORE), (0, 1), value=end)
+    hidden = torch.randn((*labels.shape, 24), generator=seeded(1), dtype=torch.float64)
+    ignored = (labels == IGNORE)[..., None]
     results = []
     for from_hidden in (False, True):
-        leaf = hidden.clone().requires_grad_()
+        leaf = hidden.masked_fill(ignored, torch.nan if from_hidden else 0.0).requires_grad_()
         head.zero_grad()
         if from_hidden:
-            value, components = loss.forward_hidden(leaf, head, TARGET, None, True)
+            value, *cross_entropy, components = loss.forward_hidden(leaf, head, labels, None, True, with_cross_entropy)
         else:
-            value, components = loss(head(leaf), TARGET, None, True)
-        value.backward()
+            logits = head(leaf)
+            value, components = loss(logits, labels, None, True)
+            cross_entropy = [F.cross_entropy(logits.flatten(0, 1), labels.flatten())] * with_cross_entropy
+        sum([value, *cross_entropy]).backward()
         results.append([value.detach(), *components.values(), leaf.grad, *(p.grad.clone() for p in head.parameters())])
-        assert leaf.grad.abs().max() > 1e-6
+        results[-1] += [loss.detach() for loss in cross_entropy]
+        assert torch.equal(leaf.grad.any(-1), (labels != IGNORE) & (with_cross_entropy | (labels != end)))
     torch.testing.assert_close(results[0], results[1], atol=1e-10, rtol=1e-8)
-
-
-def test_cross_entropy_of_an_output_layer_wider_than_the_vocabulary():
-    """That of torch, as output layers may be padded beyond the tokenizer's vocabulary."""
-    encoder = tiny("bert", "float32")
-    tokenizer = encoder.tokenizer.tokenizer
-    loss, head = SoftBERTScoreLoss(encoder, tokenizer), torch.nn.Linear(16, len(tokenizer) + 5)
-    labels = F.pad(labels_of(encoder), (0, 1), value=IGNORE)
-    hidden = torch.randn((*labels.shape, 16), generator=seeded(1))
-    results = []
-    for together in (False, True):
-        leaf = hidden.clone().requires_grad_()
-        head.zero_grad()
-        if together:
-            value, cross_entropy = loss.forward_hidden(leaf, head, labels, return_cross_entropy=True)
-        else:
-            value = loss.forward_hidden(leaf, head, labels)
-            cross_entropy = F.cross_entropy(head(leaf).flatten(0, 1), labels.flatten())
-        (value + 0.5 * cross_entropy).backward()
-        gradients = [leaf.grad, *(parameter.grad.clone() for parameter in head.parameters())]
-        results.append([value.detach(), cross_entropy.detach(), *gradients])
-    torch.testing.assert_close(results[0], results[1], atol=2e-6, rtol=1e-5)
-    with pytest.raises(TypeError, match="return_cross_entropy=True needs labels as the target, got a list"):
-        loss.forward_hidden(hidden, head, ["a", "b", "c"], return_cross_entropy=True)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_hidden_states_with_the_weight_alone_and_in_half_precision(encoder, dtype):
-    head = output_layer(encoder, 16, bias=False, dtype=dtype)
+    head = output_layer(30522, 16, bias=False, dtype=dtype)
     hidden = torch.randn(3, 7, 16, generator=torch.Generator().manual_seed(1)).to(dtype)
     loss, labels = SoftBERTScoreLoss(encoder), labels_of(encoder)
     expected = loss(linear(hidden.float(), head.weight.float()), labels, return_components=True)
@@ -148,6 +138,8 @@ def test_hidden_states_that_cannot_be(encoder):
     with pytest.raises(ValueError, match="relaxation='softmax' only, got relaxation=<function relax_by_gumbel"):
         SoftBERTScoreLoss(encoder, relaxation=relax_by_gumbel).forward_hidden(hidden, weight, labels)
     loss = SoftBERTScoreLoss(encoder)
+    with pytest.raises(TypeError, match="return_cross_entropy=True needs labels as the target, got a list"):
+        loss.forward_hidden(hidden, weight, ["a", "b"], return_cross_entropy=True)
     with pytest.raises(ValueError, match=r"predictions must have shape .* got \(2, 4\)"):
         loss.forward_hidden(hidden[:, 0], weight, labels)
     with pytest.raises(TypeError, match=r"a generator, an output layer with a weight.*got a ReLU"):
@@ -226,7 +218,7 @@ def test_generators_whose_logits_are_not_linear_are_refused():
 def test_no_logits_exist_on_the_path_without_them(encoder):
     """Not one tensor of positions times vocabulary is made."""
     positions, features = 640, 8
-    head = output_layer(encoder, features, dtype=torch.float32)
+    head = output_layer(30522, features, dtype=torch.float32)
     hidden = torch.randn(positions // 8, 8, features).requires_grad_()
     labels = torch.randint(2000, 20000, (positions // 8, 8))
     # The cache of the labels reserves its memory in slabs.
@@ -255,30 +247,3 @@ def test_no_gradient_and_no_memory_stay_with_the_encoder(encoder):
     assert living() <= before  # fewer, if what other tests left is collected meanwhile
     backbone = encoder.backbone(CPU)
     assert not any(p.requires_grad or p.grad is not None for p in backbone.parameters())
-
-
-PROMPT = 4
-ANSWERS = torch.tensor([[50, 60, 70, 80, 90], [51, IGNORE, 61, 71, IGNORE]])
-PROMPTED = F.pad(ANSWERS, (PROMPT, 0), value=IGNORE)
-
-
-@pytest.mark.parametrize("options", [{}, {"idf": IDF}], ids=["default", "idf"])
-def test_prompts_change_neither_value_nor_gradient(options):
-    """Of hidden states; test_padding_changes_nothing does the same with logits."""
-    encoder = tiny()
-    loss, head = SoftBERTScoreLoss(encoder, **options), torch.nn.Linear(8, encoder.config.vocab_size).double()
-    answers = torch.randn((*ANSWERS.shape, 8)).double()
-    # Whatever the model computes for the prompt.
-    prompts = torch.full((len(answers), PROMPT, 8), torch.nan)
-
-    def value_and_gradient(hidden, labels):
-        leaf = hidden.clone().requires_grad_()
-        value, cross_entropy, components = loss.forward_hidden(leaf, head, labels, None, True, True)
-        total = value + cross_entropy
-        return total.detach(), components, torch.autograd.grad(total, leaf)[0]
-
-    value, components, gradient = value_and_gradient(answers, ANSWERS)
-    with_prompt = value_and_gradient(torch.cat([prompts, answers], dim=1), PROMPTED)
-    torch.testing.assert_close(with_prompt[:2], (value, components), atol=1e-12, rtol=0)
-    torch.testing.assert_close(with_prompt[2], F.pad(gradient, (0, 0, PROMPT, 0)), atol=1e-12, rtol=0)
-    assert gradient.abs().sum() > 0
