@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as F  # noqa: N812
 
@@ -67,19 +67,13 @@ def assert_close(result, expected, tolerance):
 # From hidden states: values and gradients
 
 
-# Chunks differ in where excluded tokens fall; temperature and precision do not depend on them.
-@pytest.mark.parametrize(
-    ("dtype", "temperature", "excluded", "chunk_size"),
-    [
-        *((torch.float64, 0.5, excluded, size) for excluded in ((), (22, 0, 7, 8, 7)) for size in (1, 5, 22, 23, 2048)),
-        *((dtype, u, (22, 0), 5) for dtype in (torch.float32, torch.float64) for u in (0.05, 30.0)),
-    ],
-)
-def test_equals_the_plain_product_with_gradients(dtype, temperature, excluded, chunk_size, monkeypatch):
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("temperature", [0.05, 30.0])
+def test_equals_the_plain_product_with_gradients(dtype, temperature, monkeypatch):
     monkeypatch.setenv("BERTSCORE_TM_ONEDNN", "1")  # in float32, on processors of Intel too
     tensors = make(dtype=dtype)
-    expected = plain(tensors, temperature, excluded)
-    result = embed(tensors, temperature=temperature, excluded_ids=excluded, chunk_size=chunk_size)
+    expected = plain(tensors, temperature, (22, 0))
+    result = embed(tensors, temperature=temperature, excluded_ids=(22, 0, 22), chunk_size=5)
     # Float32 rounds z before it is divided by the temperature, in the plain way too.
     tolerance = TOLERANCE[dtype] / min(temperature, 1.0)
     assert_close(result, expected, tolerance)
@@ -96,13 +90,16 @@ def test_any_shape(data):
     excluded = data.draw(st.sets(st.integers(0, vocabulary - 1), max_size=vocabulary - 1), label="excluded")
     tensors = make(positions, vocabulary, features, width, torch.float64)
     target = noise(*positions, seed=5).mul(100).long().remainder(vocabulary)
+    of_torch = {"reduction": data.draw(st.sampled_from(["mean", "sum", "none"]), label="reduction")}
+    of_torch["ignore_index"] = data.draw(st.integers(-1, vocabulary), label="ignore_index")
+    assume(of_torch["reduction"] != "mean" or (target != of_torch["ignore_index"]).any())
     expected = plain(tensors, 0.7, excluded)
-    loss = plain_cross_entropy(tensors[:3], target, reduction="sum")
     options = {"temperature": 0.7, "excluded_ids": [*excluded], "chunk_size": chunk_size}
-    result, ours = embed(tensors, target, reduction="sum", **options)
+    result, ours = embed(tensors, target, **options, **of_torch)
+    loss = plain_cross_entropy(tensors[:3], target, **of_torch).view_as(ours)
     assert_close((result, ours), (expected, loss), 1e-11)
+    ours, loss = ((values * upstream(values)).sum() for values in (ours, loss))
     assert_close(gradients(result, tensors[:3], ours), gradients(expected, tensors[:3], loss), 1e-11)
-    assert embed(tensors, target, reduction="none", **options)[1].shape == torch.Size(positions)
 
 
 def test_can_not_be_differentiated_twice():
@@ -164,23 +161,6 @@ def test_no_token_but_excluded_ones_gives_a_finite_value_without_gradient():
     expected = expected_embedding(softmax_relaxation(F.linear(hidden, weight, bias), 1.0, [4, 20]), table)
     assert_close(result, expected, 1e-6)
     assert not any(gradient.any() for gradient in gradients(result, (hidden, weight, bias)))
-
-
-@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
-@pytest.mark.parametrize(
-    ("ignore_index", "options"), [(-100, {}), (0, {"temperature": 0.2, "excluded_ids": [0, 4, 21]}), (22, {})]
-)
-def test_cross_entropy_is_that_of_torch(reduction, ignore_index, options):
-    hidden, weight, bias, table = make((4, 3), dtype=torch.float64)
-    target = torch.tensor([[4, 21, 22], [0, 0, 1], [10, ignore_index, 3], [ignore_index] * 3])
-    of_torch = {"reduction": reduction, "ignore_index": ignore_index}
-    leaves = (hidden, weight, bias)
-    _, result = embed((*leaves, table), target, chunk_size=4, **of_torch, **options)
-    expected = plain_cross_entropy(leaves, target, **of_torch).view_as(result)
-    assert_close(result, expected, 1e-12)
-    factors = upstream(result)
-    ours, theirs = (torch.autograd.grad((loss * factors).sum(), leaves) for loss in (result, expected))
-    assert_close(ours, theirs, 1e-12)
 
 
 def test_mean_over_no_target_is_nan_without_gradient_as_in_torch():

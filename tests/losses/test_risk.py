@@ -5,10 +5,9 @@ from typing import ClassVar
 import pytest
 import torch
 from torch.nn.parallel import DistributedDataParallel
-from transformers import AutoTokenizer, T5Config, T5ForConditionalGeneration
+from transformers import T5Config, T5ForConditionalGeneration
 
-from bertscore_tm import FrozenEncoder
-from bertscore_tm.losses import BERTScoreReward, BERTScoreRisk, sequence_log_probs
+from bertscore_tm.losses import BERTScoreRisk, sequence_log_probs
 from bertscore_tm.losses.sequence import risk as risk_module
 from tests.losses.test_sampling import batch_of, make_model
 from tests.support.models import tiny_tokenizer
@@ -17,11 +16,6 @@ from tests.support.soft_predictions import tiny
 
 REFERENCES = ["a cat sat", ["hello", "hi there"], ["it rains today"]]
 WORDS = 8
-
-
-@pytest.fixture(scope="module")
-def tokenizer(minilm):
-    return AutoTokenizer.from_pretrained(minilm)
 
 
 class Letters:
@@ -46,6 +40,14 @@ class Words:
         return {"input_ids": self.ids[text_target]}
 
 
+def make_risk(**options):
+    """A risk for the tiny generator of words."""
+    encoder, tokenizer = tiny("bert", "float32"), tiny_tokenizer("wordpiece")
+    risk = BERTScoreRisk(encoder, tokenizer, **{"max_new_tokens": 5, **options})
+    risk.tokenizer = Words()
+    return risk
+
+
 def of_letters():
     with torch.random.fork_rng():
         torch.manual_seed(0)
@@ -59,10 +61,10 @@ def by_letter(completions, references):
     return ["abcdefgh".index(letter) / 7 for letter in completions]
 
 
-def test_the_gradient_is_that_of_the_exact_expectation_on_a_tiny_vocabulary(tokenizer):
+def test_the_gradient_is_that_of_the_exact_expectation_on_a_tiny_vocabulary():
     model, inputs = of_letters(), {"input_ids": torch.tensor([[3, 4]]), "attention_mask": torch.ones(1, 2).long()}
     options = {"num_samples": 200, "temperature": 0.9, "alpha": 1.0, "max_new_tokens": 1}
-    risk = BERTScoreRisk("unused", tokenizer, reward=by_letter, **options)
+    risk = make_risk(reward=by_letter, **options)
     risk.tokenizer = Letters()
     risk.calls += 1  # not measured: the factor is 1
     torch.manual_seed(0)
@@ -76,10 +78,9 @@ def test_the_gradient_is_that_of_the_exact_expectation_on_a_tiny_vocabulary(toke
 
 
 @pytest.mark.parametrize(("family", "side"), [("t5", "right"), ("gpt2", "left")])
-def test_its_gradient_is_as_large_as_that_of_cross_entropy(minilm, tokenizer, family, side):
+def test_its_gradient_is_as_large_as_that_of_cross_entropy(family, side):
     model, inputs = make_model(family), batch_of(side)
-    risk = BERTScoreRisk(FrozenEncoder(minilm, num_layers=1), tokenizer, max_new_tokens=5, weight=2.0, balance_every=2)
-    risk.tokenizer = Words()
+    risk = make_risk(weight=2.0, balance_every=2)
     torch.manual_seed(0)
     value = risk(model, inputs, REFERENCES)
     ids = torch.tensor([[[5, 6, 0]], [[7, 8, 9]], [[10, 0, 0]]])
@@ -93,23 +94,22 @@ def test_its_gradient_is_as_large_as_that_of_cross_entropy(minilm, tokenizer, fa
     assert torch.equal(risk.norms, before)
     risk(model, inputs, REFERENCES)
     assert not torch.equal(risk.norms, before)
-    restored = BERTScoreRisk(FrozenEncoder(minilm, num_layers=1), tokenizer)
+    restored = make_risk()
     restored.load_state_dict(risk.state_dict())
     assert torch.equal(restored.norms, risk.norms)
     assert restored.calls == 3
 
 
-def test_texts_that_end_at_once_or_have_no_reward(minilm, tokenizer):
-    model, encoder = make_model("t5"), FrozenEncoder(minilm, num_layers=1)
+def test_texts_that_end_at_once_or_have_no_reward():
+    model = make_model("t5")
     likely = torch.zeros(model.config.vocab_size).index_fill(0, torch.tensor(model.generation_config.eos_token_id), 5.0)
     model.lm_head.register_forward_hook(lambda module, inputs, logits: logits + likely)
-    risk = BERTScoreRisk(encoder, tokenizer, max_new_tokens=3, num_samples=8)
-    risk.tokenizer = Words()
+    risk = make_risk(max_new_tokens=3, num_samples=8)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         value = risk(model, batch_of("right"), REFERENCES)
     value.backward()
     assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
-    rewarded, scores = [], BERTScoreReward(encoder)
+    rewarded, scores = [], risk.reward
 
     def without_first(completions, references):
         rewarded.extend(completions)
@@ -120,10 +120,8 @@ def test_texts_that_end_at_once_or_have_no_reward(minilm, tokenizer):
     assert "" in rewarded
 
 
-def test_inputs_without_references_and_measurements_that_are_not_finite_are_left_out(minilm, tokenizer, monkeypatch):
-    model, inputs = make_model("t5"), batch_of("right")
-    risk = BERTScoreRisk(FrozenEncoder(minilm, num_layers=1), tokenizer, max_new_tokens=5, balance_every=1)
-    risk.tokenizer = Words()
+def test_inputs_without_references_and_measurements_that_are_not_finite_are_left_out(monkeypatch):
+    model, inputs, risk = make_model("t5"), batch_of("right"), make_risk(balance_every=1)
     assert risk(model, inputs, [[], [], []]) == 0
     with monkeypatch.context() as patch:
         patch.setattr(risk_module, "_gradient_norm", lambda loss, parameters: torch.tensor(torch.inf))
@@ -135,10 +133,8 @@ def test_inputs_without_references_and_measurements_that_are_not_finite_are_left
 
 
 @pytest.mark.parametrize("without_gradients", [torch.no_grad, torch.inference_mode])
-def test_a_validation_measures_and_counts_nothing(minilm, tokenizer, without_gradients):
-    model, inputs = make_model("t5"), batch_of("right")
-    risk = BERTScoreRisk(FrozenEncoder(minilm, num_layers=1), tokenizer, max_new_tokens=5)
-    risk.tokenizer = Words()
+def test_a_validation_measures_and_counts_nothing(without_gradients):
+    model, inputs, risk = make_model("t5"), batch_of("right"), make_risk()
     values = []
     for context in (without_gradients, torch.enable_grad, without_gradients):
         torch.manual_seed(0)
@@ -150,22 +146,16 @@ def test_a_validation_measures_and_counts_nothing(minilm, tokenizer, without_gra
     torch.testing.assert_close(values[2], values[1])
 
 
-def test_calls_between_two_samplings_are_a_constant_zero(minilm, tokenizer):
+def test_calls_between_two_samplings_are_a_constant_zero():
     """Validations in between do not count, and a checkpoint keeps the rhythm."""
     model, inputs = make_model("t5"), batch_of("right")
-    options = {"max_new_tokens": 5, "every": 3, "balance_every": 2}
-
-    def make_risk():
-        risk = BERTScoreRisk(FrozenEncoder(minilm, num_layers=1), tokenizer, **options)
-        risk.tokenizer = Words()
-        return risk
-
-    risk, sampled, norms = make_risk(), [], []
+    options = {"every": 3, "balance_every": 2}
+    risk, sampled, norms = make_risk(**options), [], []
     for call in range(8):
         with torch.no_grad():
             assert risk(model, inputs, REFERENCES) > 0
         if call == 5:
-            state, risk = risk.state_dict(), make_risk()
+            state, risk = risk.state_dict(), make_risk(**options)
             risk.load_state_dict(state)
         before = torch.get_rng_state()
         value = risk(model, inputs, REFERENCES)
@@ -186,10 +176,8 @@ def test_calls_between_two_samplings_are_a_constant_zero(minilm, tokenizer):
     ],
     ids=["blank references are left out", "None is no reference"],
 )
-def test_references_that_are_not_there(minilm, tokenizer, references, equal):
-    risk = BERTScoreRisk(FrozenEncoder(minilm, num_layers=1), tokenizer, max_new_tokens=5)
-    risk.tokenizer = Words()
-    values = []
+def test_references_that_are_not_there(references, equal):
+    risk, values = make_risk(), []
     for texts in (references, equal):
         torch.manual_seed(0)
         risk.calls = 0
@@ -210,9 +198,9 @@ def test_references_that_are_not_there(minilm, tokenizer, references, equal):
         ({"alpha": 0.0}, "alpha must be above 0 and finite, got 0.0"),
     ],
 )
-def test_wrong_settings_are_errors(minilm, tokenizer, options, message):
+def test_wrong_settings_are_errors(options, message):
     with pytest.raises(ValueError, match=message):
-        BERTScoreRisk(FrozenEncoder(minilm, num_layers=1), tokenizer, **options)
+        make_risk(**options)
 
 
 @pytest.mark.parametrize(
@@ -224,15 +212,13 @@ def test_wrong_settings_are_errors(minilm, tokenizer, options, message):
         (["a", ["b", None], "c"], TypeError, r"references\[1\]\[1\] must be a text or a chat"),
     ],
 )
-def test_wrong_references_are_errors(minilm, tokenizer, references, error, message):
-    risk = BERTScoreRisk(FrozenEncoder(minilm, num_layers=1), tokenizer)
+def test_wrong_references_are_errors(references, error, message):
     with pytest.raises(error, match=message):
-        risk(make_model("t5"), batch_of("right"), references)
+        make_risk()(make_model("t5"), batch_of("right"), references)
 
 
-def test_a_reward_has_a_number_for_each_text(minilm, tokenizer):
-    reward = {"reward": lambda completions, references: [0.5] * 5}
-    risk = BERTScoreRisk(FrozenEncoder(minilm, num_layers=1), tokenizer, max_new_tokens=3, **reward)
+def test_a_reward_has_a_number_for_each_text():
+    risk = make_risk(reward=lambda completions, references: [0.5] * 5)
     with pytest.raises(ValueError, match="reward must return a number or None for each of 12 texts, got 5"):
         risk(make_model("t5"), batch_of("right"), REFERENCES)
 
@@ -250,50 +236,34 @@ class RiskStep(torch.nn.Module):
         return cross_entropy + self.risk(self.model, inputs, references)
 
 
-def measure_on_a_rank(rank, wraps=True):
-    """The norms that a rank measures on its own input, and the number of calls."""
+def steps_on_a_rank(rank, wraps=True, **options):
+    """The gradients and norms of four steps on a rank's input; the other rank has no reference in the first."""
     torch.set_num_threads(1)
-    encoder, tokenizer = tiny("bert", "float32"), tiny_tokenizer("wordpiece")
-    step = RiskStep(BERTScoreRisk(encoder, tokenizer, max_new_tokens=5, balance_every=1))
-    step.risk.tokenizer = Words()
-    wrapped = DistributedDataParallel(step) if wraps else step
-    inputs = {name: value[rank : rank + 1] for name, value in batch_of("right").items()}
-    norms = []
-    for seed in range(2):
-        torch.manual_seed(seed)
-        wrapped(inputs, REFERENCES[rank : rank + 1]).backward()
-        norms.append(step.risk.norms.clone())
-    return norms, step.risk.calls
-
-
-@pytest.mark.distributed
-def test_each_rank_keeps_its_own_factor():
-    both = run_ranks(measure_on_a_rank, 2)
-    assert not torch.allclose(both[0][0][1], both[1][0][1])
-    for rank, value in enumerate(both):
-        torch.testing.assert_close(value, measure_on_a_rank(rank, wraps=False))
-
-
-def gradients_of_steps(rank):
-    """The gradients of four steps with the risk on every second one; the other rank has no reference in the first."""
-    torch.set_num_threads(1)
-    step = RiskStep(BERTScoreRisk(tiny("bert", "float32"), tiny_tokenizer("wordpiece"), max_new_tokens=5, every=2))
-    step.risk.tokenizer = Words()
-    wrapped, gradients = DistributedDataParallel(step), []
+    step = RiskStep(make_risk(**options))
+    wrapped, gradients, norms = DistributedDataParallel(step) if wraps else step, [], []
     inputs = {name: value[rank : rank + 1] for name, value in batch_of("right").items()}
     for number in range(4):
         torch.manual_seed(number)
         wrapped.zero_grad()
         wrapped(inputs, [None if (rank, number) == (1, 0) else REFERENCES[rank]]).backward()
         gradients.append(torch.cat([parameter.grad.flatten() for parameter in step.model.parameters()]))
-    return torch.stack(gradients), step.risk.calls
+        norms.append(step.risk.norms.clone())
+    return torch.stack(gradients), torch.stack(norms), step.risk.calls
+
+
+def steps_of_each_kind(rank):
+    return steps_on_a_rank(rank, balance_every=1), steps_on_a_rank(rank, every=2)
 
 
 @pytest.mark.distributed
-def test_ranks_sample_in_the_same_steps():
-    (first, calls), (second, other_calls) = run_ranks(gradients_of_steps, 2)
-    torch.testing.assert_close(first, second)
-    assert calls == other_calls == 4
+def test_each_rank_keeps_its_own_factor_and_samples_in_the_same_steps():
+    (first, first_sparse), (second, second_sparse) = run_ranks(steps_of_each_kind, 2)
+    for rank, (_, norms, _) in enumerate((first, second)):
+        torch.testing.assert_close(norms, steps_on_a_rank(rank, wraps=False, balance_every=1)[1])
+    assert not torch.allclose(first[1][1:], second[1][1:])
+    gradients = first_sparse[0]
+    torch.testing.assert_close(gradients, second_sparse[0])
+    assert first_sparse[2] == second_sparse[2] == 4
     # Only cross-entropy between the samplings: the same inputs give the same gradient.
-    torch.testing.assert_close(first[1], first[3])
-    assert not torch.allclose(first[2], first[1])
+    torch.testing.assert_close(gradients[1], gradients[3])
+    assert not torch.allclose(gradients[2], gradients[1])
