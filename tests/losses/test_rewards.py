@@ -84,12 +84,13 @@ def test_called_as_trl_calls_reward_functions(encoder, corpus, component):
         [say("let me see"), {"role": "tool", "name": "look", "content": "a mat"}, say("a cat sat")],
         [say("a cat sat"), say("and now?", role="user")],
         ({"role": "assistant", "content": "a cat sat", "reasoning_content": "hm"},),
+        [say([{"type": "image", "image": "cat.png"}, *({"type": "text", "text": text} for text in ("a cat ", "sat"))])],
     ],
 )
 def test_the_last_message_of_the_assistant_counts(encoder, chat):
     reward = BERTScoreReward(encoder)
     assert reward([chat], [[say("the cat sat")]]) == reward(["a cat sat"], ["the cat sat"])
-    for silent in ({"role": "assistant", "tool_calls": []}, say(None)):
+    for silent in ({"role": "assistant", "tool_calls": []}, say(None), say([])):
         assert reward([[silent]], ["the cat sat"]) == [0]
 
 
@@ -101,13 +102,6 @@ def test_examples_without_references_are_skipped(encoder):
     assert [result[0], result[2]] == reward(["a cat", "a dog"], ["the cat", ["dogs", "the dog"]])
     assert reward(["a", "b"], [None, []]) == [None, None]
     assert reward([], []) == []
-
-
-def test_parts_of_messages(minilm):
-    reward = BERTScoreReward(FrozenEncoder(minilm, num_layers=1))
-    parts = [{"type": "image", "image": "cat.png"}, {"type": "text", "text": "a cat "}, {"type": "text", "text": "sat"}]
-    whole, joined, nothing = reward(["a cat sat", [say(parts)], [say([])]], ["the cat sat"] * 3)
-    assert whole == joined > nothing == 0
 
 
 @pytest.mark.parametrize("reduce", ["mean", "max"])
@@ -241,32 +235,20 @@ def slow_guard(encoder, candidate, references, band, size):
     return factor
 
 
-@pytest.fixture(scope="module")
-def plain(encoder):
-    return BERTScoreReward(encoder)(LENGTHS, SEVERAL)
-
-
+# Rescaled, some rewards are negative, which a guard lowers too.
+@pytest.mark.parametrize("baseline", [0, 0.9])
 @pytest.mark.parametrize(
     ("band", "size"), [(None, None), ((0.5, 1.5), None), ((1, 1), 1), (None, 2), ((0, 2), 4), ((0.9, math.inf), 2)]
 )
-def test_guards_are_the_equations(encoder, plain, band, size):
-    result = BERTScoreReward(encoder, length_band=band, repeat_ngram_size=size)(LENGTHS, SEVERAL)
-    factors = [slow_guard(encoder, text, texts, band, size) for text, texts in zip(LENGTHS, SEVERAL, strict=True)]
-    assert result == pytest.approx([f * s for f, s in zip(factors, plain, strict=True)], abs=TOLERANCE)
-    assert (min(factors) < 1) == (band is not None or size is not None)
-
-
-def test_a_guard_never_raises_a_reward(encoder, tmp_path):
+def test_guards_are_the_equations(encoder, tmp_path, baseline, band, size):
     path = tmp_path / "table.csv"
-    path.write_text("LAYER,P,R,F\n" + "".join(f"{layer},.9,.9,.9\n" for layer in range(6)))
-    rescaling = {"rescale": path}
-    plain = BERTScoreReward(encoder, **rescaling)(LENGTHS, SEVERAL)
-    result = BERTScoreReward(encoder, **rescaling, length_band=(0.9, 1.1), repeat_ngram_size=2)(LENGTHS, SEVERAL)
-    assert min(plain) < -0.5
-    for text, references, before, after in zip(LENGTHS, SEVERAL, plain, result, strict=True):
-        factor = slow_guard(encoder, text, references, (0.9, 1.1), 2)
-        assert after == pytest.approx(before - (1 - factor) * abs(before), abs=TOLERANCE * 10)
-        assert after <= before
+    path.write_text("LAYER,P,R,F\n" + "".join(f"{layer}{f',{baseline}' * 3}\n" for layer in range(6)))
+    plain = BERTScoreReward(encoder, rescale=path)(LENGTHS, SEVERAL)
+    assert (min(plain) < -0.5) == (baseline > 0)
+    result = BERTScoreReward(encoder, rescale=path, length_band=band, repeat_ngram_size=size)(LENGTHS, SEVERAL)
+    factors = [slow_guard(encoder, text, texts, band, size) for text, texts in zip(LENGTHS, SEVERAL, strict=True)]
+    assert result == pytest.approx([s - (1 - f) * abs(s) for f, s in zip(factors, plain, strict=True)], abs=1e-5)
+    assert (min(factors) < 1) == (band is not None or size is not None)
 
 
 def test_guards_of_empty_texts(encoder, table):
