@@ -22,6 +22,10 @@ from tests.support.soft_predictions import (
 )
 
 
+def relax(logits, temperature, excluded_ids):
+    return softmax_relaxation(logits, temperature, excluded_ids)
+
+
 def spread(encoder, z, labels, places, width, filler=IGNORE):
     """Move positions apart, with random logits and fillers in between."""
     wide = noise(encoder, len(labels), width, scale=5.0, seed=7)
@@ -34,7 +38,7 @@ def spread(encoder, z, labels, places, width, filler=IGNORE):
     ("place", "filler", "options"),
     [
         (lambda i: i, IGNORE, {}),
-        (lambda i: i + 4, IGNORE, {"relaxation": lambda z, u, excluded: softmax_relaxation(z, u, excluded)}),
+        (lambda i: i + 4, IGNORE, {"relaxation": relax}),
         (lambda i: 2 * i, IGNORE, {}),
         (lambda i: 3 * i + 2, IGNORE, {"matching": "max", "idf": ["a cat", "the weather"]}),
         (lambda i: 3 * i + 2, "pad", {}),
@@ -158,9 +162,11 @@ def extreme_logits(encoder, kind, dtype):
     [(torch.float32, 1.0), (torch.float32, 0.01), (torch.bfloat16, 0.01), (torch.float16, 1.0)],
 )
 @pytest.mark.parametrize("kind", ["random", "one-hot", 0.0, 1e4, 1e30, torch.inf, "lowest", "control only"])
-def test_finite_for_all_logits(dtype, temperature, kind):
+@pytest.mark.parametrize("relaxation", ["softmax", relax])
+def test_finite_for_all_logits(dtype, temperature, kind, relaxation):
     encoder = tiny("bert", "float32")
-    loss = SoftBERTScoreLoss(encoder, temperature=temperature, matching_temperature=temperature * 0.1)
+    options = {"temperature": temperature, "matching_temperature": temperature * 0.1, "relaxation": relaxation}
+    loss = SoftBERTScoreLoss(encoder, **options)
     z = extreme_logits(encoder, kind, dtype)
     assert not z.isnan().any()
     value, gradient = grad_of(loss, z, torch.tensor([[50, 60, 70], [51, 61, IGNORE]]))
