@@ -91,11 +91,13 @@ def test_shares_add_up_to_the_scores(family, rescaled, idf, pairs, tmp_path):
 def test_share_of_each_token(encoder):
     ids = encoder.tokenizer(["a cat"]).ids[0]
     mapping = dict.fromkeys(range(encoder.tokenizer.vocab_size), 0.5) | {ids[1]: 1.0, ids[2]: 3.0}
-    side = compute_alignment("a cat", "the kitten", encoder, token_weights(encoder, mapping)).candidate
-    total = 0.5 + 1.0 + 3.0 + 0.5
+    alignment = align("a cat", "the kitten", encoder, idf=mapping)
+    side, total = alignment.candidate, 0.5 + 1.0 + 3.0 + 0.5
     assert side.weights.tolist() == [1.0, 3.0]
     assert side.shares.tolist() == pytest.approx([1.0 * side.best[0].item() / total, 3.0 * side.best[1].item() / total])
     assert side.special_share > 0
+    special = next(line for line in repr(alignment).splitlines() if line.startswith("special tokens"))
+    assert special.split()[-1] == f"{side.special_share:.4f}"
 
 
 def test_weights_that_are_all_zero_leave_no_shares(encoder):
