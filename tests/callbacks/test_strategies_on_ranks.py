@@ -1,5 +1,8 @@
 """The callback on two ranks under each strategy: the score of all texts, and training unchanged."""
 
+from functools import partial
+from itertools import product
+
 import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
@@ -28,16 +31,11 @@ from tests.support.ranks import on_ranks, results
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow]
 
-STRATEGIES = {
-    "ddp": "bf16-mixed",
-    "fully_shard": "bf16-true",
-    "tensor_parallel": "32-true",
-    "fsdp": "32-true",
-}
+STRATEGIES = {"ddp": "bf16-mixed", "fully_shard": "bf16-true", "tensor_parallel": "32-true", "fsdp": "32-true"}
 SOURCES = {"none": None, "step": {}, "generated": {"generate": generate_wildly}}
 
 
-def fitted(few, minilm, folder, strategy, precision, source):
+def fitted(few, minilm, folder, strategy, source):
     module, keep, record = chooser(few, kind=ShardedChooser), Keep(), Record()
     first = weights(module)
     checkpoint = ModelCheckpoint(folder / f"{strategy}-{source}", monitor="val_bertscore_f1", mode="max")
@@ -49,15 +47,8 @@ def fitted(few, minilm, folder, strategy, precision, source):
         callbacks += [record, BERTScoreCallback(metrics, **SOURCES[source])]
         if strategy != "fsdp":  # torch cannot collect its state without an accelerator
             callbacks.append(checkpoint)
-    run = trainer(
-        folder,
-        callbacks,
-        max_epochs=2,
-        num_sanity_val_steps=1,
-        devices=2,
-        strategy=strategy_on_cpu(strategy, {nn.Linear}),
-        precision=precision,
-    )
+    ranks = {"devices": 2, "strategy": strategy_on_cpu(strategy, {nn.Linear}), "precision": STRATEGIES[strategy]}
+    run = trainer(folder, callbacks, num_sanity_val_steps=1, **ranks)
     run.fit(module)
     state = keep.found
     sharded = [part for part in run.strategy.model.modules() if isinstance(part, FSDPModule | FullyShardedDataParallel)]
@@ -74,9 +65,8 @@ def fitted(few, minilm, folder, strategy, precision, source):
 
 
 def fits(rank, few, minilm, folder):
-    for strategy, precision in STRATEGIES.items():
-        for source in SOURCES:
-            yield (strategy, source), lambda s=strategy, p=precision, o=source: fitted(few, minilm, folder, s, p, o)
+    for case in product(STRATEGIES, SOURCES):
+        yield case, partial(fitted, few, minilm, folder, *case)
 
 
 @pytest.fixture(scope="module")
