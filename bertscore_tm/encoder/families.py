@@ -27,7 +27,6 @@ class Family:
     Args:
         layers: dotted paths from the encoder to each ``nn.ModuleList`` that holds one module per layer.
         counter: dotted path of the number of layers that the forward pass runs, for families that have one.
-        encoder: name of the encoder within the base model, for encoder-decoder models.
         encoder_class: the family has a class that loads the encoder alone (``AutoModelForTextEncoding``).
         final_modules: dotted paths from the encoder to the modules after the last layer, in order: a norm, and what
             follows it. Every layer is returned as their output, as a single layer is in the reference package.
@@ -39,7 +38,6 @@ class Family:
         batching: how texts of different lengths share a forward pass: ``"packed"`` in a row without padding, where
             positions and attention allow it; ``"padded"``; or ``"equal"``, only with texts of equal length, as padding
             affects real tokens through convolutions or blocks of attention.
-        always_pools: the forward pass may call the pooler without checking whether there is one.
         takes_embeddings: input embeddings instead of token ids give the same vectors.
         fits_float16: hidden states stay below the largest number of float16.
         probed: the properties come from the model's structure and a probe.
@@ -47,7 +45,6 @@ class Family:
 
     layers: tuple[str, ...] = ("encoder.layer",)
     counter: str | None = None
-    encoder: str | None = None
     encoder_class: bool = False
     final_modules: tuple[str, ...] = ()
     absolute_positions: str | None = "max_position_embeddings"
@@ -55,7 +52,6 @@ class Family:
     padding_id: int | None = None
     prefix_space: bool = False
     batching: Batching = "packed"
-    always_pools: bool = False
     takes_embeddings: bool = True
     fits_float16: bool = True
     probed: bool = False
@@ -72,12 +68,6 @@ class Family:
             return None
         return int(getattr(config, self.absolute_positions)) - self.first_position(config)
 
-    def encoder_of(self, model: nn.Module) -> nn.Module:
-        """Return the encoder within a base model: the model itself if it has no decoder and takes texts only."""
-        part = _text_part(model)
-        encoder: nn.Module | None = None if self.encoder is None else getattr(part, self.encoder, None)
-        return part if encoder is None else encoder
-
     def layers_to_keep(self, num_layers: int) -> int:
         """Return how many layers must be in memory to get layer ``num_layers``."""
         # Layer 0 is the input of the first layer: some families fail without any layer.
@@ -88,7 +78,8 @@ class Family:
         lists = {path: cast(nn.ModuleList, encoder.get_submodule(path)) for path in self.layers}
         self.set_layers(encoder, {path: modules[:layers] for path, modules in lists.items()}, layers)
         if getattr(encoder, "pooler", None) is not None:
-            encoder.register_module("pooler", nn.Identity() if self.always_pools else None)
+            # Some families call it without checking whether there is one.
+            encoder.pooler = nn.Identity()
         # Decoders would keep keys and values for later calls.
         cast(Any, encoder).config.use_cache = False
 
@@ -101,11 +92,9 @@ class Family:
             setattr(attrgetter(parent_path)(encoder) if parent_path else encoder, name, value)
 
 
-_ROBERTA = Family(positions_after_padding=True, prefix_space=True)
-_BART = Family(encoder="encoder", layers=("layers",), batching="padded")
+_BART = Family(layers=("layers",), batching="padded")
 _BART_WITH_FINAL_NORM = replace(_BART, final_modules=("layer_norm",))
 _T5 = Family(
-    encoder="encoder",
     encoder_class=True,
     layers=("block",),
     final_modules=("final_layer_norm",),
@@ -146,8 +135,8 @@ FAMILIES: dict[str, Family] = {
     "prophetnet": _BART,
     "qwen2": _LLAMA,
     "qwen3": _LLAMA,
-    "roberta": _ROBERTA,
-    "squeezebert": Family(layers=("encoder.layers",), always_pools=True, batching="padded"),
+    "roberta": Family(positions_after_padding=True, prefix_space=True),
+    "squeezebert": Family(layers=("encoder.layers",), batching="padded"),
     "t5": _T5,
     "umt5": replace(_T5, batching="padded"),
     "xlm": Family(layers=("attentions", "layer_norm1", "ffns", "layer_norm2"), counter="n_layers", batching="padded"),
@@ -180,21 +169,20 @@ def text_config(config: PretrainedConfig) -> PretrainedConfig:
     return config.get_text_config()
 
 
-def _text_part(model: nn.Module) -> nn.Module:
-    """Return the encoder of texts within a base model of transformers."""
+def encoder_of(model: nn.Module) -> nn.Module:
+    """Return the encoder of texts within a base model of transformers, with or without a decoder."""
     config = cast(Any, model).config
     if getattr(config, "is_encoder_decoder", False):
         encoder: nn.Module | None = getattr(model, "encoder", None)
-        if encoder is None:
-            return model
-        return _text_part(encoder)
+        return model if encoder is None else encoder_of(encoder)
     part = text_config(config)
     if part is config:
-        return model
+        listed = FAMILIES.get(config.model_type)
+        inner: nn.Module = getattr(model, "encoder", model)
+        return inner if listed is not None and listed.encoder_class else model
     types = ((module, getattr(getattr(module, "config", None), "model_type", None)) for module in model.modules())
-    text_model = next((module for module, model_type in types if model_type == part.model_type), model)
-    base: nn.Module = cast(Any, text_model).base_model
-    return base
+    text_model: Any = next((module for module, model_type in types if model_type == part.model_type), model)
+    return model if text_model is model else encoder_of(text_model.base_model)
 
 
 def ready_encoder(model: nn.Module) -> nn.Module:
@@ -207,9 +195,7 @@ def ready_encoder(model: nn.Module) -> nn.Module:
             f"{type(model).__name__} is not a model of transformers: pass forward_fn= too, a function of the "
             f"model and a dictionary of input_ids and attention_mask that returns token vectors"
         )
-    base: nn.Module = model.base_model
-    listed = _listed_family(text_config(model.config))
-    return _text_part(base) if listed is None else listed.encoder_of(base)
+    return encoder_of(model.base_model)
 
 
 def ready_config(model: nn.Module, tokenizer: PreTrainedTokenizerBase, *, has_forward_fn: bool) -> PretrainedConfig:
@@ -225,16 +211,7 @@ def ready_config(model: nn.Module, tokenizer: PreTrainedTokenizerBase, *, has_fo
 def family_of(config: PretrainedConfig, encoder: nn.Module | None = None, *, trust_remote_code: bool = False) -> Family:
     """Return the family of a model's configuration; of a type that is not listed, what its structure shows.
 
-    Without the encoder, a type that is not listed is built without weights.
-
-    Raises:
-        ValueError: the model is not one of texts, or has no list with one module per layer.
-
-    Example:
-        >>> from transformers import RobertaConfig
-        >>> config = RobertaConfig(max_position_embeddings=514)
-        >>> family_of(config).max_positions(config)
-        512
+    Without the encoder, a type that is not listed is built without weights; a ValueError if its layers are not found.
     """
     if isinstance(config, OwnModelConfig):
         return _OWN
@@ -248,7 +225,7 @@ def family_of(config: PretrainedConfig, encoder: nn.Module | None = None, *, tru
                 base: nn.Module = auto.from_config(config, trust_remote_code=trust_remote_code).base_model
         except (AttributeError, ImportError, NotImplementedError, RuntimeError, TypeError, ValueError) as error:
             raise ValueError(describe_refusal(part, "structure", f"{type(error).__name__}: {error}")) from error
-        encoder = _text_part(base)
+        encoder = encoder_of(base)
     return _find_family(encoder, part)
 
 
@@ -279,7 +256,6 @@ def _find_family(encoder: nn.Module, config: PretrainedConfig) -> Family:
         absolute_positions="max_position_embeddings" if hasattr(config, "max_position_embeddings") else None,
         positions_after_padding=padding_id is not None,
         padding_id=padding_id,
-        always_pools=True,
         probed=True,
     )
 

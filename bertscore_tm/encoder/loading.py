@@ -22,7 +22,7 @@ from transformers import (
 from transformers.utils import logging as transformers_logging
 
 from bertscore_tm.core.memory import is_out_of_memory
-from bertscore_tm.encoder.families import Family
+from bertscore_tm.encoder.families import Family, encoder_of
 from bertscore_tm.encoder.identity import ModelSource
 from bertscore_tm.utilities.option_names import name_option
 
@@ -65,7 +65,7 @@ def load_encoder(
     # Compared by object, since the names change when the encoder is taken out of the model.
     parameters = dict(model.named_parameters(remove_duplicate=False))
     random = {parameters[key]: key for key in info["missing_keys"] if key in parameters}
-    encoder = family.encoder_of(model.base_model)
+    encoder = encoder_of(model.base_model)
     cut(encoder)
     missing = [random[parameter] for parameter in encoder.parameters() if parameter in random]
     if missing:

@@ -49,12 +49,13 @@ class Row:
     """Texts whose tokens follow each other, longest text first, and what several layers need to know of them.
 
     ``group_lengths`` are the different lengths, ``group_sizes`` the tokens of each; ``real`` is which positions of the
-    padded texts hold a token, shape (texts, longest), on the CPU. ``has_kernel``: torch's kernel attends within texts.
+    padded texts hold a token, shape (texts, longest), on the CPU. ``pads``: texts are padded inside of attention, which
+    then takes one step, unless torch's kernel attends within texts (``has_kernel``).
     """
 
     def __init__(self, lengths: Sequence[int], device: torch.device, *, has_kernel: bool = False) -> None:
         self.lengths, self.longest = lengths, lengths[0]
-        self.device, self.has_kernel = device, has_kernel
+        self.device, self.pads, self.has_kernel = device, device.type != "cpu", has_kernel
         groups = {length: sum(texts) for length, texts in groupby(lengths)}
         self.group_lengths, self.group_sizes = [*groups], [*groups.values()]
         ends = torch.tensor(lengths, dtype=torch.long, device="cpu")
@@ -85,7 +86,7 @@ class Row:
         Takes queries, keys and values, shape (tokens, heads, size) each, and a mask or bias of the longest text or of a
         longer one, shape (..., longest, longest); its corner is that of a shorter text.
         """
-        if states[0].device.type != "cpu":
+        if self.pads:
             return self.attend_padded(states, mask, attention)
         parts = []
         for length, *of_states in zip(
@@ -228,7 +229,7 @@ def _attend(
     if window is not None and current.has_kernel:
         return _attend_by_kernel(states, current, window, scale)[None], None
     # Without padding, torch needs no mask to attend to what precedes a token.
-    is_causal = window == (-1, 0) and query.device.type == "cpu"
+    is_causal = window == (-1, 0) and not current.pads
     mask = None if is_causal or window == (-1, -1) else attention_mask.mask
     return current.attend(states, mask, partial(dot_product, is_causal=is_causal, scale=scale))[None], None
 

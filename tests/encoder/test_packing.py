@@ -5,8 +5,6 @@ import inspect
 import logging
 import random
 from functools import partial
-from importlib import import_module
-from importlib.util import find_spec
 
 import pytest
 import torch
@@ -28,6 +26,8 @@ LAYER = 2
 WIDTH = 32
 ROUNDING = rounding(torch.float32, WIDTH)
 RELATIVE = ["deberta", "deberta-v2", "mpnet", "t5"]
+# Attention to the whole text, to what precedes, to a window of that, and to alternating windows.
+PATTERNS = ["bert", "gpt2", "mistral", "modernbert"]
 
 
 def texts(count=9):
@@ -37,18 +37,6 @@ def texts(count=9):
 
 def batching(encoder):
     return encoder._backbone.loaded(CPU).batching
-
-
-@pytest.mark.parametrize("family", RELATIVE)
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_relative_positions_within_texts_padded_inside_of_attention(family, dtype, monkeypatch):
-    """As on an accelerator."""
-    encoder = FrozenEncoder(*tiny_model(family), num_layers=LAYER, dtype=dtype)
-    expected = encoder.encode(texts()).vectors
-    monkeypatch.setattr(Row, "attend", Row.attend_padded)
-    assert batching(encoder) == "packed"
-    limit = max(ROUNDING, 8 * torch.finfo(getattr(torch, dtype)).eps if dtype == "bfloat16" else 0)
-    torch.testing.assert_close(encoder.encode(texts()).vectors, expected, atol=limit, rtol=0)
 
 
 @pytest.mark.parametrize(
@@ -117,47 +105,35 @@ def reference_kernel(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, *, sca
     return attended.transpose(0, 1)
 
 
-@pytest.mark.parametrize("pattern", ["full", "causal", "window"])
-@pytest.mark.parametrize("key_heads", [4, 2])
-def test_attention_within_texts_equals_attention_of_each_text(pattern, key_heads, monkeypatch):
-    """One step per length; on an accelerator, padding inside of attention alone, or a kernel without padding."""
-    lengths = [7, 5, 5, 1]
-    generator = torch.Generator().manual_seed(0)
-    states = [torch.randn(sum(lengths), heads, 8, generator=generator) for heads in (4, key_heads, key_heads)]
-    steps = torch.arange(max(lengths))
-    window = (steps[:, None] - steps).abs() < 3
-    mask = {"causal": steps[:, None] >= steps, "window": window}.get(pattern)
-    expected = []
-    for parts in zip(*(state.split(lengths) for state in states), strict=True):
-        query, key, value = (part.transpose(0, 1) for part in parts)
-        key, value = (part.repeat_interleave(4 // key_heads, 0) for part in (key, value))
-        allowed = None if mask is None else mask[: query.shape[1], : query.shape[1]]
-        expected.append(scaled_dot_product_attention(query, key, value, attn_mask=allowed, scale=0.3).transpose(0, 1))
-    attention = partial(packed_rows.dot_product, scale=0.3)
-    by_length = partial(Row.attend, mask=mask, attention=attention)
-    if pattern == "causal":
-        by_length = partial(Row.attend, attention=partial(attention, is_causal=True))
-    forms = [by_length, partial(Row.attend_padded, mask=mask, attention=attention)]
-    # Older versions of torch lack it.
-    if find_spec("torch.nn.attention.varlen") is not None:
-        kernels = import_module("torch.nn.attention.varlen")
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    ("form", "family"),
+    [("padded", family) for family in (*RELATIVE, *PATTERNS)]
+    + [(form, family) for form in ("kernel", "blocks") for family in PATTERNS],
+)
+def test_forms_of_attention_within_texts_are_equal(form, family, dtype, monkeypatch):
+    """Padded inside of attention or by torch's kernel, as on an accelerator; in blocks, as for long texts."""
+    encoder = FrozenEncoder(*tiny_model(family), num_layers=LAYER, dtype=dtype)
+    expected = encoder.encode(texts()).vectors
+    assert batching(encoder) == "packed"
+    if form == "padded":
+        make = Row.__init__
+
+        def make_padded(row, *args, **options):
+            make(row, *args, **options)
+            row.pads = True
+
+        monkeypatch.setattr(Row, "__init__", make_padded)
+    elif form == "blocks":
+        monkeypatch.setattr(packed_rows, "_SHORT", 6)
+    else:
+        kernels = pytest.importorskip("torch.nn.attention.varlen")  # older versions of torch lack it
         parameters = inspect.signature(kernels.varlen_attn).parameters
         assert inspect.signature(reference_kernel).parameters.keys() <= parameters.keys()
         monkeypatch.setattr(kernels, "varlen_attn", reference_kernel)
-        window = {"full": (-1, -1), "causal": (-1, 0), "window": (2, 2)}[pattern]
-        forms.append(lambda row, states: packed_rows._attend_by_kernel(states, row, window, 0.3))
-    # Texts of up to six tokens attend by plain products.
-    monkeypatch.setattr(packed_rows, "_SHORT", 6)
-    limit = rounding(torch.float32, states[0].shape[-1])
-    row = Row(lengths, CPU)
-    for form in forms:
-        attended = form(row, states)
-        torch.testing.assert_close(attended, torch.cat(expected), atol=limit, rtol=0)
-    for dtype in (torch.float64, torch.bfloat16):
-        attended = by_length(row, [state.to(dtype).requires_grad_() for state in states])
-        assert attended.dtype == dtype
-        coarser = max(limit, rounding(dtype, 1, torch.cat(expected).abs().max().item()))
-        torch.testing.assert_close(attended.float(), torch.cat(expected), atol=coarser, rtol=0)
+        encoder._backbone.loaded(CPU).has_kernel = True
+    limit = max(ROUNDING, 8 * torch.finfo(getattr(torch, dtype)).eps if dtype == "bfloat16" else 0)
+    torch.testing.assert_close(encoder.encode(texts()).vectors, expected, atol=limit, rtol=0)
 
 
 def test_a_rule_of_attention_is_evaluated_once(monkeypatch):
