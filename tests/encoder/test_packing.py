@@ -117,13 +117,14 @@ def test_forms_of_attention_within_texts_are_equal(form, family, dtype, monkeypa
     expected = encoder.encode(texts()).vectors
     assert batching(encoder) == "packed"
     if form == "padded":
-        make = Row.__init__
+        make, attend, batches = Row.__init__, Row.attend_padded, []
 
         def make_padded(row, *args, **options):
             make(row, *args, **options)
             row.pads = True
 
         monkeypatch.setattr(Row, "__init__", make_padded)
+        monkeypatch.setattr(Row, "attend_padded", lambda *args: batches.append(args) or attend(*args))
     elif form == "blocks":
         monkeypatch.setattr(packed_rows, "_SHORT", 6)
     else:
@@ -134,6 +135,7 @@ def test_forms_of_attention_within_texts_are_equal(form, family, dtype, monkeypa
         encoder._backbone.loaded(CPU).has_kernel = True
     limit = max(ROUNDING, 8 * torch.finfo(getattr(torch, dtype)).eps if dtype == "bfloat16" else 0)
     torch.testing.assert_close(encoder.encode(texts()).vectors, expected, atol=limit, rtol=0)
+    assert form != "padded" or batches
 
 
 def test_a_rule_of_attention_is_evaluated_once(monkeypatch):
