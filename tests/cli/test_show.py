@@ -68,7 +68,7 @@ def test_pictures(command, tmp_path, suffix, head):
 
 def test_the_page(command, tmp_path):
     command(CANDIDATE, REFERENCE, "--output", tmp_path / "shown.html")
-    assert "sleeping" in str(read_data((tmp_path / "shown.html").read_text(encoding="utf-8"))["alignment"])
+    assert "sleeping" in str(read_data(tmp_path / "shown.html")["alignment"])
 
 
 @pytest.mark.parametrize(

@@ -15,10 +15,6 @@ from tests.support.report_pages import read_data
 COUNT = 7
 
 
-def read(path):
-    return read_data(path.read_text(encoding="utf-8"))
-
-
 def scorer(encoder, **options):
     return BERTScoreCallback(BERTScore(encoder), **options)
 
@@ -28,7 +24,7 @@ def test_every_validation_is_added(pairs, encoder, tmp_path):
     module = chooser(pairs, [3, 1, 6], kind=Quality)
     callbacks = [BERTScoreReport(page, num_alignments=3), scorer(encoder), record]
     trainer(tmp_path, callbacks, max_epochs=3, num_sanity_val_steps=1).fit(module)
-    data = read(page)
+    data = read_data(page)
     assert (data["names"], data["isHistory"]) == (["step 2", "step 5", "step 8"], True)
     assert [means[2][0] for means in data["summary"]] == pytest.approx(record.scores, abs=6e-5)
     assert data["references"] == [[text] for text in pairs[1][:COUNT]]
@@ -46,7 +42,7 @@ def test_every_validation_is_added(pairs, encoder, tmp_path):
     assert page.read_bytes() == before
     run.validate(module, verbose=False)
     run.validate(module, verbose=False)
-    assert read(page)["names"] == ["step 2", "step 5", "step 8", "step 0"]
+    assert read_data(page)["names"] == ["step 2", "step 5", "step 8", "step 0"]
     # A checkpoint has the names of the files, not the texts.
     (state,) = callbacks[0].state_dict().values()
     assert [Path(path).name for path in state[""]] == [f"val_step_{step}.jsonl" for step in (2, 5, 8, 0)]
@@ -64,7 +60,7 @@ def test_a_resumed_training_goes_on_with_its_history(pairs, encoder, tmp_path):
             # The path of the page is part of the state's key.
             trainer(tmp_path, callbacks, max_epochs=epochs).fit(module, ckpt_path=last)
             last = str(tmp_path / name / "last.ckpt")
-        pages.append(read(page))
+        pages.append(read_data(page))
         ended.append(weights(module))
     assert pages[0] == pages[1]
     assert len(pages[0]["names"]) == 4
@@ -77,7 +73,7 @@ def test_loaders_have_their_pages_and_old_texts_are_dropped(pairs, encoder, tmp_
     callbacks = [scorer(encoder, loader_names=["news", "books"]), BERTScoreReport(tmp_path / "r.html")]
     trainer(tmp_path, callbacks, max_epochs=4).fit(module)
     assert sorted(path.name for path in tmp_path.glob("*.html")) == ["r_books.html", "r_news.html"]
-    data = read(tmp_path / "r_news.html")
+    data = read_data(tmp_path / "r_news.html")
     means = [mean[2][0] for mean in data["summary"]]
     with_texts = [number for number, texts in enumerate(data["candidates"]) if texts is not None]
     assert with_texts == sorted({0, means.index(max(means)), 3})
@@ -89,7 +85,7 @@ def test_other_references_start_a_new_history(pairs, encoder, tmp_path):
     for first in (0, 1):
         module = chooser(tuple(side[first:] for side in pairs))
         trainer(tmp_path, [scorer(encoder), page], max_epochs=1).fit(module)
-    assert len(read(tmp_path / "r.html")["names"]) == 1
+    assert len(read_data(tmp_path / "r.html")["names"]) == 1
 
 
 def fits(rank, pairs, minilm, folder):
@@ -103,7 +99,7 @@ def fits(rank, pairs, minilm, folder):
 @pytest.mark.distributed
 def test_the_page_has_the_texts_of_all_ranks(pairs, minilm, encoder, tmp_path):
     results(on_ranks(fits, tuple(side[:9] for side in pairs), minilm, tmp_path), "fit")
-    data = read(tmp_path / "report.html")
+    data = read_data(tmp_path / "report.html")
     assert len(data["names"]) == 2
     assert data["references"] == [[text] for text in pairs[1][:COUNT]]
     metric = BERTScore(encoder, idf=True)

@@ -5,6 +5,7 @@ import json
 import re
 from base64 import b64decode
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,8 +23,9 @@ TEXTS = {
 }
 
 
-def read_data(page: str) -> dict[str, Any]:
-    """Return the data of a page."""
+def read_data(page: str | Path) -> dict[str, Any]:
+    """Return the data of a page, or of its file."""
+    page = page.read_text(encoding="utf-8") if isinstance(page, Path) else page
     packed = re.search(r'<script type="text/plain" id="data">([A-Za-z0-9+/=]*)</script>', page)
     assert packed is not None
     data: dict[str, Any] = json.loads(gzip.decompress(b64decode(packed[1])))
