@@ -229,10 +229,9 @@ class BERTScore(Metric):
             if combined.frequencies is not None:
                 self._num_references = int(combined.frequencies.num_documents)
             forget_batch(self.encoder, self.device)
-            if combined.num_truncated or not combined.scores[2].all():
-                is_weighted = self._weights is None or not self._weights.is_uniform
-                limit = self.encoder.tokenizer.max_length
-                rank_zero_only(warn_about_scores)(combined.scores, combined.num_truncated, is_weighted, limit)
+            is_weighted = self._weights is None or not self._weights.is_uniform
+            limit = self.encoder.tokenizer.max_length
+            rank_zero_only(warn_about_scores)(combined.scores, combined.num_truncated, is_weighted, limit)
         values = summarize(combined.scores, self._baseline, self.reduction).items()
         result = {name: (value if self.all_layers else value[0]).to(self.device) for name, value in values}
         return result if self.component is None else result[self.component]
