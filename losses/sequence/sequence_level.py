@@ -1,8 +1,4 @@
-"""A loss that raises the reward of whole sequences, such as their true BERTScore, with any tokenizer.
-
-Rewards are numbers without a gradient, so any function that scores texts can supply them, such as
-:class:`bertscore_tm.losses.BERTScoreReward`; the gradient goes through the sequences' log-probabilities.
-"""
+"""A loss that raises rewards of whole sequences, by the gradient of their log-probabilities."""
 
 from __future__ import annotations
 
@@ -24,7 +20,8 @@ _ROUNDING = 1e-3
 class MinimumRiskLoss(nn.Module):
     r"""Expected risk, 1 minus the reward, over candidate sequences of each item: sampled ones, or those of a beam.
 
-    With the candidates' set S and rewards r:
+    With the candidates' set S and rewards r, numbers of any function, such as
+    :class:`bertscore_tm.losses.BERTScoreReward`:
 
     .. math::
         Q(y) = \frac{p(y)^\alpha}{\sum_{y' \in S} p(y')^\alpha}, \qquad

@@ -1,8 +1,4 @@
-"""Expected input embeddings of an encoder under a generator's token probabilities.
-
-Computed from the probabilities; from logits, without a tensor of all probabilities; or from the generator's hidden
-states, without a tensor of all logits.
-"""
+"""Expected input embeddings of an encoder, from a generator's probabilities, logits or hidden states."""
 
 from __future__ import annotations
 
@@ -183,30 +179,18 @@ def require_token_ids(target: Tensor, needed: Tensor, vocab_size: int, ignore_in
 
 @dataclass(frozen=True)
 class _Settings:
-    """How expectations are computed.
-
-    Args:
-        temperature: u of the softmax.
-        excluded_ids: tokens that get no probability.
-        chunk_size: tokens of the vocabulary per chunk; ``None``: as many as suit the device.
-        dtype: precision of all but the products.
-        product: precision of the products.
-        indices: the rows that are needed, of logits only; ``None``: all.
-    """
+    """How expectations are computed: the products in a precision, all else in ``dtype``."""
 
     temperature: float
     excluded_ids: Sequence[int]
-    chunk_size: int | None
+    chunk_size: int | None  # as many tokens as suit the device
     dtype: torch.dtype
     product: torch.dtype
-    indices: Tensor | None = None
+    indices: Tensor | None = None  # all rows of logits
 
 
 def product_dtype(values: Tensor, dtype: torch.dtype) -> torch.dtype:
-    """Return the precision of products, of which ``dtype`` is that of all else.
-
-    float16 would lose small gradients.
-    """
+    """Return the precision of products, where ``dtype`` is that of all else; float16 would lose small gradients."""
     return torch.bfloat16 if values.device.type != "cpu" and values.dtype == torch.bfloat16 else dtype
 
 

@@ -1,7 +1,4 @@
-"""A generator's predictions: their expectations as soft tokens, and the encoding of these.
-
-Soft tokens are texts as input embeddings rather than ids.
-"""
+"""A generator's predictions as soft tokens, which are input embeddings rather than ids, and their encoding."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Relaxations: from a generator's logits to a probability for every token at every position.
-
-A relaxation is a callable ``(logits, temperature, excluded_ids) -> probabilities``. The loss takes any.
-"""
+"""Relaxations: from a generator's logits to a probability for every token at every position."""
 
 from __future__ import annotations
 
