@@ -55,13 +55,6 @@ def test_rewards_are_those_of_the_reference_package(minilm, corpus, table, idf):
         torch.testing.assert_close(torch.tensor(reward(candidates, references)), scores, atol=2e-6, rtol=0)
 
 
-def test_empty_texts_are_worth_nothing_and_need_no_warning(encoder, table):
-    with warnings.catch_warnings(action="error"):
-        assert BERTScoreReward(encoder)(["", "a cat", " "], ["a dog", "", ""]) == [0, 0, 0]
-        rescaled = BERTScoreReward(encoder, rescale=table)
-        assert rescaled([""], ["a dog"]) == pytest.approx([-0.53 / 0.47], abs=TOLERANCE)
-
-
 # --- as TRL calls it
 
 
@@ -251,13 +244,16 @@ def test_guards_are_the_equations(encoder, tmp_path, baseline, band, size):
     assert (min(factors) < 1) == (band is not None or size is not None)
 
 
-def test_guards_of_empty_texts(encoder, table):
+def test_empty_texts_are_worth_nothing_with_and_without_guards(encoder, table):
+    with warnings.catch_warnings(action="error"):
+        assert BERTScoreReward(encoder)(["", "a cat", " "], ["a dog", "", ""]) == [0, 0, 0]
+        assert BERTScoreReward(encoder, rescale=table)([""], ["a dog"]) == pytest.approx([-0.53 / 0.47], abs=TOLERANCE)
     # Without an upper end no text is too long, not even for an empty reference.
     open_end = BERTScoreReward(encoder, length_band=(0.5, math.inf), rescale=table)
     assert open_end(["a cat"], [""]) == BERTScoreReward(encoder, rescale=table)(["a cat"], [""])
-    reward = BERTScoreReward(encoder, length_band=(0.5, 2), repeat_ngram_size=2)
-    assert reward(["", "", "a cat sat on the mat"], ["", "a cat", ""]) == [0, 0, 0]
-    rescaled = BERTScoreReward(encoder, length_band=(0.5, 2), rescale=table, component="precision")
+    guards = {"length_band": (0.5, 2), "repeat_ngram_size": 2}
+    assert BERTScoreReward(encoder, **guards)(["", "", "a cat sat on the mat"], ["", "a cat", ""]) == [0, 0, 0]
+    rescaled = BERTScoreReward(encoder, **guards, rescale=table, component="precision")
     assert rescaled([""], ["a cat"]) == pytest.approx([-2 * 0.51 / 0.49], abs=TOLERANCE)
 
 
