@@ -88,10 +88,6 @@ class FrozenEncoder:
             numbers = cast(dict[str, Any], settings)
             if numbers[name] is not None:
                 numbers[name] = as_integer(name_option(name), numbers[name])
-        if isinstance(model, nn.Module) and tokenizer is None:
-            raise ValueError("a ready model needs its tokenizer: pass tokenizer=")
-        if not isinstance(model, nn.Module) and forward_fn is not None:
-            raise ValueError("forward_fn needs a ready model: pass the model itself and its tokenizer")
         if tokenizer is not None:
             require_tokenizer(tokenizer, "tokenizer")
         self.language: str | None = None
@@ -105,11 +101,14 @@ class FrozenEncoder:
         self._tokenizer_settings = {name: cast(Any, settings)[name] for name in _TOKENIZER_SETTINGS}
         ready: nn.Module | None = None
         if isinstance(model, nn.Module):
-            assert tokenizer is not None
+            if tokenizer is None:
+                raise ValueError("a ready model needs its tokenizer: pass tokenizer=")
             name = str(getattr(model, "name_or_path", "") or type(model).__name__)
             ready = model if forward_fn is not None else ready_encoder(model)
             source = ModelSource.from_ready(name, is_whole=forward_fn is not None)
             self.config = config = ready_config(ready, tokenizer, has_forward_fn=forward_fn is not None)
+        elif forward_fn is not None:
+            raise ValueError("forward_fn needs a ready model: pass the model itself and its tokenizer")
         else:
             source = ModelSource.from_name(os.fspath(model), settings["revision"], settings["trust_remote_code"])
             self.config = text_config(config := load_config(source))

@@ -6,15 +6,14 @@ import pickle
 import pytest
 import torch
 from torch.nn.functional import normalize
-from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForSeq2SeqLM
 from transformers.utils import logging as transformers_logging
 
 from bertscore_tm import FrozenEncoder
 from bertscore_tm.encoder.families import FAMILIES, family_of
-from bertscore_tm.encoder.soft_tokens import embedding_table, encode_soft
+from bertscore_tm.encoder.soft_tokens import encode_soft
 from bertscore_tm.encoder.tokenization import cut_into_windows
-from tests.support.models import EVERY_FAMILY, randomised, tiny_config, tiny_model, tiny_tokenizer
+from tests.support.models import EVERY_FAMILY, randomised, soft_texts, tiny_config, tiny_model, tiny_tokenizer
 from tests.support.rounding import rounding
 from tests.support.texts import real_pairs
 
@@ -153,11 +152,8 @@ def test_soft_tokens_equal_ids(family, layer):
     encoder = FrozenEncoder(*tiny_model(family), num_layers=layer)
     # Texts without unknown tokens: some models take them for padding and number their positions so.
     texts = [*TEXTS[2:], *real_pairs(4)[1]]
-    ids = [torch.tensor(row) for row in encoder.tokenizer(texts).ids]
-    padded = pad_sequence(ids, batch_first=True, padding_value=encoder.tokenizer.tokenizer.pad_token_id or 0)
-    mask = pad_sequence([torch.ones_like(row, dtype=torch.bool) for row in ids], batch_first=True)
-    embeds = embedding_table(encoder, CPU)[padded].clone().requires_grad_()
-    for rows in ([*range(len(ids))], [0]):  # the second is padded after its end only
+    embeds, mask = soft_texts(encoder, texts)
+    for rows in ([*range(len(texts))], [0]):  # the second is padded after its end only
         soft = encode_soft(encoder, embeds[rows], mask[rows])
         expected = encoder.encode([texts[row] for row in rows]).vectors
         torch.testing.assert_close(soft[:, mask[rows]], expected, atol=ROUNDING, rtol=0)

@@ -20,9 +20,9 @@ from bertscore_tm import BERTScore, FrozenEncoder, bert_score
 from bertscore_tm.cli.options import add_encoder_arguments
 from bertscore_tm.encoder import backbone as backbone_module
 from bertscore_tm.encoder.backbone import warn_of_slow_bfloat16
-from bertscore_tm.encoder.soft_tokens import embedding_table, encode_soft
+from bertscore_tm.encoder.soft_tokens import encode_soft
 from bertscore_tm.encoder_options import OPTIONS
-from tests.support.models import save_tiny_model, tiny_model
+from tests.support.models import save_tiny_model, soft_texts, tiny_model
 
 TEXTS = ["a cat sat on the mat", "", "hello", "the quick brown fox jumps over the lazy dog"]
 
@@ -192,9 +192,8 @@ def test_a_model_loaded_in_inference_mode_has_gradients(minilm, fresh_tiny, sour
         encoder = FrozenEncoder(model, tokenizer, num_layers=2)
         encoder.encode(["a"])
     assert not any(tensor.is_inference() for tensor in backbone(encoder).state_dict().values())
-    ids = torch.tensor([encoder.tokenizer(["a cat sat"]).ids[0]])
-    embeds = embedding_table(encoder, "cpu")[ids].clone().requires_grad_()
-    encode_soft(encoder, embeds, torch.ones_like(ids, dtype=torch.bool))[..., 0].sum().backward()
+    embeds, mask = soft_texts(encoder, ["a cat sat"])
+    encode_soft(encoder, embeds, mask)[..., 0].sum().backward()
     assert torch.isfinite(embeds.grad).all()
     assert (embeds.grad != 0).any(-1).all()
 

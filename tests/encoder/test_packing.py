@@ -9,14 +9,13 @@ from functools import partial
 import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
-from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoModel, BertConfig, BertModel, FNetConfig, FNetModel, MobileBertConfig, MobileBertModel
 
 from bertscore_tm import FrozenEncoder, bert_score
 from bertscore_tm.encoder import forward_pass, frozen_encoder, packed_rows
 from bertscore_tm.encoder.packed_rows import Row
-from bertscore_tm.encoder.soft_tokens import embedding_table, encode_soft
-from tests.support.models import randomised, tiny_config, tiny_model, tiny_tokenizer
+from bertscore_tm.encoder.soft_tokens import encode_soft
+from tests.support.models import randomised, soft_texts, tiny_config, tiny_model, tiny_tokenizer
 from tests.support.rounding import rounding
 from tests.support.texts import real_pairs
 
@@ -65,14 +64,12 @@ def test_kinds_of_relative_positions(family, options, expected):
 
 def test_the_gradient_is_that_of_finite_differences():
     encoder = FrozenEncoder(*tiny_model("bert"), num_layers=1, dtype="float64")
-    rows = [torch.tensor(row) for row in encoder.tokenizer(texts(4)).ids]
-    mask = pad_sequence([torch.ones_like(row, dtype=torch.bool) for row in rows], batch_first=True)
-    embeds = embedding_table(encoder, CPU)[pad_sequence(rows, batch_first=True)]
+    embeds, mask = soft_texts(encoder, texts(4))
     direction = torch.randn(embeds.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 
     def along(step):
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            return encode_soft(encoder, embeds + step * direction, mask)[:, mask].flatten()[::7]
+            return encode_soft(encoder, embeds.detach() + step * direction, mask)[:, mask].flatten()[::7]
 
     assert torch.autograd.gradcheck(along, torch.zeros((), dtype=torch.float64, requires_grad=True))
 
@@ -255,10 +252,8 @@ def test_a_long_text_does_not_switch_the_frequencies_of_others():
     encoder = FrozenEncoder(model, tokenizer, num_layers=2)
     alone = torch.cat([encoder.encode([text]).vectors[0] for text in texts])
     torch.testing.assert_close(encoder.encode(texts).vectors[0], alone, atol=ROUNDING, rtol=0)
-    padded = tokenizer(texts, padding=True, padding_side="right", return_tensors="pt")
-    mask = padded.attention_mask.bool()
-    soft = encode_soft(encoder, embedding_table(encoder, "cpu")[padded.input_ids], mask)[0]
-    torch.testing.assert_close(soft[mask], alone, atol=ROUNDING, rtol=0)
+    embeds, mask = soft_texts(encoder, texts)
+    torch.testing.assert_close(encode_soft(encoder, embeds, mask)[0][mask], alone, atol=ROUNDING, rtol=0)
 
 
 class ForwardsAll(BertModel):
@@ -301,9 +296,7 @@ def test_a_forward_pass_without_argument_names_gets_the_mask_or_no_padding(model
         with pytest.raises(ValueError, match=r"TakesIdsOnly does not return the hidden states.*forward_fn="):
             FrozenEncoder(model, tokenizer, num_layers=2, all_layers=True)
         return
-    ids = [torch.tensor(row) for row in encoder.tokenizer(TEXTS).ids]
-    mask = pad_sequence([torch.ones_like(row, dtype=torch.bool) for row in ids], batch_first=True)
-    embeds = embedding_table(encoder, "cpu")[pad_sequence(ids, batch_first=True)]
+    embeds, mask = soft_texts(encoder, TEXTS)
     torch.testing.assert_close(encode_soft(encoder, embeds, mask)[:, mask], expected, atol=ROUNDING, rtol=0)
 
 

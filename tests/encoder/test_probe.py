@@ -9,8 +9,8 @@ from transformers import AutoConfig, AutoModel, FunnelConfig, FunnelModel
 
 from bertscore_tm import FrozenEncoder
 from bertscore_tm.encoder import probe
-from bertscore_tm.encoder.soft_tokens import embedding_table, encode_soft
-from tests.support.models import randomised, tiny_tokenizer
+from bertscore_tm.encoder.soft_tokens import encode_soft
+from tests.support.models import randomised, soft_texts, tiny_tokenizer
 from tests.support.rounding import rounding
 
 LAYERS = 3
@@ -223,11 +223,9 @@ def test_composite_models_give_their_text_part(kind, tmp_path):
 @pytest.mark.parametrize("kind", ["ernie", "m2m_100", "esm", "ibert"])
 def test_soft_tokens_are_exact_or_refused(kind):
     encoder = FrozenEncoder(model_of(kind), tokenizer(), num_layers=2)
-    ids = torch.tensor([tokenizer().encode(TEXTS[0])])
-    mask = torch.ones_like(ids, dtype=torch.bool)
     if kind in ("esm", "ibert"):  # scale embeddings by the number of masked tokens, and quantize them
         with pytest.raises(ValueError, match=rf"inputs_embeds, but .* \(type '{kind}'\).*sequence-level loss"):
-            encode_soft(encoder, torch.zeros(1, 4, 32), mask[:, :4])
+            encode_soft(encoder, torch.zeros(1, 4, 32), torch.ones(1, 4, dtype=torch.bool))
     else:
-        soft = encode_soft(encoder, embedding_table(encoder, "cpu")[ids], mask)
+        soft = encode_soft(encoder, *soft_texts(encoder, TEXTS[:1]))
         torch.testing.assert_close(soft[0, 0], encoder.encode(TEXTS[:1]).vectors[0], atol=ROUNDING, rtol=0)

@@ -28,7 +28,9 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
+from bertscore_tm import FrozenEncoder
 from bertscore_tm.encoder.forward_pass import ForwardPass
+from bertscore_tm.encoder.soft_tokens import embedding_table
 from tests.support.texts import real_pairs
 
 
@@ -229,6 +231,14 @@ def tiny_generator(family: str, **config: Any) -> PreTrainedModel:
 def padded(rows: Sequence[Sequence[int]], value: int = -100, side: str = "right") -> Tensor:
     """Return rows of token ids in one tensor."""
     return pad_sequence([torch.tensor(row) for row in rows], batch_first=True, padding_value=value, padding_side=side)
+
+
+def soft_texts(encoder: FrozenEncoder, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
+    """Return the input embeddings of texts, padded, which require a gradient, and the mask of real positions."""
+    rows = encoder.tokenizer(texts).ids
+    ids = padded(rows, encoder.tokenizer.tokenizer.pad_token_id or 0)
+    embeds = embedding_table(encoder, "cpu")[ids].clone().requires_grad_()
+    return embeds, padded([[1] * len(row) for row in rows], 0).bool()
 
 
 def save_tiny_model(family: str, folder: Path) -> str:
