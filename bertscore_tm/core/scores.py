@@ -148,7 +148,7 @@ def precision_recall_f1(
 
 
 def best_of_references(scores: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
-    """Return each candidate's best score over its references, and that reference's index among them, the first best.
+    """Return each candidate's best score over its references, and the index of the first reference that has it.
 
     Precision, recall and F1 take their own maximum each, as in the reference package. Scores are those of the pairs,
     candidate by candidate, shape (layers, pairs); counts of references are at least 1, shape (candidates,).

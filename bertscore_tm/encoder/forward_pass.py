@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from inspect import Parameter, signature
 from operator import attrgetter
@@ -231,13 +231,11 @@ def _record_states(layers: nn.Module) -> Iterator[list[Tensor]]:
     def record_output(_: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         states.append(output[0] if isinstance(output, tuple | list) else output)
 
-    hooks = [layer.register_forward_hook(record_output) for layer in layers.children()]
-    hooks.append(next(layers.children()).register_forward_pre_hook(record_input, with_kwargs=True))
-    try:
+    with ExitStack() as hooks:
+        for layer in layers.children():
+            hooks.enter_context(layer.register_forward_hook(record_output))
+        hooks.enter_context(next(layers.children()).register_forward_pre_hook(record_input, with_kwargs=True))
         yield states
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 def _choose_attention(model: nn.Module, config: PretrainedConfig, length: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from typing import Any, cast
@@ -90,17 +91,12 @@ class _Probe:
                 called.append((name, inputs[0], output))
 
         inside = tuple(f"{path}." for path in self.family.layers)
-        hooks = [
-            module.register_forward_hook(partial(record, name))
-            for name, module in self.encoder.named_modules()
-            if name and not name.startswith(inside) and not any(path.startswith(name) for path in inside)
-        ]
         ids = self.ids[:1]
-        try:
+        with ExitStack() as hooks:
+            for name, module in self.encoder.named_modules():
+                if name and not name.startswith(inside) and not any(path.startswith(name) for path in inside):
+                    hooks.enter_context(module.register_forward_hook(partial(record, name)))
             sought = self.forward_pass(self.layers)(ids)[0]
-        finally:
-            for hook in hooks:
-                hook.remove()
         # From the last module to the first; the hook of a module runs after those of the modules within it.
         names: list[str] = []
         for name, before, after in reversed(called):
