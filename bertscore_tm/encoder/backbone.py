@@ -224,13 +224,10 @@ def _move(model: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
     The frequencies of rotary positions are such: rounded to bfloat16, they turn position 500 by up to a radian too far.
     """
     saved = model.state_dict().keys()
-    computed = [
-        (module, name, buffer)
-        for prefix, module in model.named_modules()
-        for name, buffer in module.named_buffers(prefix=prefix, recurse=False)
-        if name not in saved
-    ]
+    buffers = model.named_buffers(remove_duplicate=False)
+    computed = {name: buffer for name, buffer in buffers if name not in saved}
     # The methods of nn.Module, as those of transformers have no types.
     nn.Module.to(model, device, dtype)
-    for module, name, buffer in computed:
-        setattr(module, name.rpartition(".")[2], buffer.to(device))
+    for name, buffer in computed.items():
+        path, _, attribute = name.rpartition(".")
+        setattr(model.get_submodule(path), attribute, buffer.to(device))

@@ -85,10 +85,9 @@ def own_encoder(**options):
     return FrozenEncoder(copy.deepcopy(ready), tokenizer, **{"num_layers": 2} | options)
 
 
-def logits_for(encoder, rows, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    size = encoder.config.vocab_size
-    return torch.randn(rows, 5, size, generator=generator).requires_grad_()
+def logits_for(encoder, rows):
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(rows, 5, encoder.config.vocab_size, generator=generator).requires_grad_()
 
 
 def bytes_of(encoder, text):
