@@ -69,7 +69,7 @@ def tree(path: Path) -> ast.Module:
 
 @cache
 def imports() -> list[Import]:
-    found = []
+    statements = []
     for module, path in sources().items():
         for node in ast.walk(tree(path)):
             names = []
@@ -77,8 +77,8 @@ def imports() -> list[Import]:
                 names = [alias.name for alias in node.names]
             elif isinstance(node, ast.ImportFrom):  # ruff refuses relative ones
                 names = [f"{node.module}.{alias.name}" for alias in node.names]
-            found += [Import(room_of(module), name, f"{path.relative_to(ROOT)}:{node.lineno}") for name in names]
-    return found
+            statements += [Import(room_of(module), name, f"{path.relative_to(ROOT)}:{node.lineno}") for name in names]
+    return statements
 
 
 def crossings() -> list[Import]:

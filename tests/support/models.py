@@ -175,7 +175,7 @@ _SIZES: dict[str, Any] = {
 _NUM_LAYERS = ("num_hidden_layers", "num_encoder_layers", "encoder_layers", "num_layers", "n_layers", "n_layer")
 _DEBERTA = {"relative_attention": True, "pos_att_type": ["c2p", "p2c"], "position_biased_input": False}
 # What a family has besides, or in another size.
-_OWN: dict[str, dict[str, Any]] = {
+_OPTIONS: dict[str, dict[str, Any]] = {
     # Sparse attention begins beyond (5 + 2 * 1) * 3 tokens.
     "big_bird": {"max_position_embeddings": 72, "block_size": 3, "num_random_blocks": 1},
     "convbert": {"conv_kernel_size": 5},
@@ -189,8 +189,8 @@ _OWN: dict[str, dict[str, Any]] = {
     "squeezebert": {"embedding_size": 32},
 }
 # The padding id shifts their positions.
-_OWN |= {name: {"max_position_embeddings": 72} for name in ("camembert", "mpnet", "roberta", "xlm-roberta")}
-_OWN["xlm-roberta-xl"] = _OWN["xlm-roberta"]
+_OPTIONS |= {name: {"max_position_embeddings": 72} for name in ("camembert", "mpnet", "roberta", "xlm-roberta")}
+_OPTIONS["xlm-roberta-xl"] = _OPTIONS["xlm-roberta"]
 
 
 def tiny_config(family: str, layers: int = 3, **more: Any) -> PretrainedConfig:
@@ -200,7 +200,7 @@ def tiny_config(family: str, layers: int = 3, **more: Any) -> PretrainedConfig:
     ids["vocab_size"] = len(tokenizer)
     names = inspect.signature(CONFIG_MAPPING[family]).parameters
     sizes = {name: size for name, size in (_SIZES | dict.fromkeys(_NUM_LAYERS, layers)).items() if name in names}
-    return AutoConfig.for_model(family, **ids | sizes | _OWN.get(family, {}) | more)
+    return AutoConfig.for_model(family, **ids | sizes | _OPTIONS.get(family, {}) | more)
 
 
 def randomised(model: PreTrainedModel) -> PreTrainedModel:
