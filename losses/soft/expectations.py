@@ -63,7 +63,7 @@ def softmax_expectation(
     """
     rows = logits.reshape(-1, logits.shape[-1])  # (positions, vocabulary)
     dtype = torch.promote_types(torch.float32, logits.dtype)
-    settings = _Settings(temperature, excluded_ids, None, dtype, product_dtype(logits, dtype), indices)
+    settings = _Settings(temperature, [*excluded_ids], None, dtype, product_dtype(logits, dtype), indices)
     y: Tensor = _ExpectedEmbedding.apply(rows, None, None, table.detach(), None, settings)[0]  # type: ignore[no-untyped-call]
     return y
 
@@ -153,7 +153,7 @@ def linear_expected_embedding(
         None if linear_bias is None else linear_bias.to(dtype),
         table,
         None if target is None else target.reshape(-1, 1),
-        _Settings(temperature, excluded_ids, chunk_size, dtype, product_dtype(input, dtype)),
+        _Settings(temperature, [*excluded_ids], chunk_size, dtype, product_dtype(input, dtype)),
     )
     y = result[0].view(*positions, table.shape[1])
     if target is None:
@@ -182,7 +182,7 @@ class _Settings:
     """How expectations are computed: the products in a precision, all else in ``dtype``."""
 
     temperature: float
-    excluded_ids: Sequence[int]
+    excluded_ids: list[int]
     chunk_size: int | None  # as many tokens as suit the device
     dtype: torch.dtype
     product: torch.dtype

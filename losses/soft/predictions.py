@@ -272,7 +272,10 @@ def encode_soft_tokens(tokens: SoftTokens, vocabulary: GeneratorVocabulary) -> E
     row_weights = torch.cat([weights, special_weights.expand(len(order), -1)], 1).gather(1, index) * can_match
     rows = torch.cat([embeddings, special.expand(len(order), -1, -1)], 1)  # (batch, positions + special, width)
     rows = rows.gather(1, index[..., None].expand(-1, -1, rows.shape[-1])).masked_fill(~keys[..., None], 0.0)
-    return EncodedTokens(encode_soft(encoder, rows, keys)[0], TokenMass(can_match, row_weights), lengths.squeeze(1) > 0)
+    # Without special tokens a batch may have no token at all, and a model needs one.
+    encoded = keys if special_ids else keys | ((place == 0) & ~keys.any())
+    vectors = encode_soft(encoder, rows, encoded)[0]  # (batch, tokens, width)
+    return EncodedTokens(vectors, TokenMass(can_match, row_weights), lengths.squeeze(1) > 0)
 
 
 def require_fitting(longest: int, encoder: FrozenEncoder) -> None:

@@ -318,7 +318,7 @@ def test_wrong_arguments(encoder):
 @pytest.mark.parametrize("mode", ["mean", "expand"])
 def test_made_in_inference_mode_and_trained_with(mode):
     with torch.inference_mode():
-        bridge = VocabularyBridge(generator("words"), tiny("bert"), mode, min_fidelity=0)
+        bridge = VocabularyBridge(generator("words"), tiny("gpt2"), mode, min_fidelity=0)
         loss = SoftBERTScoreLoss(bridge.encoder, bridge, fidelity_texts=TEXTS)
     logits = torch.zeros(3, 4, bridge.vocab_size, dtype=torch.float64, requires_grad=True)
     loss(logits, TEXTS).backward()

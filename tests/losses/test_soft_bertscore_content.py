@@ -205,15 +205,18 @@ def test_rows_without_content_leave_the_mean(encoder, matching, component, missi
 
 
 @pytest.mark.parametrize("matching", MATCHINGS)
-def test_nothing_but_empty_rows(encoder, matching):
+@pytest.mark.parametrize("family", ["bert", "gpt2"])
+def test_nothing_but_empty_rows(family, matching):
+    """GPT-2 has no special tokens, so that there is no token at all."""
+    encoder = tiny(family, "float32")
     z = noise(encoder, 2, 3)
     nothing = torch.full((2, 3), IGNORE)
     for args in ((nothing,), (["", " "],), (TEXTS[:2], torch.zeros(2, 3, dtype=torch.bool))):
         value, gradient = grad_of(SoftBERTScoreLoss(encoder, matching=matching), z, *args)
         assert value == (args[0] is not nothing)
         assert (gradient == 0).all()
-    value, gradient = grad_of(SoftBERTScoreLoss(encoder, matching=matching), z[:, :0], nothing[:, :0])
-    assert value == 0
+    if family == "bert":
+        assert SoftBERTScoreLoss(encoder, matching=matching)(z[:, :0], nothing[:, :0]) == 0
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
