@@ -3,8 +3,6 @@
 ``data/SOURCE.md`` states their source and licence.
 """
 
-from __future__ import annotations
-
 import csv
 import json
 import os

@@ -1,7 +1,5 @@
 """Rank the layers of a model by the correlation of their scores with human judgements."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 The first call imports scipy, and raises an ImportError without it.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

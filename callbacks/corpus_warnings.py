@@ -1,7 +1,5 @@
 """Warnings about scored texts, which every validation would repeat with another count."""
 
-from __future__ import annotations
-
 import re
 import warnings
 from collections.abc import Generator

@@ -1,7 +1,5 @@
 """Stop training early when the logged BERTScore no longer improves."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import lightning.pytorch as pl

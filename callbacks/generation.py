@@ -1,7 +1,5 @@
 """Generate texts in callback hooks without changing the state of training."""
 
-from __future__ import annotations
-
 import os
 import random
 from abc import ABC, abstractmethod

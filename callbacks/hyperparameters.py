@@ -3,8 +3,6 @@
 Checkpoints with them can be loaded with ``weights_only=False`` only, which is not the default.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import lightning.pytorch as pl

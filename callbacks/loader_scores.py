@@ -1,7 +1,5 @@
 """Texts and metrics of one dataloader during a validation or test run."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from inspect import signature

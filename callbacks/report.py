@@ -1,7 +1,5 @@
 """Write the page of a training: scores, texts and alignments of all validations so far."""
 
-from __future__ import annotations
-
 import os
 from functools import partial
 from pathlib import PurePath

@@ -1,7 +1,5 @@
 """Log examples of generated texts with their scores."""
 
-from __future__ import annotations
-
 from collections import ChainMap
 from collections.abc import Callable, Sequence
 from functools import partial

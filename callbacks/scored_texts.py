@@ -1,7 +1,5 @@
 """Callbacks that write the scored texts of a run at its end: their base class, and a writer of files."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

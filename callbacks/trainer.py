@@ -1,7 +1,5 @@
 """Questions that the callbacks ask the trainer that runs them."""
 
-from __future__ import annotations
-
 from typing import Any, TypeVar
 
 import lightning.pytorch as pl

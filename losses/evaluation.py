@@ -1,7 +1,5 @@
 """Evaluation mode for a while."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

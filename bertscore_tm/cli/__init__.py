@@ -8,8 +8,6 @@ the list of commands has the first line, ``add_arguments(parser)`` declares the 
 Only the requested subcommand is imported. torch is imported when it runs, so that ``--help`` is fast.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

@@ -1,7 +1,5 @@
 """Run the shell command as ``python -m bertscore_tm.cli`` or ``torchrun -m bertscore_tm.cli``."""
 
-from __future__ import annotations
-
 import sys
 
 from bertscore_tm.cli import main

@@ -20,8 +20,6 @@ Examples::
     bertscore-tm compare all.jsonl --system-column system --document-column doc
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 from collections.abc import Sequence

@@ -8,8 +8,6 @@ Examples::
     bertscore-tm env --json
 """
 
-from __future__ import annotations
-
 import argparse
 import platform
 from importlib import metadata

@@ -9,8 +9,6 @@ Examples::
     bertscore-tm report texts --prefix val_news -o news.html -m my/model -l 5
 """
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The interface of ``bert-score`` 0.3.13. The page on migrating lists the differences."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from dataclasses import replace

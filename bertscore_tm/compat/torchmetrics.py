@@ -1,7 +1,5 @@
 """The interface of BERTScore in torchmetrics 1.9. The page on migrating lists the differences."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Sequence
 from typing import Any

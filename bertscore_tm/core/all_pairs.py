@@ -1,7 +1,5 @@
 """Scores of all pairs of two lists of texts, from one pass over the similarities of their tokens."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Memory: sizes of steps, copies to an accelerator, whether its memory ran out, and the return to the system."""
 
-from __future__ import annotations
-
 import ctypes
 import sys
 from collections.abc import Sequence

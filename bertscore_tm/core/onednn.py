@@ -6,8 +6,6 @@ variable ``BERTSCORE_TM_ONEDNN`` is the switch: with ``0`` torch's functions are
 processor; by default, torch multiplies float32 where it has MKL and does not use AVX512, without which MKL is faster.
 """
 
-from __future__ import annotations
-
 import os
 from typing import Any, cast
 

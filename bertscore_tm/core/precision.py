@@ -1,7 +1,5 @@
 """Precision of products on a device: TF32, which rounds the operands of float32 products, and bfloat16."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 

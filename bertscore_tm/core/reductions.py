@@ -1,7 +1,5 @@
 """Reduction of a batch of losses to a scalar."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import torch

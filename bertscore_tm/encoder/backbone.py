@@ -1,7 +1,5 @@
 """The frozen model of an encoder: cut, placed on a device, run, and shared by all encoders that need the same."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from copy import deepcopy

@@ -4,8 +4,6 @@ The properties of a type (``config.model_type``) that is not listed here are fou
 probe of its vectors.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Load configurations, tokenizers and encoders: without output, or with an error that names the remedy."""
 
-from __future__ import annotations
-
 import logging
 import os
 from collections.abc import Callable, Iterator

@@ -3,8 +3,6 @@
 A row has no padding: linear layers, norms and activations run on real tokens only.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Hashable, Sequence
 from contextvars import ContextVar

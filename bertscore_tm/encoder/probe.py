@@ -1,7 +1,5 @@
 """Probe of a model whose type is not listed: whether its layers can be cut, and whether padding affects real tokens."""
 
-from __future__ import annotations
-
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial

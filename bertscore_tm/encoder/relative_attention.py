@@ -4,8 +4,6 @@ DeBERTa adds products with the vectors of relative positions (He et al., 2021, h
 and T5 add a bias, which is made once for the longest text.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from inspect import signature

@@ -1,7 +1,5 @@
 """Soft tokens, which the losses encode: their input embeddings, and unit vectors with a gradient to these."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

@@ -3,8 +3,6 @@
 Nothing is evicted: in a cyclic scan, such as validations make, the oldest text would always be the next one to be read.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Generic, TypeVar

@@ -1,7 +1,5 @@
 """The alignment of two texts as a function."""
 
-from __future__ import annotations
-
 from bertscore_tm.encoder import Encoder, as_encoder
 from bertscore_tm.scoring.alignment import compute_alignment
 from bertscore_tm.scoring.messages import warn_of_truncation

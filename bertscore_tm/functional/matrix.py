@@ -1,7 +1,5 @@
 """BERTScore of all pairs of two lists of texts, such as queries and documents."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

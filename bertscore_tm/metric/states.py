@@ -5,8 +5,6 @@ depend on the whole corpus: each token adds its id and best similarity, and scor
 frequencies are known.
 """
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager

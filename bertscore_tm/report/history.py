@@ -1,7 +1,5 @@
 """The validations of a training, read from the files of :class:`bertscore_tm.callbacks.ScoredTextWriter`."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Sequence

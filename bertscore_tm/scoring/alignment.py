@@ -1,7 +1,5 @@
 """Alignment of two texts: which tokens match, and what each adds to the score."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path

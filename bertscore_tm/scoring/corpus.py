@@ -1,7 +1,5 @@
 """Scores of a corpus, in steps of bounded memory that processes can divide."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Tokens as pieces of the text, instead of in the tokenizer's spelling."""
 
-from __future__ import annotations
-
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Warnings about scores, with counts."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from functools import cache

@@ -1,7 +1,5 @@
 """The signature of a score: one line with every setting that changes a number."""
 
-from __future__ import annotations
-
 from bertscore_tm.encoder.frozen_encoder import FrozenEncoder, join_signature
 from bertscore_tm.scoring.rescaling import Baseline
 from bertscore_tm.scoring.token_weights import WeightSource

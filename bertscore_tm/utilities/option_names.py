@@ -1,7 +1,5 @@
 """Options in messages: as the arguments of Python, or in the shell as its flags."""
 
-from __future__ import annotations
-
 from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar

@@ -1,7 +1,5 @@
 """Names of the scores, in the order of the rows of their tensors."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 SCORES = ("precision", "recall", "f1")

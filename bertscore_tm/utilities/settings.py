@@ -1,7 +1,5 @@
 """Checks of settings that several rooms share."""
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Callable, Mapping
 from typing import Any, SupportsIndex, TypeVar, get_args

@@ -1,7 +1,5 @@
 """Neutralise texts from data before a terminal, a web page or a spreadsheet interprets them."""
 
-from __future__ import annotations
-
 import re
 
 # Control characters of both sets, and unpaired surrogates, which no stream can encode.

@@ -1,7 +1,5 @@
 """Installed fonts for the characters that matplotlib's default font lacks."""
 
-from __future__ import annotations
-
 import unicodedata
 from collections.abc import Sequence
 from functools import cache

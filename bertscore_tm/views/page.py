@@ -1,7 +1,5 @@
 """Pages in one file: a template, styles, scripts and data; and the page of one alignment."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import math

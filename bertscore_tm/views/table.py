@@ -1,7 +1,5 @@
 """An alignment as tables of text."""
 
-from __future__ import annotations
-
 import unicodedata
 
 from bertscore_tm.scoring.alignment import AlignedText, AlignmentData

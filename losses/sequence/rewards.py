@@ -1,7 +1,5 @@
 """BERTScore as a reward: for the sequence-level losses, and for trainers that call reward functions, such as TRL's."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

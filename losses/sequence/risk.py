@@ -1,7 +1,5 @@
 """Training for the score itself: minimum risk over a generator's own samples, balanced with cross-entropy."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Sampled or stored sequences of a Hugging Face generator with the log-probabilities of their tokens."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy

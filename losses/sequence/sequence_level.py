@@ -1,7 +1,5 @@
 """A loss that raises rewards of whole sequences, by the gradient of their log-probabilities."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import torch

@@ -1,7 +1,5 @@
 """Completions and references as trainers pass them: texts, chats, or several references."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

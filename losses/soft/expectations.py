@@ -1,7 +1,5 @@
 """Expected input embeddings of an encoder, from a generator's probabilities, logits or hidden states."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Precision, recall and F1 from similarities, differentiable, with a matching given by name or as a callable."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import torch

@@ -1,7 +1,5 @@
 """The way from a generator's last hidden states to its logits."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

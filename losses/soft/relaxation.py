@@ -1,7 +1,5 @@
 """Relaxations: from a generator's logits to a probability for every token at every position."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """Differentiable BERTScore of a generator's soft predictions, as a loss."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """References of a batch: labels or texts, one or several per item."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain

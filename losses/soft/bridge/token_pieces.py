@@ -1,7 +1,5 @@
 """Build a piece table from what two tokenizers, of any classes, do with texts."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from typing import Any
