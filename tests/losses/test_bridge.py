@@ -19,7 +19,7 @@ from bertscore_tm.losses.soft.bridge.vocabulary import VocabularyBridge, embed_t
 from bertscore_tm.losses.soft.predictions import GeneratorVocabulary, SoftTokens, expand_to_pieces
 from bertscore_tm.scoring.token_weights import token_weights
 from tests.support.models import EVERY_FAMILY, KINDS, padded, tiny_config, tiny_model, tiny_tokenizer
-from tests.support.soft_predictions import COMPONENTS, CPU, IGNORE, MATCHINGS, certain, content_ids, tiny
+from tests.support.soft_predictions import COMPONENTS, CPU, IGNORE, MATCHINGS, certain, content_ids, noise, tiny
 from tests.support.texts import real_pairs, several_references
 
 SPECIALS = ["<s>", "<pad>", "</s>"]
@@ -104,30 +104,8 @@ def generator(kind):
     return trained(model, trainer, pre_tokenizers.BertPreTokenizer(), decoders.WordPiece(), normalizer)
 
 
-def labels(bridge, texts=TEXTS):
-    """Ids and content of texts as the generator's tokenizer cuts them, padded on both sides."""
-    rows = bridge.generator_tokenizer(texts, add_special_tokens=False)["input_ids"]
-    width = max(map(len, rows)) + 2
-    ids = torch.full((len(rows), width), -100)
-    for i, row in enumerate(rows):
-        ids[i, 1 : len(row) + 1] = torch.tensor(row)
-    content = (ids >= 0) & ~torch.isin(ids, torch.tensor(bridge.control_ids))
-    return ids.clamp(min=0), content
-
-
 def vocabulary_of(bridge):
     return GeneratorVocabulary(bridge.encoder, bridge, token_weights(bridge.encoder), CPU)
-
-
-def uncertain(bridge, ids, dtype=torch.float64):
-    """Probabilities whose likeliest token is the label, and the embeddings that they give."""
-    random = torch.Generator().manual_seed(0)
-    noise = torch.randn((*ids.shape, bridge.vocab_size), generator=random, dtype=dtype)
-    noise.scatter_(2, ids[..., None], 9.0)
-    noise[..., bridge.control_ids] = -torch.inf
-    probabilities = noise.softmax(-1)
-    assert (probabilities.argmax(-1) == ids)[~torch.isin(ids, torch.tensor(bridge.control_ids))].all()
-    return probabilities, probabilities @ bridge.embedding_table(CPU).to(dtype)
 
 
 @pytest.mark.parametrize("kind", GENERATORS)
@@ -155,33 +133,24 @@ def test_rows_are_means_of_the_pieces_of_the_tokens_text(encoder, kind):
 
 
 @pytest.mark.parametrize(
-    ("tokens", "expected"),
+    ("family", "tokens", "expected"),
     [
-        (["Ġlist", "s"], ["list", "##s"]),
-        (["(", "s"], ["(", "s"]),
-        (["Ġ1", "2"], ["1", "##2"]),
-        (["Ġlist", ".", "s"], ["list", ".", "s"]),
+        ("minilm", "Ġlist s", "list##s"),
+        ("minilm", "( s", "(s"),
+        ("minilm", "Ġ1 2", "1##2"),
+        ("minilm", "Ġlist . s", "list.s"),
+        # At the start of a text there is a space only where the encoder's tokenizer puts one.
+        *((family, "Ġlist ( Ġlist ( list", "▁list(▁list(list") for family in ("roberta", "xlm-roberta")),
+        ("deberta", "Ġlist ( Ġlist ( list", "list(▁list(list"),
     ],
-    ids=str,
 )
-def test_parts_of_words_are_continuations(encoder, tokens, expected):
-    tokenizer = generator("byte-bpe")
-    bridge, names = VocabularyBridge(tokenizer, encoder, "expand"), tokenizer.get_vocab()
-    ids = torch.tensor([[names[token] for token in tokens]])
-    pieces, _, is_piece = bridge.pieces.expand(ids, torch.ones_like(ids, dtype=torch.bool))
-    assert encoder.tokenizer.tokens(pieces[is_piece].tolist()) == expected
-
-
-@pytest.mark.parametrize("family", ["roberta", "xlm-roberta", "deberta"])
-def test_words_attached_to_others_in_encoders_that_mark_spaces(family):
-    encoder = tiny(family)
-    bridge = VocabularyBridge(generator("byte-bpe"), encoder, "expand")
+def test_pieces_depend_on_the_preceding_character(encoder, family, tokens, expected):
+    bridge = VocabularyBridge(generator("byte-bpe"), encoder if family == "minilm" else tiny(family), "expand")
     names = bridge.generator_tokenizer.get_vocab()
-    ids = torch.tensor([[names["Ġlist"], names["("], names["Ġlist"], names["("], names["list"]]])
+    ids = torch.tensor([[names[token] for token in tokens.split()]])
     pieces, _, is_piece = bridge.pieces.expand(ids, torch.ones_like(ids, dtype=torch.bool))
-    decoded = "".join(encoder.tokenizer.tokens(pieces[is_piece].tolist())).replace("Ġ", "▁")
-    # At the start of a text there is a space only where the encoder's tokenizer puts one.
-    assert decoded == ("list(▁list(list" if family == "deberta" else "▁list(▁list(list")
+    decoded = "".join(bridge.encoder.tokenizer.tokens(pieces[is_piece].tolist()))
+    assert decoded.replace("Ġ", "▁") == expected
 
 
 def test_numbers_with_gaps(encoder):
@@ -196,35 +165,30 @@ def test_numbers_with_gaps(encoder):
     assert_certain_value_of_the_text(bridge, ["cat handcuffed cat"])
 
 
-@pytest.mark.parametrize("slow", ["generator", "encoder"])
-def test_tokenizers_written_in_python(encoder, slow):
+def test_tokenizers_written_in_python(encoder):
     tokenizer = ByT5Tokenizer()
     assert not tokenizer.is_fast
-    if slow == "encoder":
-        with torch.random.fork_rng(devices=[]):
-            model = AutoModel.from_config(tiny_config("t5", vocab_size=len(tokenizer)))
-        encoder = FrozenEncoder(model, tokenizer, num_layers=1)
-    bridge = VocabularyBridge(generator("byte-bpe") if slow == "encoder" else tokenizer, encoder, "expand")
-    assert_certain_value_of_the_text(
-        bridge, [text for text in TEXTS if text.isascii()] if slow == "encoder" else ["a b"]
-    )
-
-
-def test_equal_tokenizers_written_in_python_need_no_bridge():
+    assert_certain_value_of_the_text(VocabularyBridge(tokenizer, encoder, "expand"), ["a b"])
     with torch.random.fork_rng(devices=[]):
-        model = AutoModel.from_config(tiny_config("t5", vocab_size=len(ByT5Tokenizer())))
-    encoder = FrozenEncoder(model, ByT5Tokenizer(), num_layers=1)
-    assert VocabularyBridge(ByT5Tokenizer(), encoder).mode == "identity"
-    assert VocabularyBridge(ByT5Tokenizer(extra_ids=3), encoder, min_fidelity=0).mode != "identity"
+        model = AutoModel.from_config(tiny_config("t5", vocab_size=len(tokenizer)))
+    slow = FrozenEncoder(model, tokenizer, num_layers=1)
+    bridge = VocabularyBridge(generator("byte-bpe"), slow, "expand")
+    assert_certain_value_of_the_text(bridge, [text for text in TEXTS if text.isascii()])
+    assert VocabularyBridge(ByT5Tokenizer(), slow).mode == "identity"
+    assert VocabularyBridge(ByT5Tokenizer(extra_ids=3), slow, min_fidelity=0).mode != "identity"
 
 
 @pytest.mark.parametrize("family", ["bert", "deberta", "xlm-roberta"])
 def test_plain_loop(family):
     encoder = tiny(family)
     bridge = VocabularyBridge(generator("byte-bpe"), encoder, "expand")
-    ids, content = labels(bridge)
+    ids = torch.nn.functional.pad(ids_of(bridge.generator_tokenizer, TEXTS), (1, 1), value=IGNORE)
+    is_control = torch.isin(ids, torch.tensor(bridge.control_ids))
+    content, ids = (ids != IGNORE) & ~is_control, ids.clamp(min=0)
+    # Uncertain predictions, whose likeliest token is the label.
+    probabilities = (noise(bridge, *ids.shape, scale=1.0, dtype=torch.float64) + certain(bridge, ids, 9.0)).softmax(-1)
+    y = probabilities @ bridge.embedding_table(CPU).double()
     content[0, 6] = False
-    probabilities, y = uncertain(bridge, ids)
     table, mean = embedding_table(encoder, CPU), bridge.embedding_table(CPU)
     texts = decode_tokens(bridge.generator_tokenizer, list(range(bridge.vocab_size)))
     encoder_weights = torch.rand(len(table), generator=torch.Generator().manual_seed(2), dtype=torch.float64)
@@ -294,15 +258,12 @@ def assert_certain_value_of_the_text(bridge, texts):
         torch.testing.assert_close(embeddings[content], expected, atol=1e-6, rtol=0)
 
 
-def test_order_of_the_modes_fidelity(encoder):
+def test_fidelity_rises_from_mean_to_expand_to_identity(encoder):
     texts = real_pairs(240)[0][:12]
     mean, expand = (VocabularyBridge(generator("byte-bpe"), encoder, mode) for mode in ("mean", "expand"))
     assert mean.fidelity(texts) < expand.fidelity(texts) < 1 - 1e-5
-
-
-def test_fidelity_of_identity_with_long_texts():
-    bridge = VocabularyBridge(like("wordpiece"), tiny("bert"))
-    assert bridge.fidelity([*TEXTS, "a long text " * 40]) == pytest.approx(1, abs=1e-5)
+    identity = VocabularyBridge(like("wordpiece"), tiny("bert"))
+    assert identity.fidelity([*TEXTS, "a long text " * 40]) == pytest.approx(1, abs=1e-5)
 
 
 def test_wrong_arguments(encoder):
@@ -347,17 +308,6 @@ def renumber(content):
         special["ids"] = [numbers[name]]
 
 
-def renamed(kind):
-    """What makes of RoBERTa's kind of tokenizer one of GPT-2's: the same merges, one special token of another name."""
-    content = content_of(kind)
-    specials = {added["content"] for added in content["added_tokens"]}
-    names = ["<|endoftext|>", *(name for name in content["model"]["vocab"] if name not in specials)]
-    content["model"]["vocab"] = {name: i for i, name in enumerate(names)}
-    content["added_tokens"] = [{**content["added_tokens"][0], "id": 0, "content": "<|endoftext|>"}]
-    content["post_processor"] = None
-    return content
-
-
 def test_the_encoders_own_tokenizer_shares_the_table(encoder, minilm):
     bridge = VocabularyBridge(AutoTokenizer.from_pretrained(minilm), encoder)
     assert bridge.mode == "identity"
@@ -380,8 +330,14 @@ def test_other_numbers(family):
 
 @pytest.mark.parametrize("order", [1, -1])
 def test_gpt2_and_roberta(order):
-    # Special tokens of other names and numbers, the same merges and space marks.
-    gpt2 = wrapped(renamed("bytes"), KINDS["gpt2"].roles)
+    # One special token of another name, the same merges and space marks.
+    content = content_of("bytes")
+    specials = {added["content"] for added in content["added_tokens"]}
+    names = ["<|endoftext|>", *(name for name in content["model"]["vocab"] if name not in specials)]
+    content["model"]["vocab"] = {name: i for i, name in enumerate(names)}
+    content["added_tokens"] = [{**content["added_tokens"][0], "id": 0, "content": "<|endoftext|>"}]
+    content["post_processor"] = None
+    gpt2 = wrapped(content, KINDS["gpt2"].roles)
     first, second = (gpt2, like("bytes"))[::order]
     model, _ = tiny_model("roberta")
     encoder = FrozenEncoder(model, second, num_layers=2)
@@ -488,14 +444,11 @@ def test_certain_predictions_have_the_score_of_the_decoded_text(encoder, pairs, 
 def test_labels_are_decoded(encoder, pairs, words_bridge):
     tokenizer = generator("words")
     labels = ids_of(tokenizer, pairs[0][:4])
-    end = tokenizer.eos_token_id
-    with_ends = torch.nn.functional.pad(labels, (0, 2), value=IGNORE)
-    for row in with_ends:
-        row[int((row != IGNORE).sum())] = end
+    with_ends = padded([[*row[row != IGNORE].tolist(), tokenizer.eos_token_id] for row in labels])
     loss = SoftBERTScoreLoss(encoder, tokenizer=words_bridge, reduction="none")
     z = certain(words_bridge, with_ends, 6.0)
     by_labels = loss(z, with_ends)
-    by_texts = loss(z[:, :-2], written(tokenizer, labels), labels != IGNORE)
+    by_texts = loss(z[:, :-1], written(tokenizer, labels), labels != IGNORE)
     assert torch.allclose(by_labels, by_texts, atol=1e-6)
     assert by_labels.mean() < 0.3
 
