@@ -6,14 +6,6 @@ import pytest
 
 
 @pytest.fixture(scope="module")
-def few(pairs):
-    """The examples of the runs."""
-    from tests.support.lightning_runs import COUNT
-
-    return tuple(side[:COUNT] for side in pairs)
-
-
-@pytest.fixture(scope="module")
 def pairs():
     """Real pairs, cut short: alignments of long texts take long to draw."""
     from tests.support.texts import real_pairs

@@ -20,11 +20,10 @@ pytestmark = pytest.mark.filterwarnings("ignore:patience=[12] tends to stop too 
 NAN = float("nan")
 
 
-def fitted(folder, stopping, values, *others, ckpt_path=None, module=None, **arguments):
-    module = module or Logs(values)
-    run = trainer(folder, [stopping, *others], **({"max_epochs": len(values)} | arguments))
-    run.fit(module, ckpt_path=ckpt_path)
-    return module
+def count_epochs(folder, stopping, values, ckpt_path=None):
+    module = Logs(values)
+    trainer(folder, [stopping], max_epochs=len(values)).fit(module, ckpt_path=ckpt_path)
+    return module.epochs
 
 
 @pytest.mark.parametrize(
@@ -38,8 +37,7 @@ def fitted(folder, stopping, values, *others, ckpt_path=None, module=None, **arg
 )
 def test_when_it_stops(tmp_path, values, arguments, epochs, waited, on_train_epoch_end):
     stopping = BERTScoreEarlyStopping(check_on_train_epoch_end=on_train_epoch_end, **arguments)
-    module = fitted(tmp_path, stopping, values)
-    assert (module.epochs, stopping.wait_count) == (epochs, waited)
+    assert (count_epochs(tmp_path, stopping, values), stopping.wait_count) == (epochs, waited)
     assert stopping.stopping_reason is EarlyStoppingReason.PATIENCE_EXHAUSTED
     assert stopping.stopped_epoch == epochs - 1
 
@@ -81,13 +79,13 @@ def test_a_small_patience_for_bertscore_warns_once(monitor, patience, count):
 )
 def test_a_resumed_run_stops_where_an_unbroken_one_does(tmp_path, values, first, epochs):
     unbroken = BERTScoreEarlyStopping(patience=3, check_finite=False)
-    assert fitted(tmp_path, unbroken, values).epochs == epochs
+    assert count_epochs(tmp_path, unbroken, values) == epochs
     # The patience of the resumed run counts.
     run = trainer(tmp_path, [BERTScoreEarlyStopping(patience=9, check_finite=False)], max_epochs=first)
     run.fit(Logs(values))
     run.save_checkpoint(tmp_path / "first.ckpt")
     resumed = BERTScoreEarlyStopping(patience=3, check_finite=False)
-    assert fitted(tmp_path, resumed, values, ckpt_path=tmp_path / "first.ckpt").epochs == epochs - first
+    assert count_epochs(tmp_path, resumed, values, tmp_path / "first.ckpt") == epochs - first
     assert resumed.state_dict() == unbroken.state_dict()
 
 
@@ -95,7 +93,7 @@ def test_a_resumed_run_stops_where_an_unbroken_one_does(tmp_path, values, first,
 
 
 class Script(Logs):
-    """Logs the next value whenever the hook runs; an epoch has four steps."""
+    """Logs the next value whenever the hook runs."""
 
     times = 0
 
@@ -103,16 +101,6 @@ class Script(Logs):
         if hook == self.hook and not self.trainer.sanity_checking:
             self.log(self.key, torch.tensor(float(self.values[min(self.times, len(self.values) - 1)])))
             self.times += 1
-
-    def train_dataloader(self):
-        return loader(4, batch_size=1)
-
-    def val_dataloader(self):
-        return loader(1)
-
-
-def state(stopping):
-    return {name: value.item() if torch.is_tensor(value) else value for name, value in stopping.state_dict().items()}
 
 
 STEP, TRAINED, VALIDATED = "training_step", "on_train_epoch_end", "on_validation_epoch_end"
@@ -138,8 +126,8 @@ def test_run_equals_that_of_lightning(tmp_path, name):
     for kind in (EarlyStopping, BERTScoreEarlyStopping):
         stopping = kind(**settings)
         run = trainer(tmp_path, [stopping], **({"max_epochs": 8} | options))
-        run.fit(Script(values, "key", hook))
-        outcomes.append((run.global_step, stopping._check_on_train_epoch_end, stopping.stopped_epoch, state(stopping)))
+        run.fit(Script(values, "key", hook), loader(4, batch_size=1), loader(1))
+        outcomes.append((run.global_step, stopping._check_on_train_epoch_end, stopping.state_dict()))
         assert (stopping.stopping_reason is EarlyStoppingReason.PATIENCE_EXHAUSTED) == stops
     assert outcomes[0] == outcomes[1]
 

@@ -17,20 +17,12 @@ from bertscore_tm.callbacks import CausalGenerate, Seq2SeqGenerate
 from bertscore_tm.encoder import FrozenEncoder
 from bertscore_tm.functional import bert_score
 from tests.support.lightning_runs import WithModel, generator
-from tests.support.models import EVERY_FAMILY, padded, tiny_tokenizer
+from tests.support.models import padded
 from tests.support.texts import real_pairs
 
 TEXTS = [" ".join(text.split()[:n]) for text, n in zip(real_pairs(40)[0], (3, 6, 2, 5), strict=False)]
 REFERENCES = ["a cat sat", "it rains today", "hello", "returns a list of names"]
 PROMPTS_ALONE = {Seq2SeqGenerate: {}, CausalGenerate: {"prompt_key": "input_ids"}}
-
-
-def tokenizer_of(family):
-    return tiny_tokenizer(EVERY_FAMILY[family])
-
-
-def model_of(family):
-    return generator(family)[0]
 
 
 def inputs_of(rows, value=7, side="right"):
@@ -54,7 +46,7 @@ def one_by_one(model, rows, **options):
 @pytest.mark.parametrize("family", ["bart", "t5"])
 @pytest.mark.parametrize("texts_as_target", [False, True])
 def test_encoder_decoders(family, texts_as_target):
-    tokenizer, model = tokenizer_of(family), model_of(family)
+    model, tokenizer = generator(family)
     rows = tokenizer(TEXTS)["input_ids"]
     batch = {**inputs_of(rows, tokenizer.pad_token_id), "index": torch.arange(4), "labels": labels_of(tokenizer)}
     batch |= {"decoder_input_ids": torch.zeros(4, 3, dtype=torch.long)}
@@ -87,7 +79,7 @@ def chat_batch(tokenizer):
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
 @pytest.mark.parametrize("kind", ["right", "left", "with answers", "answers as texts"])
 def test_decoders(family, kind):
-    tokenizer, model = tokenizer_of(family), model_of(family)
+    model, tokenizer = generator(family)
     side = tokenizer.padding_side
     rows = tokenizer(TEXTS)["input_ids"]
     options = {"max_new_tokens": 5, "do_sample": False}
@@ -114,46 +106,42 @@ def without(key):
     return lambda batch: {name: value for name, value in batch.items() if name != key}
 
 
-def replaced(key, make):
-    return lambda batch: batch | {key: make(batch)}
-
-
 OTHER_IDS = "labels other than the ids at their positions.*pass prompt_key='input_ids' if these are prompts"
 NO_MASK = "needs token ids '{}' and their mask"
 # The end of a prompt and its mask are never guessed: (key of the prompts, change of a batch, error).
 REFUSED = {
     "no labels": (None, without("labels"), "no labels.*pass prompt_key='input_ids' if these are prompts"),
-    "short labels": (None, replaced("labels", lambda batch: batch["labels"][:, 1:]), OTHER_IDS),
+    "short labels": (None, lambda batch: batch | {"labels": batch["labels"][:, 1:]}, OTHER_IDS),
     "shifted labels": (
         None,
-        replaced("labels", lambda batch: nn.functional.pad(batch["labels"][:, 1:], (0, 1), value=-100)),
+        lambda batch: batch | {"labels": nn.functional.pad(batch["labels"][:, 1:], (0, 1), value=-100)},
         OTHER_IDS,
     ),
     "labels of prompts": (
         None,
-        replaced("labels", lambda batch: batch["input_ids"].masked_fill(batch["attention_mask"] == 0, -100)),
+        lambda batch: batch | {"labels": batch["input_ids"].masked_fill(batch["attention_mask"] == 0, -100)},
         r"no prompt in rows \[0, 1, 2, 3\].*labels equal the ids.*-100 at the tokens of the prompt, or pass prompt_",
     ),
     "no mask": ("prompt_input_ids", without("prompt_attention_mask"), NO_MASK.format("prompt_input_ids")),
     "mask of other ids": (
         "prompt_input_ids",
-        replaced("prompt_attention_mask", lambda batch: batch["attention_mask"]),
+        lambda batch: batch | {"prompt_attention_mask": batch["attention_mask"]},
         NO_MASK.format("prompt_input_ids"),
     ),
-    "the ids as mask": ("question", replaced("question", lambda batch: batch["input_ids"]), NO_MASK.format("question")),
+    "the ids as mask": ("question", lambda batch: batch | {"question": batch["input_ids"]}, NO_MASK.format("question")),
 }
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_batches_whose_prompts_are_unknown_are_an_error(name):
-    tokenizer, (prompt_key, change, said) = tokenizer_of("gpt2"), REFUSED[name]
+    (model, tokenizer), (prompt_key, change, said) = generator("gpt2"), REFUSED[name]
     generate = CausalGenerate(tokenizer, target_key="answer", prompt_key=prompt_key)
     with pytest.raises(MisconfigurationException, match=said):
-        generate(WithModel(model_of("gpt2")), change(chat_batch(tokenizer)))
+        generate(WithModel(model), change(chat_batch(tokenizer)))
 
 
 def test_prompts_have_their_own_mask():
-    tokenizer = tokenizer_of("gpt2")
+    tokenizer = generator("gpt2")[1]
     assert CausalGenerate(tokenizer, prompt_key="prompt_input_ids").inputs(chat_batch(tokenizer)) == TEXTS
 
 
@@ -171,7 +159,7 @@ class Delegate(nn.Module):
 
 
 def test_models_are_found_by_path_and_unwrapped():
-    tokenizer, model = tokenizer_of("bart"), model_of("bart")
+    model, tokenizer = generator("bart")
     batch = {**inputs_of(tokenizer(TEXTS[:1])["input_ids"]), "index": torch.tensor([0]), "labels": ["a"]}
     expected = Seq2SeqGenerate(tokenizer, max_new_tokens=3)(WithModel(model), batch)
     compiled = torch.compile(model, backend="eager")
@@ -188,7 +176,7 @@ def test_models_are_found_by_path_and_unwrapped():
 
 
 def test_models_without_named_inputs_get_every_tensor_but_the_target():
-    tokenizer = tokenizer_of("bart")
+    tokenizer = generator("bart")[1]
     ids = torch.tensor([[9, 8, 7]])
     batch = {"input_ids": ids, "attention_mask": torch.tensor([[1, 1, 0]]), "extra": torch.tensor([3]), "name": ["a"]}
     generate = Seq2SeqGenerate(tokenizer, target_key="answer_ids", max_new_tokens=6)
@@ -201,7 +189,7 @@ def test_models_without_named_inputs_get_every_tensor_but_the_target():
 
 @pytest.mark.parametrize(("kind", "family"), [(Seq2SeqGenerate, "bart"), (CausalGenerate, "gpt2")])
 def test_the_candidate_closest_to_the_others_is_returned(kind, family, encoder):
-    tokenizer, model = tokenizer_of(family), model_of(family)
+    model, tokenizer = generator(family)
     rows = tokenizer(TEXTS[:1] * 3)["input_ids"]
     ids = torch.tensor(rows)
     batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "summary": REFERENCES[:3]}
@@ -235,11 +223,11 @@ def test_options_of_the_choice_are_checked(options, said, minilm):
     if options.pop("all_layers", False):
         options["encoder"] = FrozenEncoder(minilm, all_layers=True)
     with pytest.raises(ValueError, match=said):
-        Seq2SeqGenerate(tokenizer_of("bart"), **options)
+        Seq2SeqGenerate(generator("bart")[1], **options)
 
 
 def test_truncated_candidates_are_a_warning_of_the_first_batch_alone(minilm):
-    tokenizer, model = tokenizer_of("bart"), model_of("bart")
+    model, tokenizer = generator("bart")
     batch = {"input_ids": torch.tensor(tokenizer(TEXTS[:1])["input_ids"]), "summary": REFERENCES[:1]}
     short = FrozenEncoder(minilm, num_layers=1, max_length=4)
     options = {"max_new_tokens": 9, "min_new_tokens": 9, "target_key": "summary"}
@@ -257,7 +245,8 @@ def test_deepspeed_stage_3_is_refused_and_stage_2_is_not(stage):
     strategy = object.__new__(DeepSpeedStrategy)
     strategy.config = {"zero_optimization": {"stage": stage}}
     strategy._lightning_module = strategy._model = None
-    tokenizer, module = tokenizer_of("bart"), WithModel(model_of("bart"))
+    model, tokenizer = generator("bart")
+    module = WithModel(model)
     module._trainer = SimpleNamespace(strategy=strategy)
     batch = {"input_ids": torch.tensor([[0, 9, 8, 2]]), "labels": torch.tensor([[5, 6, -100]])}
     generate = Seq2SeqGenerate(tokenizer, max_new_tokens=3)

@@ -14,8 +14,7 @@ from bertscore_tm.callbacks.hyperparameters import drop_saved_objects
 from bertscore_tm.losses import SoftBERTScoreLoss
 from tests.support.lightning_runs import trainer
 
-# Lightning warns about modules among the hyperparameters, too.
-LIGHTNINGS_OWN = "ignore:Attribute .* is an instance of `nn.Module`"
+DATA = DataLoader(torch.ones(4, 2), batch_size=2)
 
 
 class Module(pl.LightningModule):
@@ -45,13 +44,13 @@ def trainer_of(folder, encoder, max_epochs=1, **options):
     return trainer(folder, [checkpoint, BERTScoreCallback(BERTScore(encoder))], max_epochs=max_epochs)
 
 
-@pytest.mark.filterwarnings(LIGHTNINGS_OWN)
+# Lightning warns about modules among the hyperparameters, too.
+@pytest.mark.filterwarnings("ignore:Attribute .* is an instance of `nn.Module`")
 def test_objects_are_left_out_of_checkpoints_with_a_warning(tmp_path, encoder, objects):
-    data = DataLoader(torch.ones(4, 2), batch_size=2)
     module, run = Module(**objects, lr=0.1), trainer_of(tmp_path, encoder)
     said = r"hyperparameters.*ignore=\['encoder', 'metric', 'loss'\]\) in the LightningModule.*load_from_checkpoint"
     with pytest.warns(UserWarning, match=said):
-        run.fit(module, data, data)
+        run.fit(module, DATA, DATA)
     path = run.checkpoint_callback.last_model_path
     assert torch.load(path, weights_only=True)["hyper_parameters"] == {"lr": 0.1}
     assert module.hparams.encoder is encoder
@@ -61,16 +60,15 @@ def test_objects_are_left_out_of_checkpoints_with_a_warning(tmp_path, encoder, o
     assert loaded.metric is objects["metric"]
     resumed = trainer_of(tmp_path / "more", encoder, max_epochs=2)
     with pytest.warns(UserWarning, match=said):
-        resumed.fit(module, data, data, ckpt_path=path)
+        resumed.fit(module, DATA, DATA, ckpt_path=path)
     assert resumed.global_step == 2 * run.global_step
-    run.validate(module, data, ckpt_path="last", verbose=False)
+    run.validate(module, DATA, ckpt_path="last", verbose=False)
 
 
 def test_ignored_objects_need_no_warning(tmp_path, encoder, objects):
-    data = DataLoader(torch.ones(4, 2), batch_size=2)
     run = trainer_of(tmp_path, encoder, save_weights_only=True)
     with warnings.catch_warnings(record=True, action="always") as caught:
-        run.fit(Module(**objects, lr=0.1, ignore=list(objects)), data, data)
+        run.fit(Module(**objects, lr=0.1, ignore=list(objects)), DATA, DATA)
     assert not [w for w in caught if "hyperparameters" in str(w.message)]
     assert Module.load_from_checkpoint(run.checkpoint_callback.last_model_path, **objects).hparams.lr == 0.1
 

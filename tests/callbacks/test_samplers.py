@@ -59,10 +59,6 @@ def dealt(*parts, make=stream):
     return lambda rank, world_size: [make(part[rank]) for part in parts], [[*first, *second] for first, second in parts]
 
 
-def sized(numbers):
-    return DataLoader(list(numbers), batch_size=3)
-
-
 GROUPS = ByLength(range(COUNT), 2, False)
 NONE_ON_THE_FIRST, EACH_A_LOADER = [([], range(7))], [(range(5), []), ([], [5, 6]), ([8, 2, 3, 4], [7])]
 BY_INDEX = {"index_key": "index"}
@@ -79,7 +75,7 @@ RUNS = {
     "none generated": (dealt(*NONE_ON_THE_FIRST), BY_INDEX | {"call": "validate", "generate": generate}),
     "each a loader": (dealt(*EACH_A_LOADER), BY_INDEX | {"call": "test"}),
     # If all lengths are known to be 0, Lightning skips the run of that rank without calling callbacks.
-    "known lengths": (dealt(*EACH_A_LOADER, make=sized), BY_INDEX | {"inserts_sampler": False}),
+    "known lengths": (dealt(*EACH_A_LOADER, make=DataLoader), BY_INDEX | {"inserts_sampler": False}),
 }
 # On three ranks, examples are dealt out unevenly: by Lightning, and by the data themselves.
 RUNS_ON = {2: list(RUNS), 3: ["plain", "iterable"]}
@@ -94,12 +90,13 @@ REFUSED = {
 FEWER = {2: lambda *args: [side[1:] for side in generate(*args)], 0: lambda *args: ([], [])}
 
 
-def scores_of(few, encoder, folder, loaders, *, world_size, call="fit", inserts_sampler=True, **options):
+def scores_of(pairs, encoder, folder, loaders, *, world_size, call="fit", inserts_sampler=True, **options):
     """The logged scores of a run of two epochs, a validation or a test; texts are written to the folder."""
     metrics = {"bertscore": BERTScore(encoder), "idf": BERTScore(encoder, idf=True, reduction="none")}
     scorer = BERTScoreCallback(metrics | {"edits": EditDistance(reduction="sum")}, **options)
     ranks = {"devices": world_size, "strategy": strategy_on_cpu("ddp"), "use_distributed_sampler": inserts_sampler}
-    run, module = trainer(folder, [scorer, ScoredTextWriter(folder)], **ranks), chooser(few, count=COUNT, kind=Indexed)
+    run = trainer(folder, [scorer, ScoredTextWriter(folder)], **ranks)
+    module = chooser(pairs, count=COUNT, kind=Indexed)
     if call == "fit":
         run.fit(module, val_dataloaders=loaders)
     else:
@@ -107,8 +104,8 @@ def scores_of(few, encoder, folder, loaders, *, world_size, call="fit", inserts_
     return {key: value.item() for key, value in run.callback_metrics.items() if "loss" not in key}
 
 
-def cases(rank, world_size, few, minilm, folder):
-    run = partial(scores_of, few, FrozenEncoder(minilm, num_layers=2), world_size=world_size)
+def cases(rank, world_size, pairs, minilm, folder):
+    run = partial(scores_of, pairs, FrozenEncoder(minilm, num_layers=2), world_size=world_size)
     for name in RUNS_ON[world_size]:
         (make, _), options = RUNS[name]
         yield name, partial(run, folder / f"{name}-{world_size}", make(rank, world_size), **options)
@@ -119,15 +116,10 @@ def cases(rank, world_size, few, minilm, folder):
 
 
 @pytest.fixture(scope="module")
-def few(pairs):
-    return tuple(side[:COUNT] for side in pairs)
-
-
-@pytest.fixture(scope="module")
-def reports(request, few, minilm, tmp_path_factory):
+def reports(request, pairs, minilm, tmp_path_factory):
     """Of all ranks, and the folder of their texts."""
     folder = tmp_path_factory.mktemp("ranks")
-    return on_ranks(cases, request.param, few, minilm, folder, world_size=request.param), folder
+    return on_ranks(cases, request.param, pairs, minilm, folder, world_size=request.param), folder
 
 
 @pytest.mark.slow
@@ -138,7 +130,7 @@ def reports(request, few, minilm, tmp_path_factory):
     indirect=["reports"],
     scope="module",
 )
-def test_ranks_score_the_whole_data_set(reports, few, shallow, name):
+def test_ranks_score_the_whole_data_set(reports, pairs, shallow, name):
     ranks, folder = reports
     scores, *others = results(ranks, name)
     assert all(other == scores for other in others)
@@ -148,7 +140,7 @@ def test_ranks_score_the_whole_data_set(reports, few, shallow, name):
     ends = [f"_dataloader_idx_{i}" for i in range(len(loaders))] if len(loaders) > 1 else [""]
     values = {"bertscore_f1": [], "idf_f1": [], "edits": []}
     for end, numbers in zip(ends, loaders, strict=True):
-        preds, target = ([side[i] for i in sorted(numbers)] for side in few)
+        preds, target = ([side[i] for i in sorted(numbers)] for side in pairs)
         f1 = bert_score(preds, target, shallow)["f1"]
         values["bertscore_f1"].append(f1.mean().item())
         values["idf_f1"].append(bert_score(preds, target, shallow, idf=True)["f1"].mean().item())
@@ -179,20 +171,20 @@ def test_unknown_examples_of_a_rank_are_an_error(reports):
             assert "return one prediction per example" in rank[count]
 
 
-def test_indices_count_each_example_once_also_on_one_rank(few, shallow, tmp_path):
+def test_indices_count_each_example_once_also_on_one_rank(pairs, shallow, tmp_path):
     """In a dataloader that draws some examples twice."""
     metrics = {"bertscore": BERTScore(shallow, reduction="none"), "edits": EditDistance(reduction="sum")}
     scorer = BERTScoreCallback(metrics, index_key="index")
     run = trainer(tmp_path, [scorer])
     drawn = [3, 1, 4, 1, 5, 9, 3, 6, 5, 3]
-    run.validate(chooser(few, count=COUNT, kind=Indexed), DataLoader(range(COUNT), 4, sampler=drawn), verbose=False)
-    preds, target = ([side[i] for i in sorted(set(drawn))] for side in few)
+    run.validate(chooser(pairs, count=COUNT, kind=Indexed), DataLoader(range(COUNT), 4, sampler=drawn), verbose=False)
+    preds, target = ([side[i] for i in sorted(set(drawn))] for side in pairs)
     expected = bert_score(preds, target, shallow)["f1"]
     torch.testing.assert_close(scorer.pairs["val_bertscore_f1"], expected, atol=1e-6, rtol=0)
     assert run.callback_metrics["val_edits"].item() == EditDistance(reduction="sum")(preds, target).item()
 
 
-def test_indices_that_nobody_returns_are_an_error(few, shallow, tmp_path):
+def test_indices_that_nobody_returns_are_an_error(pairs, shallow, tmp_path):
     run = trainer(tmp_path, [BERTScoreCallback(BERTScore(shallow), index_key="number")])
     with pytest.raises(MisconfigurationException, match=r"neither the batch nor .* the key index_key='number'"):
-        run.validate(chooser(few, count=COUNT, kind=Indexed), loader(6), verbose=False)
+        run.validate(chooser(pairs, count=COUNT, kind=Indexed), loader(6), verbose=False)

@@ -13,17 +13,7 @@ from lightning.pytorch.utilities import CombinedLoader
 from bertscore_tm import BERTScore, FrozenEncoder, bert_score
 from bertscore_tm.callbacks import BERTScoreCallback, SampleLogger
 from bertscore_tm.functional import SCORES
-from tests.support.lightning_runs import (
-    Chooser,
-    Returns,
-    chooser,
-    generate,
-    loader,
-    logged,
-    means,
-    texts_of,
-    trainer,
-)
+from tests.support.lightning_runs import Chooser, Returns, chooser, generate, loader, logged, means, texts_of, trainer
 from tests.support.texts import several_references
 
 

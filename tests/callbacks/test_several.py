@@ -1,5 +1,7 @@
 """BERTScoreCallback with several metrics and with max_batches."""
 
+from unittest.mock import Mock, create_autospec
+
 import pytest
 import torch
 from torchmetrics import MetricCollection
@@ -12,12 +14,7 @@ from tests.support.lightning_runs import Returns, chooser, generate, trainer
 
 
 def test_every_metric_scores_the_same_texts(pairs, encoder, shallow, tmp_path):
-    calls = []
-
-    def counted(pl_module, batch):
-        calls.append(len(batch))
-        return generate(pl_module, batch)
-
+    counted = Mock(side_effect=generate)
     metrics = {
         "bertscore": BERTScore(encoder),
         "idf": BERTScore(encoder, idf=True),
@@ -29,7 +26,7 @@ def test_every_metric_scores_the_same_texts(pairs, encoder, shallow, tmp_path):
     module = chooser(pairs, kind=Returns)
     run = trainer(tmp_path, [BERTScoreCallback(metrics, counted)])
     run.validate(module, verbose=False)
-    assert sum(calls) == 7
+    assert sum(len(call.args[1]) for call in counted.call_args_list) == 7
     logged = {key: value.item() for key, value in run.callback_metrics.items()}
     preds, target = generate(module.eval(), torch.arange(7))
     wanted = {}
@@ -49,11 +46,8 @@ def test_every_metric_scores_the_same_texts(pairs, encoder, shallow, tmp_path):
 def test_metrics_with_one_encoder_encode_each_batch_once_and_a_listener_gets_all_scores(
     pairs, shallow, tmp_path, monkeypatch
 ):
-    encoded, batches, scored_loaders, encode = [], [], [], FrozenEncoder.encode
-
-    def record(self, texts, device=None, **options):
-        encoded.append(self)
-        return encode(self, texts, device, **options)
+    batches, scored_loaders = [], []
+    encode = create_autospec(FrozenEncoder.encode, side_effect=FrozenEncoder.encode)
 
     class CountsBatches(CharErrorRate):
         def update(self, preds, target):
@@ -64,14 +58,14 @@ def test_metrics_with_one_encoder_encode_each_batch_once_and_a_listener_gets_all
         def on_run_scored(self, trainer, pl_module, scorer, loaders):
             scored_loaders.extend(loaders)
 
-    monkeypatch.setattr(FrozenEncoder, "encode", record)
+    monkeypatch.setattr(FrozenEncoder, "encode", encode)
     settings = {"plain": {}, "idf": {"idf": True}, "pairs": {"reduction": "none"}}
     metrics = {name: BERTScore(shallow, cache_bytes=0, **options) for name, options in settings.items()}
     module = chooser(pairs, val_sizes=(9, 5))
     callback = BERTScoreCallback(metrics | {"cer": CountsBatches()}, max_batches=2, loader_names=["news", "books"])
     run = trainer(tmp_path, [KeepsScores(), callback])
     run.test(module, verbose=False)
-    assert (len(encoded), batches) == (4, [3, 3, 3, 2])
+    assert (encode.call_count, batches) == (4, [3, 3, 3, 2])
     places = [(part.stage, part.dataloader_idx, part.suffix) for part in scored_loaders]
     assert places == [("test", 0, "_news"), ("test", 1, "_books")]
     # Pairs are kept where the metric keeps them.

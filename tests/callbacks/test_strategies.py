@@ -7,32 +7,12 @@ from torch import nn
 
 from bertscore_tm import BERTScore
 from bertscore_tm.callbacks import BERTScoreCallback, SampleLogger, ScoredTextWriter
-from tests.support.lightning_runs import (
-    Keep,
-    ShardedChooser,
-    chooser,
-    differences,
-    generate_wildly,
-    logged,
-    means,
-    random_states_and_flags,
-    texts_of,
-    trainer,
-    weights,
-)
-
-
-@pytest.fixture(autouse=True)
-def fresh_compiler():
-    torch.compiler.reset()
-    yield
-    torch.compiler.reset()
-
+from tests.support import lightning_runs as runs
 
 # Precisions, and ways to train
 
 
-class Partly(ShardedChooser):
+class Partly(runs.ShardedChooser):
     """One of its layers is in evaluation mode all the time."""
 
     def __init__(self, choices, references):
@@ -45,18 +25,19 @@ class Partly(ShardedChooser):
 
 
 def fitted(pairs, folder, way, precision, callbacks):
-    module, keep, graphs = chooser(pairs, kind=Partly), Keep(), []
-    first = weights(module)
+    torch.compiler.reset()
+    module, keep, graphs = runs.chooser(pairs, kind=Partly), runs.Keep(), []
+    first = runs.weights(module)
 
     def run_as_traced(graph, inputs):
         graphs.append(graph)
         return graph.forward
 
     options = {"accumulate_grad_batches": 2 if way == "accumulated" else 1, "precision": precision}
-    run = trainer(folder, [keep, *callbacks], val_check_interval=1, **options)
+    run = runs.trainer(folder, [keep, *callbacks], val_check_interval=1, **options)
     run.fit(torch.compile(module, backend=run_as_traced) if way == "compiled" else module)
     assert bool(graphs) == (way == "compiled")
-    assert not torch.equal(weights(module).float(), first)
+    assert not torch.equal(runs.weights(module).float(), first)
     return module, keep.found, run
 
 
@@ -70,16 +51,16 @@ def test_training_is_bitwise_equal_to_a_run_without_the_callback(pairs, shallow,
     assert plain["weights"].dtype == (torch.bfloat16 if precision == "bf16-true" else torch.float32)
     assert False in plain["flags"]
     drawn = []
-    for generate in (generate_wildly,) if way == "compiled" else (None, generate_wildly):
+    for generate in (runs.generate_wildly,) if way == "compiled" else (None, runs.generate_wildly):
         callback = BERTScoreCallback(BERTScore(shallow, idf=True), generate)
-        torch.compiler.reset()
         others = [SampleLogger(1, 0, writer=lambda *_: drawn.append(torch.rand(1))), ScoredTextWriter()]
         module, scored, run = fitted(pairs, tmp_path, way, precision, [*others, callback])
-        assert differences(plain, scored) == []
-        preds, references = texts_of(module.written if generate else module.seen)
+        assert runs.differences(plain, scored) == []
+        preds, references = runs.texts_of(module.written if generate else module.seen)
         assert len(preds) == 7
         assert drawn
-        assert logged(run.callback_metrics) == pytest.approx(means(preds, references, shallow, idf=True), abs=1e-6)
+        expected = runs.means(preds, references, shallow, idf=True)
+        assert runs.logged(run.callback_metrics) == pytest.approx(expected, abs=1e-6)
 
 
 # Errors in the middle
@@ -96,11 +77,11 @@ class State(pl.Callback):
         self.before, self.after = [], []
 
     def on_validation_batch_end(self, trainer, pl_module, *args):
-        self.before.append(random_states_and_flags(pl_module))
+        self.before.append(runs.random_states_and_flags(pl_module))
 
     def on_exception(self, trainer, pl_module, exception):
         modes = [torch.is_grad_enabled(), torch.get_default_dtype(), torch.is_autocast_enabled("cpu")]
-        self.after.append((random_states_and_flags(pl_module), modes, torch.is_inference_mode_enabled()))
+        self.after.append((runs.random_states_and_flags(pl_module), modes, torch.is_inference_mode_enabled()))
 
 
 @pytest.mark.parametrize(
@@ -113,20 +94,20 @@ def test_state_after_failed_generation(pairs, shallow, tmp_path, precision, sani
     def generate(pl_module, batch):
         modes = torch.get_default_dtype(), torch.is_autocast_enabled("cpu"), torch.is_grad_enabled()
         calls.append((*modes, pl_module.training))
-        texts = generate_wildly(pl_module, batch)
+        texts = runs.generate_wildly(pl_module, batch)
         if len(calls) == 2:
             raise error("no text")
         return texts
 
-    state, module = State(), chooser(pairs, kind=Partly)
+    state, module = State(), runs.chooser(pairs, kind=Partly)
     callback = BERTScoreCallback(BERTScore(shallow), generate)
     with pytest.raises(error, match="no text"):
-        trainer(tmp_path, [state, callback], num_sanity_val_steps=sanity, precision=precision).fit(module)
+        runs.trainer(tmp_path, [state, callback], num_sanity_val_steps=sanity, precision=precision).fit(module)
     inside = torch.bfloat16 if precision == "bf16-true" else torch.float32
     assert calls == [(inside, precision == "bf16-mixed", False, False)] * 2
     [(state_after, modes, inference)] = state.after
     assert len(state.before) == 2
-    assert differences(state.before[-1], state_after) == []
+    assert runs.differences(state.before[-1], state_after) == []
     assert not any(state_after["flags"])  # as in every validation
     assert modes == [True, torch.float32, False]
     assert not inference

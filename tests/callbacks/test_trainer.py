@@ -30,21 +30,11 @@ class Worse(pytorch_lightning.LightningModule):
 def test_callbacks_work_in_the_other_package(encoder, pairs, tmp_path):
     preds, target = (side[:4] for side in pairs)
     best = pytorch_lightning.callbacks.ModelCheckpoint(tmp_path, monitor="val_bertscore_f1", mode="max")
-    trainer = pytorch_lightning.Trainer(
-        callbacks=[
-            BERTScoreCallback(BERTScore(encoder)),
-            BERTScoreEarlyStopping(patience=3),
-            SampleLogger(num_examples=1, every_n_validations=3),
-            BERTScoreReport(tmp_path / "report.html"),
-            best,
-        ],
-        max_epochs=5,
-        logger=pytorch_lightning.loggers.CSVLogger(tmp_path),
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        accelerator="cpu",
-        log_every_n_steps=1,
-    )
+    samples, page = SampleLogger(num_examples=1, every_n_validations=3), BERTScoreReport(tmp_path / "report.html")
+    callbacks = [BERTScoreCallback(BERTScore(encoder)), BERTScoreEarlyStopping(patience=3), samples, page, best]
+    logger = pytorch_lightning.loggers.CSVLogger(tmp_path)
+    options = {"accelerator": "cpu", "log_every_n_steps": 1, "enable_progress_bar": False}
+    trainer = pytorch_lightning.Trainer(callbacks=callbacks, max_epochs=5, logger=logger, **options)
     module, data = Worse(), DataLoader(list(zip(preds, target, strict=True)), batch_size=2)
     trainer.fit(module, DataLoader(torch.zeros(2, 1)), data)
     expected = bert_score([" ".join(text.split()[:5]) for text in preds], target, encoder)["f1"].mean()
