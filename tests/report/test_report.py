@@ -14,22 +14,16 @@ from tests.support.report_pages import EVIL, TEXTS, Page, read_data, scored_repo
 
 
 @pytest.fixture(scope="module")
-def systems(pairs):
-    return {"base": pairs[0][:8], "next": [*pairs[1][:3], *pairs[0][3:7], pairs[1][20]], "same": pairs[1][:8]}
+def compared(pairs, encoder):
+    """Three systems, their references, and the data of the page."""
+    systems = {"base": pairs[0][:8], "next": [*pairs[1][:3], *pairs[0][3:7], pairs[1][20]], "same": pairs[1][:8]}
+    references = [[reference, pairs[1][i + 8]] for i, reference in enumerate(pairs[1][:8])]
+    report = Report.from_texts(systems, references, encoder, idf=True, num_alignments=5)
+    return systems, references, read_data(report.to_html())
 
 
-@pytest.fixture(scope="module")
-def references(pairs):
-    return [[reference, pairs[1][i + 8]] for i, reference in enumerate(pairs[1][:8])]
-
-
-@pytest.fixture(scope="module")
-def report(systems, references, encoder):
-    return Report.from_texts(systems, references, encoder, idf=True, num_alignments=5)
-
-
-def test_scores_intervals_and_comparisons(report, systems, references, encoder):
-    data = read_data(report.to_html())
+def test_scores_intervals_and_comparisons(compared, encoder):
+    systems, references, data = compared
     scores = {name: bert_score(texts, references, encoder, idf=True) for name, texts in systems.items()}
     assert data["names"] == list(systems)
     for number, results in enumerate(scores.values()):
@@ -52,8 +46,8 @@ def test_scores_intervals_and_comparisons(report, systems, references, encoder):
     assert data["signature"] == metric.signature()
 
 
-def test_alignments_of_the_best_reference(report, systems, references, encoder):
-    data = read_data(report.to_html())
+def test_alignments_of_the_best_reference(compared, encoder):
+    systems, references, data = compared
     f1 = [torch.tensor(scores[2]) for scores in data["scores"]]
     assert len(data["alignments"]) == 5
     # Both ends of the difference between the first and the last system, and the worst of each system.
@@ -84,16 +78,14 @@ def test_truncated_and_empty_texts_are_listed(minilm):
 
 def test_texts_and_names_are_no_markup(encoder):
     texts = list(TEXTS.values())
-    count = len(texts)
-    scores = {name: torch.linspace(0, 1, count) for name in SCORES}
+    scores = {name: torch.linspace(0, 1, len(texts)) for name in SCORES}
     report = Report({EVIL: texts, "\u202eb": texts}, texts, {EVIL: scores, "\u202eb": scores}, signature=EVIL)
     page = report.to_html()
     tags = Page(page).tags
     assert [tag for tag, _ in tags].count("script") == 2
     assert "img" not in dict(tags)
-    assert not [
-        name for _, attributes in tags for name in attributes if name.startswith("on") or name in ("src", "href")
-    ]
+    names = {name for _, attributes in tags for name in attributes}
+    assert not [name for name in names if name.startswith("on") or name in ("src", "href")]
     assert not re.search("[\u202a-\u202e\u2066-\u2069\x1b]", page)
     assert "http://" not in page.replace("http://www.w3.org/", "")
     assert "https://" not in page

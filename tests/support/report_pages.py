@@ -53,24 +53,16 @@ class Page(HTMLParser):
 
     def __init__(self, page):
         super().__init__()
-        self.tags, self.texts, self.open = [], {}, []
+        self.tags, self.open = [], []
         self.feed(page)
 
     def handle_starttag(self, tag, attrs):
         self.tags.append((tag, dict(attrs)))
         if tag != "meta":
             self.open.append(tag)
-            self.texts.setdefault(tag, []).append("")
 
     def handle_decl(self, decl):
         assert decl == "doctype html"
 
     def handle_endtag(self, tag):
         assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        for tag in self.open:
-            self.texts[tag][-1] += data
-
-    def attributes(self, tag):
-        return [attrs for name, attrs in self.tags if name == tag]
