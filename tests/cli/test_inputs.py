@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from bertscore_tm.cli import main
 from bertscore_tm.cli.errors import CommandError
 from bertscore_tm.cli.inputs import read_references, read_table, read_texts
-from tests.support.shell import check_error, from_stdin, run_here
+from tests.support.shell import check_error, from_stdin, run_here, write_records
 
 # Lines that Python's str.splitlines would split.
 ODD = ["one\u2028line", "two\x0bthree\x0cfour", "next\x85line", "a\rb", "", "  blanks ", "\ufeffnot at the start"]
@@ -156,11 +156,9 @@ def test_json_and_parquet_have_rows_with_any_number_of_references(tmp_path, suff
     assert table.texts("candidate") == ["a\n", ""]
     references, _ = read_references(Namespace(references=None, reference_column=None), table)
     assert references == [["b", "c"], ["d"]]
-
-
-def test_json_may_be_an_array_of_texts(tmp_path):
-    (tmp_path / "texts.json").write_text('["a cat", "a\\ndog"]\n')
-    assert read_texts(str(tmp_path / "texts.json")) == ["a cat", "a\ndog"]
+    if suffix == "json":
+        path.write_text('["a cat", "a\\ndog"]\n')
+        assert read_texts(str(path)) == ["a cat", "a\ndog"]
 
 
 def test_a_process_ends_normally_after_reading_parquet(tmp_path):
@@ -201,14 +199,14 @@ def scored_pairs(monkeypatch, *arguments: str):
 
 def test_json_lines_hold_pairs_with_any_number_of_references(tmp_path, monkeypatch):
     both = tmp_path / "pairs.jsonl"
-    both.write_text("".join(json.dumps({"candidate": c, "references": r}) + "\n" for c, r in PAIRS))
+    write_records(both, [{"candidate": c, "references": r} for c, r in PAIRS])
     assert scored_pairs(monkeypatch, "-c", str(both)) == PAIRS
     hyps, refs = tmp_path / "hyps.jsonl", tmp_path / "refs.jsonl"
-    hyps.write_text("".join(json.dumps({"hyp": c}) + "\n" for c, _ in PAIRS))
-    refs.write_text("".join(json.dumps({"reference": r[0], "other": r[1:]}) + "\n" for _, r in PAIRS))
+    write_records(hyps, [{"hyp": c} for c, _ in PAIRS])
+    write_records(refs, [{"reference": r[0], "other": r[1:]} for _, r in PAIRS])
     apart = ["-c", str(hyps), "-r", str(refs), "--candidate-column", "hyp"]
     assert scored_pairs(monkeypatch, *apart) == [(c, r[:1]) for c, r in PAIRS]
-    refs.write_text("".join(json.dumps({"reference": r[0], "other": r[1:] or r[0]}) + "\n" for _, r in PAIRS))
+    write_records(refs, [{"reference": r[0], "other": r[1:] or r[0]} for _, r in PAIRS])
     named = ["--reference-column", "reference", "--reference-column", "other"]
     wanted = [(c, r if len(r) > 1 else r * 2) for c, r in PAIRS]
     assert scored_pairs(monkeypatch, *apart, *named) == wanted

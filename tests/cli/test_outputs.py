@@ -43,10 +43,8 @@ def folder(tmp_path_factory):
     write_lines(folder / "refs.txt", TEXTS[1:] + TEXTS[:1])
     write_lines(folder / "other.txt", TEXTS[3:] + TEXTS[:3])
     write_records(folder / "samples.jsonl", [{"candidates": TEXTS[i : i + 3]} for i in range(3)])
-    write_records(
-        folder / "judged.jsonl",
-        [{"candidate": text, "reference": TEXTS[i - 1], "human": i % 4} for i, text in enumerate(TEXTS)],
-    )
+    judged = [{"candidate": text, "reference": TEXTS[i - 1], "human": i % 4} for i, text in enumerate(TEXTS)]
+    write_records(folder / "judged.jsonl", judged)
     return folder
 
 
@@ -132,9 +130,7 @@ ESCAPE = "\x1b[2J\x9b1m\x07name"
 )
 def test_escapes_of_data_do_not_reach_the_terminal(folder, tmp_path, monkeypatch, capsys, name, arguments):
     monkeypatch.chdir(tmp_path)
-    rows = [
-        {"candidate": text, "reference": "a cat", "system": system} for system in ("another", ESCAPE) for text in TEXTS
-    ]
+    rows = [{"candidate": text, "reference": "a cat", "system": label} for label in ("other", ESCAPE) for text in TEXTS]
     write_records(tmp_path / "rows.jsonl", rows)
     # The signature names the model's folder.
     shutil.copytree(folder / "model", tmp_path / ESCAPE)

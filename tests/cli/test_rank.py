@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from functools import partial
 
 import pytest
 
@@ -27,9 +28,12 @@ def items():
     return candidates, [[texts[i], texts[-i - 1]] for i in range(NUM_ITEMS)]
 
 
-@pytest.fixture
-def encoder_arguments(minilm):
-    return ["-m", minilm, "-l", 1, "--device", "cpu"]
+@pytest.fixture(params=[2, 100])
+def command(request, minilm, monkeypatch, capsys):
+    """Run the command in parts of so many lines, as of a long input; returns what it printed."""
+    monkeypatch.setattr(shards, "SMALLEST", request.param)
+    monkeypatch.setattr(shards, "LARGEST", request.param)
+    return partial(run_here, capsys, "rank", "-m", minilm, "-l", 1, "--device", "cpu")
 
 
 @pytest.fixture
@@ -41,17 +45,8 @@ def folder(tmp_path, items):
     return tmp_path
 
 
-def limit_parts(monkeypatch, lines):
-    """Compute in parts of so many lines, as of a long input."""
-    monkeypatch.setattr(shards, "SMALLEST", lines)
-    monkeypatch.setattr(shards, "LARGEST", lines)
-
-
-def read_records(path):
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-
-
-def assert_equals(records, ranked, candidates):
+def assert_equals(path, ranked, candidates):
+    records = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     assert [record["candidate"] for record in records] == ranked.best
     assert [record["index"] for record in records] == [int(order[0]) for order in ranked.order]
     for record, scores, texts in zip(records, ranked.scores, candidates, strict=True):
@@ -60,13 +55,11 @@ def assert_equals(records, ranked, candidates):
         assert len(record["scores"]) == len(texts)
 
 
-@pytest.mark.parametrize("lines", [2, 100])
-def test_consensus(folder, items, layer, encoder_arguments, capsys, monkeypatch, lines):
-    limit_parts(monkeypatch, lines)
+def test_consensus(folder, items, layer, command):
     output = folder / "best.jsonl"
-    printed = run_here(capsys, "rank", folder / "samples.jsonl", "-o", output, *encoder_arguments)
+    printed = command(folder / "samples.jsonl", "-o", output)
     ranked = rank_candidates(items[0], encoder=layer)
-    assert_equals(read_records(output), ranked, items[0])
+    assert_equals(output, ranked, items[0])
     mean = sum(float(scores.max()) for scores in ranked.scores) / NUM_ITEMS
     assert printed.out.splitlines() == [
         f"f1 of the best candidates: {mean:.4f} (mean)",
@@ -76,30 +69,23 @@ def test_consensus(folder, items, layer, encoder_arguments, capsys, monkeypatch,
     assert not shards.partial_path(str(output)).exists()
 
 
-def test_references_from_files_or_the_same_file(folder, items, layer, encoder_arguments, capsys, monkeypatch):
-    limit_parts(monkeypatch, 3)
+def test_references_from_files_or_the_same_file(folder, items, layer, command):
     candidates, references = items
     ranked = rank_candidates(candidates, references, layer, component="recall", references_reduce="max")
-    options = [*encoder_arguments, "--component", "recall", "--references-reduce", "max", "--json"]
+    options = ["--component", "recall", "--references-reduce", "max", "--json"]
     files = ["-r", folder / "refs0.txt", folder / "refs1.txt"]
-    run_here(capsys, "rank", folder / "samples.jsonl", *files, "-o", folder / "best.jsonl", *options)
-    assert_equals(read_records(folder / "best.jsonl"), ranked, candidates)
+    command(folder / "samples.jsonl", *files, "-o", folder / "best.jsonl", *options)
+    assert_equals(folder / "best.jsonl", ranked, candidates)
 
     records = [{"samples": c, "refs": r} for c, r in zip(candidates, references, strict=True)]
     with gzip.open(folder / "both.jsonl.gz", "wt") as file:
         file.writelines(json.dumps(record) + "\n" for record in records)
     columns = ["--candidate-column", "samples", "--reference-column", "refs"]
-    printed = run_here(capsys, "rank", folder / "both.jsonl.gz", *columns, "-o", folder / "same.jsonl", *options)
+    printed = command(folder / "both.jsonl.gz", *columns, "-o", folder / "same.jsonl", *options)
     assert (folder / "same.jsonl").read_text() == (folder / "best.jsonl").read_text()
     summary = json.loads(printed.out)
     assert summary["num_items"] == NUM_ITEMS
     assert summary["mean_best"] == pytest.approx(sum(float(s.max()) for s in ranked.scores) / NUM_ITEMS, abs=1e-6)
-
-
-def test_the_output_is_a_file_of_candidates(folder, encoder_arguments, capsys):
-    run_here(capsys, "rank", folder / "samples.jsonl", "-o", folder / "best.jsonl", *encoder_arguments)
-    scored = run_here(capsys, "score", "-c", folder / "best.jsonl", "-r", folder / "refs0.txt", *encoder_arguments)
-    assert "7 candidates, 7 references" in scored.out
 
 
 @pytest.mark.parametrize(
@@ -109,11 +95,10 @@ def test_the_output_is_a_file_of_candidates(folder, encoder_arguments, capsys):
         (['{"candidates": ["a"]}'] * 3, ["-r", "r.txt"], "c.jsonl and r.txt must have equal numbers of texts, got 3"),
     ],
 )
-def test_errors_name_the_file_and_the_line(tmp_path, encoder_arguments, capsys, monkeypatch, lines, options, message):
+def test_errors_name_the_file_and_the_line(tmp_path, command, monkeypatch, lines, options, message):
     monkeypatch.chdir(tmp_path)
     write_lines(tmp_path / "c.jsonl", lines)
     write_lines(tmp_path / "r.txt", ["a", "b"])
-    printed = run_here(capsys, "rank", "c.jsonl", "-o", "best.jsonl", *options, *encoder_arguments, exit_code=2)
-    assert message in printed.err
+    assert message in command("c.jsonl", "-o", "best.jsonl", *options, exit_code=2).err
     # Found before the first line is scored, so that nothing is left that the corrected files would not resume.
     assert not list(tmp_path.glob("best.jsonl*"))

@@ -39,9 +39,7 @@ def folder(tmp_path_factory, table):
     for name, lines in (("hyps", candidates), ("refs", references), ("more", second)):
         write_lines(folder / f"{name}.txt", lines)
     rows = zip(candidates, several_references(references), strict=True)
-    write_records(
-        folder / "pairs.jsonl", [{"candidate": candidate, "references": references} for candidate, references in rows]
-    )
+    write_records(folder / "pairs.jsonl", [{"candidate": text, "references": texts} for text, texts in rows])
     shutil.copy(table, folder / "baseline.csv")
     return folder
 
@@ -94,15 +92,9 @@ def test_idf_references_and_baseline_equal_the_reference_package(command, minilm
     cells = torch.tensor([[float(cell) for cell in row[2:5]] for row in rows], dtype=torch.float64).T
     assert torch.equal(cells, segments(document))
     flat = [(c, r) for c, group in zip(candidates, reference_lists, strict=True) for r in group]
-    single = oracle_scores(minilm, [c for c, _ in flat], [r for _, r in flat], LAYER, idf=True)[2].tolist()
-    best = [
-        max(range(len(scores)), key=scores.__getitem__) for scores in (_taken(single, len(g)) for g in reference_lists)
-    ]
+    single = oracle_scores(minilm, [c for c, _ in flat], [r for _, r in flat], LAYER, idf=True)[2]
+    best = [scores.argmax().item() for scores in single.split([len(group) for group in reference_lists])]
     assert [int(row[5]) - 1 for row in rows] == best == document["segments"]["best_reference"]
-
-
-def _taken(values, count):
-    return [values.pop(0) for _ in range(count)]
 
 
 @pytest.mark.parametrize("rescaled", [False, True])
@@ -124,11 +116,8 @@ def test_intervals_end_where_scores_do_and_one_pair_has_none(command, tmp_path, 
 def test_intervals_of_documents(command, tmp_path):
     candidates, references = pairs()
     documents = [str(i // 2) for i in range(COUNT)]
-    rows = [
-        {"candidate": c, "reference": r, "article": d}
-        for c, r, d in zip(candidates, references, documents, strict=True)
-    ]
-    write_records(tmp_path / "pairs.jsonl", rows)
+    rows = zip(candidates, references, documents, strict=True)
+    write_records(tmp_path / "pairs.jsonl", [{"candidate": c, "reference": r, "article": d} for c, r, d in rows])
     options = ["-c", str(tmp_path / "pairs.jsonl"), "-l", "5", "--confidence", "0.9", "--document-column", "article"]
     document = json.loads(command(*options, "--json", "--per-segment").out)
     for name, scores in zip(SCORES, segments(document), strict=True):
@@ -152,14 +141,11 @@ def test_intervals_of_documents(command, tmp_path):
     [
         ([], {}),
         (["--idf", "--rescale", "baseline.csv"], {"idf": True, "rescale": "baseline.csv"}),
-        (["--idf", "more.txt", "--long-text", "window", "--max-length", "12"], {"idf": "more.txt"}),
+        (["--idf", "more.txt", "--long-text", "window", "--max-length", "12"], {"idf": pairs()[1]}),
     ],
 )
-def test_the_signature_is_that_of_the_metric(command, minilm, folder, arguments, options):
-    windows = {}
-    if options.get("idf") == "more.txt":
-        options = {"idf": (folder / "more.txt").read_text(encoding="utf-8").splitlines()}
-        windows = {"long_text": "window", "max_length": 12}
+def test_the_signature_is_that_of_the_metric(command, minilm, arguments, options):
+    windows = {"long_text": "window", "max_length": 12} if "window" in arguments else {}
     printed = command("-c", "hyps.txt", "-r", "refs.txt", "-l", str(LAYER), *arguments).out
     metric = BERTScore(FrozenEncoder(minilm, num_layers=LAYER, **windows), **options)
     metric.update(*pairs())

@@ -7,34 +7,30 @@ from xml.etree import ElementTree
 
 import pytest
 
-from bertscore_tm import BERTScore, FrozenEncoder, align
+from bertscore_tm import BERTScore, align
 from bertscore_tm.functional import bert_score
 from tests.support.report_pages import read_data
-from tests.support.shell import check_error, run_here
+from tests.support.shell import check_error, run_here, write_records
 
-LAYER = 5
 CANDIDATE, REFERENCE = "A cat sleeps on the mat.", "The kitten is sleeping, on the mat"
 
 
 @pytest.fixture
-def command(minilm, capsys):
-    return partial(run_here, capsys, "show", "-m", minilm, "-l", LAYER, "--device", "cpu")
+def command(minilm, encoder, capsys):
+    return partial(run_here, capsys, "show", "-m", minilm, "-l", encoder.num_layers, "--device", "cpu")
 
 
-def test_the_text_is_that_of_the_alignment(command, minilm):
-    encoder = FrozenEncoder(minilm, num_layers=LAYER, device="cpu")
+def test_the_text_is_that_of_the_alignment(command, encoder):
     shown = f"{align(CANDIDATE, REFERENCE, encoder)!r}\n\nsignature: {BERTScore(encoder).signature()}\n"
     assert command(CANDIDATE, REFERENCE).out == shown
 
 
-def test_weights_and_baseline(command, tmp_path, minilm, table):
+def test_weights_and_baseline(command, tmp_path, encoder, table):
     corpus = ["the cat sat", "a dog and a cat", "the mat", "on and on"]
     (tmp_path / "corpus.txt").write_text("\n".join(corpus))
     printed = command(CANDIDATE, REFERENCE, "--idf", str(tmp_path / "corpus.txt"), "--rescale", table).out
     scores, first, second, _ = printed.split("\n\n")
-    expected = bert_score(
-        CANDIDATE, REFERENCE, FrozenEncoder(minilm, num_layers=LAYER, device="cpu"), idf=corpus, rescale=table
-    )
+    expected = bert_score(CANDIDATE, REFERENCE, encoder, idf=corpus, rescale=table)
     for name, text, table_of_text in (("P", "precision", first), ("R", "recall", second)):
         assert f"{name} {expected[text].item():.4f}" in scores
         header, *lines = (re.split(r" {2,}", line.strip()) for line in table_of_text.splitlines())
@@ -51,24 +47,22 @@ def test_columns_are_aligned_in_every_script_and_truncation_is_warned_about(comm
     assert len(ends) == 1
     printed = command(CANDIDATE, REFERENCE, "--max-length", "6")
     assert len(printed.out.split("\n\n")[1].splitlines()) == 1 + 4
-    assert printed.err == (
-        "bertscore-tm: warning: 2 texts are longer than 6 tokens and were truncated; --long-text window scores "
-        "whole texts\n"
-    )
+    warning = "2 texts are longer than 6 tokens and were truncated; --long-text window scores whole texts"
+    assert printed.err == f"bertscore-tm: warning: {warning}\n"
 
 
-@pytest.mark.parametrize(("suffix", "head"), [("png", b"\x89PNG\r\n"), ("PDF", b"%PDF-"), ("svg", b"<?xml")])
-def test_pictures(command, tmp_path, suffix, head):
+STARTS = {"png": b"\x89PNG\r\n", "PDF": b"%PDF-", "svg": b"<?xml", "html": b"<!doctype"}
+
+
+@pytest.mark.parametrize("suffix", STARTS)
+def test_pictures_and_the_page(command, tmp_path, suffix):
     path = tmp_path / f"shown.{suffix}"
     assert command(CANDIDATE, REFERENCE, "--output", path) == ("", f"bertscore-tm: wrote {path}\n")
-    assert path.read_bytes().startswith(head)
+    assert path.read_bytes().startswith(STARTS[suffix])
     if suffix == "svg":
         assert "precision-matches" in {element.get("id") for element in ElementTree.parse(path).iter()}
-
-
-def test_the_page(command, tmp_path):
-    command(CANDIDATE, REFERENCE, "--output", tmp_path / "shown.html")
-    assert "sleeping" in str(read_data(tmp_path / "shown.html")["alignment"])
+    if suffix == "html":
+        assert "sleeping" in str(read_data(path)["alignment"])
 
 
 @pytest.mark.parametrize(
@@ -86,24 +80,24 @@ def test_errors_are_one_line(command, monkeypatch, tmp_path, arguments, message)
     assert list(tmp_path.iterdir()) == [tmp_path / "c.txt"]
 
 
-def test_rows_and_the_worst_of_a_file(command, tmp_path, minilm, monkeypatch):
+def test_rows_and_the_worst_of_a_file(command, tmp_path, encoder, monkeypatch):
     monkeypatch.chdir(tmp_path)
     candidates = ["a cat sat", "", "rain tomorrow", "the dog ran away"]
     references = [["stocks fell", "the cat sat"], ["a text"], ["it will rain"], ["the dog ran off"]]
-    lines = [json.dumps({"candidate": c, "references": r}) for c, r in zip(candidates, references, strict=True)]
-    (tmp_path / "pairs.jsonl").write_text("\n".join(lines))
+    rows = zip(candidates, references, strict=True)
+    write_records(tmp_path / "pairs.jsonl", [{"candidate": c, "references": r} for c, r in rows])
     rows = json.loads(command("-c", "pairs.jsonl", "--row", "4", "1", "--json").out)
     assert [pair["row"] for pair in rows["pairs"]] == [4, 1]
     first = rows["pairs"][1]
     assert (first["candidate_text"], first["reference_text"]) == ("a cat sat", "the cat sat")
-    expected = bert_score("a cat sat", "the cat sat", FrozenEncoder(minilm, num_layers=LAYER, device="cpu"))
+    expected = bert_score("a cat sat", "the cat sat", encoder)
     for score, name in (("precision", "candidate"), ("recall", "reference")):
         side = first["alignment"][name]
         assert first["alignment"][score] == pytest.approx(expected[score].item(), abs=2e-6)
         assert sum(side["shares"]) + side["special_share"] == pytest.approx(expected[score].item(), abs=1e-5)
         assert len(side["tokens"]) == len(side["matches"]) == len(side["best"]) == 3
     worst = json.loads(command("-c", "pairs.jsonl", "--worst", "3", "--json").out)["pairs"]
-    scores = bert_score(candidates, references, FrozenEncoder(minilm, num_layers=LAYER, device="cpu"))["f1"]
+    scores = bert_score(candidates, references, encoder)["f1"]
     assert [pair["row"] for pair in worst] == [i + 1 for i in scores.argsort().tolist()[:3]]
     assert worst[0]["alignment"] is None  # the empty text
     printed = command("-c", "pairs.jsonl", "--worst", "2").out

@@ -4,6 +4,7 @@ import inspect
 import pickle
 import warnings
 from functools import partial
+from itertools import islice
 
 import pytest
 import torch
@@ -27,13 +28,12 @@ TOLERANCE = 1e-6
 def right(pairs, minilm):
     """Two pairs that torchmetrics scores right: no token's best match is a special one, which it leaves out."""
     encoder = FrozenEncoder(minilm, num_layers=3)
-    result = []
-    for pair in zip(*pairs, strict=True):
+
+    def is_right(pair):
         alignment = align(*pair, encoder)
-        if all((side.matches >= 0).all() for side in (alignment.candidate, alignment.reference)):
-            result.append(pair)
-    assert len(result) >= 4
-    return [list(texts) for texts in zip(*result[:2], strict=True)]
+        return all((side.matches >= 0).all() for side in (alignment.candidate, alignment.reference))
+
+    return [list(texts) for texts in zip(*islice(filter(is_right, zip(*pairs, strict=True)), 2), strict=True)]
 
 
 def assert_equal(result, expected, tolerance=TOLERANCE):
@@ -100,9 +100,7 @@ def test_single_texts_and_mixed_references(minilm):
     whole = bert_score(["a cat sat"], [list(has_several)], minilm, 5)
     for preds, target in (("a cat sat", [has_several]), (["a cat sat"], (has_several,))):
         assert_equal(bert_score(preds, target, minilm, 5), whole)
-        metric = BERTScore(minilm, 5)
-        metric.update(preds, target)
-        assert_equal(metric.compute(), whole)
+        assert_equal(BERTScore(minilm, 5)(preds, target), whole)
     metric = BERTScore(minilm, 5)
     metric.update("a cat", ["the cat"])
     metric.update(["a cat", "a dog"], ["the cat", ["the dog", "dogs"]])
@@ -117,9 +115,7 @@ def test_without_texts(minilm):
     for function in (their_bert_score, bert_score):
         with pytest.warns(UserWarning, match="Predictions and references are empty"):
             assert function([], [], minilm, 5) == {"precision": [0.0], "recall": [0.0], "f1": [0.0]}
-    metric = BERTScore(minilm, 5)
-    metric.update([], [])
-    assert metric.compute()["f1"].shape == (0,)
+    assert computed(BERTScore(minilm, 5), [], [])["f1"].shape == (0,)
 
 
 def test_attributes(minilm, table):
@@ -149,8 +145,7 @@ def test_a_metric_among_others(minilm, corpus):
     assert "|idf:4|" in expected["hash"]
     assert "|idf:no|" in bert_score(preds, target, minilm, 5, return_hash=True)["hash"]
     collection = MetricCollection({"bertscore": BERTScore(minilm, 5)})
-    collection.update(preds, target)
-    assert collection.compute()["f1"].shape == (4,)
+    assert collection(preds, target)["f1"].shape == (4,)
     assert not list(metric.parameters())
     assert not metric.state_dict()
 
