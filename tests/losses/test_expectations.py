@@ -255,9 +255,6 @@ def test_only_gradients_that_are_wanted_are_computed(wanted):
 # From logits
 
 
-FEW = 11
-
-
 def by_definition(logits, table, temperature=1.0, excluded=()):
     return plain((logits, torch.eye(logits.shape[-1]).to(logits), None, table), temperature, excluded)
 
@@ -271,7 +268,7 @@ def parts(request, monkeypatch):
 @pytest.mark.usefixtures("parts")
 def test_softmax_expectation_gradcheck(case):
     """Positions that are not needed may be anything."""
-    logits, table = noise(3, FEW, dtype=torch.float64), noise(FEW, 3, dtype=torch.float64, seed=1)
+    logits, table = noise(3, 11, dtype=torch.float64), noise(11, 3, dtype=torch.float64, seed=1)
     rows, options = torch.tensor([0, 2]), {}
     if case == "indices":
         options = {"indices": rows}

@@ -1,5 +1,6 @@
 """Minimum risk over a generator's own samples, scaled to the gradient norm of cross-entropy."""
 
+from types import SimpleNamespace
 from typing import ClassVar
 
 import pytest
@@ -15,17 +16,6 @@ from tests.support.ranks import run_ranks
 from tests.support.soft_predictions import tiny
 
 REFERENCES = ["a cat sat", ["hello", "hi there"], ["it rains today"]]
-WORDS = 8
-
-
-class Letters:
-    """A tokenizer's decoder for a vocabulary of a few letters."""
-
-    def batch_decode(self, ids, skip_special_tokens):
-        return ["".join("abcdefgh"[i] for i in row) for row in ids.tolist()]
-
-    def __call__(self, text_target):
-        return {"input_ids": ["abcdefgh".index(letter) for letter in text_target]}
 
 
 class Words:
@@ -48,30 +38,22 @@ def make_risk(**options):
     return risk
 
 
-def of_letters():
+def test_the_gradient_is_that_of_the_exact_expectation_on_a_tiny_vocabulary():
+    sizes = {"d_model": 16, "d_kv": 4, "d_ff": 16, "num_layers": 1, "num_heads": 2, "initializer_factor": 0.3}
+    options = {"vocab_size": 8, "decoder_start_token_id": 0, "eos_token_id": None, "pad_token_id": 0}
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        options = {"d_model": 16, "d_kv": 4, "d_ff": 16, "num_layers": 1, "num_heads": 2, "dropout_rate": 0.0}
-        options |= {"decoder_start_token_id": 0, "eos_token_id": None, "pad_token_id": 0, "initializer_factor": 0.3}
-        return T5ForConditionalGeneration(T5Config(vocab_size=WORDS, **options))
-
-
-def by_letter(completions, references):
-    """The reward of a letter: its place in the alphabet."""
-    return ["abcdefgh".index(letter) / 7 for letter in completions]
-
-
-def test_the_gradient_is_that_of_the_exact_expectation_on_a_tiny_vocabulary():
-    model, inputs = of_letters(), {"input_ids": torch.tensor([[3, 4]]), "attention_mask": torch.ones(1, 2).long()}
+        model = T5ForConditionalGeneration(T5Config(dropout_rate=0.0, **sizes, **options))
+    inputs = {"input_ids": torch.tensor([[3, 4]]), "attention_mask": torch.ones(1, 2).long()}
     options = {"num_samples": 200, "temperature": 0.9, "alpha": 1.0, "max_new_tokens": 1}
-    risk = make_risk(reward=by_letter, **options)
-    risk.tokenizer = Letters()
+    risk = make_risk(reward=lambda completions, references: [int(text) / 7 for text in completions], **options)
+    risk.tokenizer = SimpleNamespace(batch_decode=lambda ids, skip_special_tokens: [str(i) for [i] in ids.tolist()])
     risk.calls += 1  # not measured: the factor is 1
     torch.manual_seed(0)
     value = risk(model, inputs, ["a"])
-    ids = torch.arange(WORDS)[None, :, None]
+    ids = torch.arange(8)[None, :, None]
     log_probs = sequence_log_probs(model, inputs, ids, torch.ones_like(ids).bool(), temperature=0.9)
-    exact = (log_probs.exp()[0, :, 0] * (1 - torch.arange(WORDS) / 7)).sum()
+    exact = (log_probs.exp()[0, :, 0] * (1 - torch.arange(8) / 7)).sum()
     torch.testing.assert_close(value, exact, atol=1e-6, rtol=0)
     ours, theirs = (torch.autograd.grad(loss, model.parameters()) for loss in (value, exact))
     torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=1e-4)

@@ -12,10 +12,10 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from bertscore_tm import FrozenEncoder
 from bertscore_tm.encoder.soft_tokens import embedding_table
-from bertscore_tm.losses import SoftBERTScoreLoss, softmax_relaxation
+from bertscore_tm.losses import SoftBERTScoreLoss
 from tests.support.models import tiny_model
 from tests.support.ranks import run_ranks
-from tests.support.soft_predictions import IGNORE, grad_of, labels_of, near_labels, tiny
+from tests.support.soft_predictions import IGNORE, grad_of, labels_of, near_labels, relax, tiny
 
 TARGET = torch.tensor([[50, 60, 70, 80, 90, 3], [51, IGNORE, 61, 71, 81, 3]])
 FULL = TARGET.masked_fill(TARGET == IGNORE, 55)
@@ -29,10 +29,6 @@ def fresh_compiler():
     with inductor_config.patch({"cpp.vec_isa_ok": True, "cpp.simdlen": 0, "compile_threads": 1}):
         yield
     torch.compiler.reset()
-
-
-def relax(logits, temperature, excluded_ids):
-    return softmax_relaxation(logits, temperature, excluded_ids)
 
 
 def small_encoder(family, backend):
