@@ -71,37 +71,33 @@ def cut_to(texts, tokenizer):
     return wrapped(content, roles)
 
 
-def trained(model, trainer, pre_tokenizer, decoder=None, normalizer=None):
-    tokenizer = Tokenizer(model)
-    tokenizer.pre_tokenizer = pre_tokenizer
-    if decoder is not None:
-        tokenizer.decoder = decoder
-    if normalizer is not None:
-        tokenizer.normalizer = normalizer
-    tokenizer.train_from_iterator([*texts_to_train_on(), *TEXTS], trainer)
-    unknown = {} if tokenizer.token_to_id("<unk>") is None else {"unk_token": "<unk>"}
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **ROLES, **unknown)
-
-
 @cache
 def generator(kind):
     """A generator's tokenizer, trained on real texts."""
+    specials = SPECIALS if kind == "byte-bpe" else [*SPECIALS, "<unk>"]
+    options = {"special_tokens": specials, "show_progress": False}
     if kind == "byte-bpe":
-        byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False)
-        trainer = trainers.BpeTrainer(
-            vocab_size=3000, special_tokens=SPECIALS, initial_alphabet=byte_level.alphabet(), show_progress=False
-        )
-        return trained(models.BPE(), trainer, byte_level, decoders.ByteLevel())
-    specials = [*SPECIALS, "<unk>"]
-    if kind == "sentencepiece":
-        trainer = trainers.UnigramTrainer(
-            vocab_size=1500, special_tokens=specials, unk_token="<unk>", show_progress=False
-        )
-        return trained(models.Unigram(), trainer, pre_tokenizers.Metaspace(), decoders.Metaspace(), normalizers.NFKC())
-    # It splits where the encoder's tokenizer splits.
-    trainer = trainers.WordLevelTrainer(special_tokens=specials)
-    model, normalizer = models.WordLevel(unk_token="<unk>"), normalizers.BertNormalizer()
-    return trained(model, trainer, pre_tokenizers.BertPreTokenizer(), decoders.WordPiece(), normalizer)
+        tokenizer = Tokenizer(models.BPE())
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        tokenizer.decoder = decoders.ByteLevel()
+        alphabet = pre_tokenizers.ByteLevel.alphabet()
+        trainer = trainers.BpeTrainer(vocab_size=3000, initial_alphabet=alphabet, **options)
+    elif kind == "sentencepiece":
+        tokenizer = Tokenizer(models.Unigram())
+        tokenizer.normalizer = normalizers.NFKC()
+        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+        tokenizer.decoder = decoders.Metaspace()
+        trainer = trainers.UnigramTrainer(vocab_size=1500, unk_token="<unk>", **options)
+    else:
+        # It splits where the encoder's tokenizer splits.
+        tokenizer = Tokenizer(models.WordLevel(unk_token="<unk>"))
+        tokenizer.normalizer = normalizers.BertNormalizer()
+        tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        tokenizer.decoder = decoders.WordPiece()
+        trainer = trainers.WordLevelTrainer(**options)
+    tokenizer.train_from_iterator([*texts_to_train_on(), *TEXTS], trainer)
+    unknown = {"unk_token": "<unk>"} if "<unk>" in specials else {}
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **ROLES, **unknown)
 
 
 def vocabulary_of(bridge):
@@ -473,8 +469,8 @@ def test_a_bridge_that_is_not_checked_is_reported(encoder, minilm):
     SoftBERTScoreLoss(encoder, minilm)
 
 
-def test_a_bridge_may_be_shared(encoder, minilm):
-    bridge = VocabularyBridge(generator("words"), encoder, min_fidelity=0)
+def test_a_bridge_may_be_shared(encoder, minilm, words_bridge):
+    bridge = words_bridge
     first, second = (
         SoftBERTScoreLoss(encoder, tokenizer=bridge),
         SoftBERTScoreLoss(FrozenEncoder(minilm, num_layers=2), tokenizer=bridge),

@@ -9,23 +9,19 @@ from torch.nn import functional as F  # noqa: N812
 from bertscore_tm.losses import expected_embedding, linear_expected_embedding, softmax_relaxation
 from bertscore_tm.losses.soft import expectations
 from bertscore_tm.losses.soft.expectations import softmax_expectation
-from tests.support.soft_predictions import Largest
+from tests.support.soft_predictions import Largest, normal
 
 VOCABULARY = 23
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12}
 
 
-def noise(*shape, dtype=torch.float32, seed=0):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
-
-
 def make(positions=(2, 3), vocabulary=VOCABULARY, features=8, width=5, dtype=torch.float32):
     """Hidden states, weight and bias that want gradients, and a table."""
     return (
-        noise(*positions, features, dtype=dtype).requires_grad_(),
-        noise(vocabulary, features, dtype=dtype, seed=1).requires_grad_(),
-        noise(vocabulary, dtype=dtype, seed=2).requires_grad_(),
-        noise(vocabulary, width, dtype=dtype, seed=3),
+        normal(*positions, features, dtype=dtype).requires_grad_(),
+        normal(vocabulary, features, dtype=dtype, seed=1).requires_grad_(),
+        normal(vocabulary, dtype=dtype, seed=2).requires_grad_(),
+        normal(vocabulary, width, dtype=dtype, seed=3),
     )
 
 
@@ -47,7 +43,7 @@ def plain_cross_entropy(leaves, target, **options):
 
 
 def upstream(y):
-    return noise(*y.shape, dtype=y.dtype, seed=4)
+    return normal(*y.shape, dtype=y.dtype, seed=4)
 
 
 def gradients(y, leaves, loss=0.0):
@@ -89,7 +85,7 @@ def test_any_shape(data):
     chunk_size = data.draw(st.integers(1, 10), label="chunk_size")
     excluded = data.draw(st.sets(st.integers(0, vocabulary - 1), max_size=vocabulary - 1), label="excluded")
     tensors = make(positions, vocabulary, features, width, torch.float64)
-    target = noise(*positions, seed=5).mul(100).long().remainder(vocabulary)
+    target = normal(*positions, seed=5).mul(100).long().remainder(vocabulary)
     of_torch = {"reduction": data.draw(st.sampled_from(["mean", "sum", "none"]), label="reduction")}
     of_torch["ignore_index"] = data.draw(st.integers(-1, vocabulary), label="ignore_index")
     assume(of_torch["reduction"] != "mean" or (target != of_torch["ignore_index"]).any())
@@ -115,7 +111,7 @@ def test_can_not_be_differentiated_twice():
 def test_extreme_logits(chunk_size, excluded):
     _, weight, bias, table = make()
     # Among them each token as the winner, the excluded one too, and ties.
-    hidden = torch.cat([1e4 * noise(4, 8, seed=6), 1e4 * weight[:5].detach(), torch.zeros(1, 8)]).requires_grad_()
+    hidden = torch.cat([1e4 * normal(4, 8, seed=6), 1e4 * weight[:5].detach(), torch.zeros(1, 8)]).requires_grad_()
     target = torch.tensor([-100, 1, 2, 3, 0, 1, 2, 3, 4, 22])
     assert F.linear(hidden, weight).abs().max() > 5e4
     leaves = (hidden, weight, bias)
@@ -130,7 +126,7 @@ def test_extreme_logits(chunk_size, excluded):
 def test_ties_and_certain_predictions_are_exact_however_large_the_logits():
     # Near 16,777,216 float32 holds even numbers only, so a log-sum-exp would lose the log 2 of a tie.
     hidden, weight = torch.eye(4) * 16_777_216, torch.eye(4)[[0, 1, 2, 3, 3]].requires_grad_()
-    table = noise(5, 3)
+    table = normal(5, 3)
     y, loss = linear_expected_embedding(hidden, weight, table, torch.arange(4), reduction="none", chunk_size=2)
     assert torch.equal(y[:3], table[:3])
     torch.testing.assert_close(y[3], table[3:].mean(0))
@@ -268,7 +264,7 @@ def parts(request, monkeypatch):
 @pytest.mark.usefixtures("parts")
 def test_softmax_expectation_gradcheck(case):
     """Positions that are not needed may be anything."""
-    logits, table = noise(3, 11, dtype=torch.float64), noise(11, 3, dtype=torch.float64, seed=1)
+    logits, table = normal(3, 11, dtype=torch.float64), normal(11, 3, dtype=torch.float64, seed=1)
     rows, options = torch.tensor([0, 2]), {}
     if case == "indices":
         options = {"indices": rows}
@@ -290,7 +286,7 @@ def test_softmax_expectation_gradcheck(case):
 def test_products_in_bfloat16_as_on_an_accelerator(from_hidden, monkeypatch):
     """Products are computed in bfloat16, all else in float32."""
     monkeypatch.setattr(expectations, "product_dtype", lambda values, dtype: values.dtype)
-    hidden, weight, table = noise(40, 8).bfloat16(), noise(300, 8, seed=1).bfloat16(), noise(300, 16, seed=2)
+    hidden, weight, table = normal(40, 8).bfloat16(), normal(300, 8, seed=1).bfloat16(), normal(300, 16, seed=2)
     # The logits of such a product are rounded to bfloat16; what follows is compared with float64.
     inputs = [hidden, weight] if from_hidden else [hidden @ weight.T]
     inputs = [values.requires_grad_() for values in inputs]
@@ -299,7 +295,7 @@ def test_products_in_bfloat16_as_on_an_accelerator(from_hidden, monkeypatch):
     expected = by_definition(logits, table.double())
     assert result.dtype == torch.float32
     assert 1e-5 < (result - expected).abs().max() < 0.008 * table.abs().max()
-    factors = noise(40, 16, seed=3)
+    factors = normal(40, 16, seed=3)
     gradients = torch.autograd.grad(result, inputs, factors)
     (into_logits,) = torch.autograd.grad(expected, logits, factors.double())
     exact = [into_logits @ weight.double(), into_logits.T @ hidden.double()] if from_hidden else [into_logits]

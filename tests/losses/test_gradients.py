@@ -19,6 +19,7 @@ from tests.support.soft_predictions import (
     labels_of,
     near_labels,
     noise,
+    normal,
     tiny,
     vocab_size_of,
 )
@@ -78,7 +79,7 @@ def output_layer(size, features=24, bias=True, dtype=torch.float64):
     head = torch.nn.Linear(features, size, bias=bias, dtype=dtype)
     with torch.no_grad():
         for parameter in head.parameters():
-            parameter.copy_(torch.randn(parameter.shape, generator=seeded(5), dtype=torch.float64))
+            parameter.copy_(normal(*parameter.shape, dtype=torch.float64, seed=5))
     return head
 
 
@@ -99,7 +100,7 @@ def test_hidden_states_give_what_logits_give(kind, options, added, bias, with_cr
     head = output_layer(vocab_size_of(loss.bridge or loss.encoder) + added, bias=bias)
     end = (loss.bridge or loss.encoder.tokenizer).end_ids[0]
     labels = F.pad(F.pad(TARGET, (3, 0), value=IGNORE), (0, 1), value=end)
-    hidden = torch.randn((*labels.shape, 24), generator=seeded(1), dtype=torch.float64)
+    hidden = normal(*labels.shape, 24, dtype=torch.float64, seed=1)
     ignored = (labels == IGNORE)[..., None]
     results = []
     for from_hidden in (False, True):
@@ -121,7 +122,7 @@ def test_hidden_states_give_what_logits_give(kind, options, added, bias, with_cr
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_hidden_states_with_the_weight_alone_and_in_half_precision(encoder, dtype):
     head = output_layer(30522, 16, bias=False, dtype=dtype)
-    hidden = torch.randn(3, 7, 16, generator=seeded(1)).to(dtype)
+    hidden = normal(3, 7, 16, dtype=dtype, seed=1)
     loss, labels = SoftBERTScoreLoss(encoder), labels_of(encoder)
     expected = loss(F.linear(hidden.float(), head.weight.float()), labels, return_components=True)
     for lm_head in (head, head.weight):
@@ -151,12 +152,8 @@ def make_generator(family, **changes):
     """A tiny generator with the encoder's vocabulary, an output bias that is not 0, and dropout."""
     generator = tiny_generator(family, **changes)
     if family == "bart":
-        generator.final_logits_bias.copy_(torch.randn(generator.final_logits_bias.shape, generator=seeded(3)))
+        generator.final_logits_bias.copy_(normal(*generator.final_logits_bias.shape, seed=3))
     return generator.train()
-
-
-def seeded(seed):
-    return torch.Generator().manual_seed(seed)
 
 
 def hidden_and_logits(generator, labels):

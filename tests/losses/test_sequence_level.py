@@ -6,19 +6,20 @@ import pytest
 import torch
 
 from bertscore_tm.losses import MinimumRiskLoss
+from tests.support.soft_predictions import normal
 
 INF, NAN = math.inf, math.nan
 
 
-def noise(*shape, seed=0):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
 def sequences(*shape, seed=0):
     """Log-probabilities of tokens, rewards, and a mask of sequences of different lengths, one token at least."""
-    log_probs = noise(*shape, 7, seed=seed).log_softmax(-1)[..., 0]
+    log_probs = normal(*shape, 7, dtype=torch.float64, seed=seed).log_softmax(-1)[..., 0]
     lengths = torch.randint(1, shape[-1] + 1, shape[:-1], generator=torch.Generator().manual_seed(seed))
-    return log_probs, noise(*shape[:-1], seed=seed + 1).sigmoid(), torch.arange(shape[-1]) < lengths[..., None]
+    return (
+        log_probs,
+        normal(*shape[:-1], dtype=torch.float64, seed=seed + 1).sigmoid(),
+        torch.arange(shape[-1]) < lengths[..., None],
+    )
 
 
 def make_loss(reduction="mean"):
@@ -129,7 +130,7 @@ def test_compiles_into_one_graph():
 @pytest.mark.parametrize("reward", [0.1, 123.4])
 @pytest.mark.parametrize("seed", range(3))
 def test_equal_rewards_give_no_gradient_rather_than_a_rounding_error(reward, seed):
-    log_probs = noise(2, 7, 3, 5, seed=seed).log_softmax(-1)[..., 0].requires_grad_()
+    log_probs = normal(2, 7, 3, 5, dtype=torch.float64, seed=seed).log_softmax(-1)[..., 0].requires_grad_()
     MinimumRiskLoss(1.0)(log_probs, torch.full((2, 7), reward)).backward()
     assert not log_probs.grad.any()
 

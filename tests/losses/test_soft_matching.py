@@ -5,22 +5,19 @@ import torch
 
 from bertscore_tm.core.matching import TOKENWISE_MATCHINGS, TokenMass
 from bertscore_tm.losses import expected_embedding, soft_precision_recall_f1, softmax_relaxation
-
-
-def noise(*shape, dtype=torch.float32, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+from tests.support.soft_predictions import normal
 
 
 @pytest.mark.parametrize("temperature", [0.01, 1.0, 5.0])
 @pytest.mark.parametrize("excluded", [(), (0, 6)])
 def test_rows_are_the_softmax_over_content(temperature, excluded):
-    z = noise(1, 2, 7, dtype=torch.float64).requires_grad_()
+    z = normal(1, 2, 7, dtype=torch.float64).requires_grad_()
     p = softmax_relaxation(z, temperature, excluded)
     content = [k for k in range(7) if k not in excluded]
     weights = torch.exp(z / temperature)[..., content]
     assert torch.allclose(p[..., content], weights / weights.sum(-1, keepdim=True), rtol=1e-12)
     assert (p[..., list(excluded)] == 0).all()
-    (gradient,) = torch.autograd.grad((p * noise(7, dtype=torch.float64, seed=1)).sum(), z)
+    (gradient,) = torch.autograd.grad((p * normal(7, dtype=torch.float64, seed=1)).sum(), z)
     assert (gradient[..., list(excluded)] == 0).all()
     assert torch.autograd.gradcheck(lambda z: softmax_relaxation(z, temperature, excluded), z)
 
@@ -28,7 +25,7 @@ def test_rows_are_the_softmax_over_content(temperature, excluded):
 @pytest.mark.parametrize("shape", [(5,), (2, 3, 5)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_expected_embedding_is_the_weighted_sum_of_embeddings(shape, dtype):
-    p, table = noise(*shape, dtype=dtype).softmax(-1), noise(5, 4, dtype=dtype, seed=1)
+    p, table = normal(*shape, dtype=dtype).softmax(-1), normal(5, 4, dtype=dtype, seed=1)
     expected = sum(p[..., k, None] * table[k] for k in range(5))
     result = expected_embedding(p, table)
     assert result.dtype == expected_embedding(p, table.bfloat16()).dtype == dtype
@@ -39,7 +36,7 @@ def test_expected_embedding_is_the_weighted_sum_of_embeddings(shape, dtype):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_autocast_does_not_lower_the_precision(dtype):
-    z, table = noise(3, 700), noise(700, 16, seed=1)
+    z, table = normal(3, 700), normal(700, 16, seed=1)
     plain = expected_embedding(softmax_relaxation(z), table)
     with torch.autocast("cpu", dtype):
         p = softmax_relaxation(z)

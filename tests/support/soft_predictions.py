@@ -42,10 +42,13 @@ def certain(encoder, labels, scale=1000.0):
     return logits.scatter_(-1, labels.clamp(min=0)[..., None], scale)
 
 
+def normal(*shape, dtype=torch.float32, seed=0):
+    """Return normally distributed numbers, the same in every dtype but for rounding."""
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+
+
 def noise(encoder, *shape, scale=3.0, dtype=torch.float32, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    z = torch.randn(*shape, vocab_size_of(encoder), generator=generator, dtype=torch.float64)
-    return (scale * z).to(dtype)
+    return (scale * normal(*shape, vocab_size_of(encoder), dtype=torch.float64, seed=seed)).to(dtype)
 
 
 def relax(logits, temperature, excluded_ids):
