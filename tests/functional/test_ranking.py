@@ -108,8 +108,7 @@ def test_idf(encoder, idf):
     wanted = None if idf == "candidates" else references
     ranked = rank_candidates(candidates, wanted, encoder, **options)
     expected = rank_candidates(candidates, wanted, encoder, **given_options)
-    for scores, others in zip(ranked.scores, expected.scores, strict=True):
-        assert torch.equal(scores, others)
+    torch.testing.assert_close(ranked.scores, expected.scores, atol=0, rtol=0)
     if wanted is not None:
         pairs = score_pairs(candidates[0], references[0], encoder, **given_options)["f1"]
         assert torch.allclose(ranked.scores[0].double(), pairs.mean(1), atol=1e-6)
@@ -127,8 +126,7 @@ def test_each_distinct_text_is_encoded_once_in_steps_of_bounded_memory(encoder, 
     texts = list(chain(*encoded))
     assert sum(map(bool, encoded)) > 4
     assert len(texts) == len(set(texts))
-    for scores, others in zip(ranked.scores, expected.scores, strict=True):
-        assert torch.allclose(scores, others, atol=1e-6)
+    torch.testing.assert_close(ranked.scores, expected.scores, atol=1e-6, rtol=0)
 
 
 def test_items_with_few_candidates(encoder, capsys):
@@ -167,11 +165,7 @@ def test_truncated_texts_are_counted_in_one_warning(minilm):
         ({"candidates": [["a", 3]]}, TypeError, r"candidates\[0\]\[1\] must be a string, got 3"),
         ({"references": ["a", "b"]}, ValueError, "references must have one entry per item, got 2 for 1 items"),
         ({"references": [[]]}, ValueError, r"references\[0\] is empty"),
-        (
-            {"references": ["a"], "weights": [[1, 1]]},
-            ValueError,
-            r"weights\[0\] must be 1 .* one per reference",
-        ),
+        ({"references": ["a"], "weights": [[1, 1]]}, ValueError, r"weights\[0\] must be 1 .* one per reference"),
         (
             {"references": ["a"], "weights": [[1]], "references_reduce": "max"},
             ValueError,
@@ -203,10 +197,9 @@ def test_every_entry_is_the_score_of_its_pair(encoder, kind, monkeypatch):
     if kind == "with itself":
         rows = columns = [*candidates, "hello"]
     result = score_matrix(rows, None if rows is columns else columns, encoder, idf=kind == "idf")
+    assert {scores.dtype for scores in result.values()} == {torch.float32}
     expected = score_pairs(rows, columns, encoder, idf=columns if kind == "idf" else False)
-    for name, scores in result.items():
-        assert scores.dtype == torch.float32
-        torch.testing.assert_close(scores.double(), expected[name], atol=1e-6, rtol=0)
+    torch.testing.assert_close(result, expected, atol=1e-6, rtol=0, check_dtype=False)
 
 
 def test_each_distinct_text_of_a_matrix_is_encoded_once(encoder, encoded):

@@ -15,19 +15,10 @@ from torchmetrics.utilities.exceptions import TorchMetricsUserError
 from torchmetrics.wrappers import MetricTracker
 
 from bertscore_tm import BERTScore
-from tests.support.metrics import BATCHES, HELD, KINDS, LAYERS, TOLERANCE, Kind, Workshop, assert_close, every_kind
+from tests.support.metrics import BATCHES, HELD, KINDS, LAYERS, TOLERANCE, Kind, assert_close, assert_equal, every_kind
 from tests.support.ranks import run_ranks
 
 LATER = list(chain(*BATCHES))
-
-
-def equal(first: Any, second: Any, tolerance: float = 0) -> bool:
-    if isinstance(first, Tensor):
-        same = isinstance(second, Tensor) and first.shape == second.shape and first.dtype == second.dtype
-        return same and torch.allclose(first, second, rtol=0, atol=tolerance, equal_nan=True)
-    if isinstance(first, dict):
-        return list(first) == list(second) and all(equal(first[name], second[name], tolerance) for name in first)
-    return first == second
 
 
 # --- a metric's life
@@ -83,7 +74,7 @@ def live(rank: int, world_size: int, metric: BERTScore, batches: Sequence[tuple[
         if isinstance(value, Tensor):
             value.zero_()
     # Changing a result in place does not change the metric.
-    assert equal(metric.compute(), outcome["result"])
+    assert_equal(metric.compute(), outcome["result"], 0)
     outcome["results"] = [other.compute() for other in (by_update, loaded, merged)]
     metric.reset()
     assert not metric.update_called
@@ -102,7 +93,7 @@ def test_one_process(workshop, name):
     for step, numbers in zip(outcome["steps"], BATCHES, strict=True):
         workshop.check(step, made, numbers)
     workshop.check(outcome["result"], made, HELD + LATER)
-    assert all(equal(other, outcome["result"], TOLERANCE) for other in outcome["results"])
+    assert_equal(outcome["results"], [outcome["result"]] * 3)
     for other in outcome["reset"]:
         workshop.check(other, made, BATCHES[-1])
     # What became of its copies is nothing to the metric that was handed over and had one batch.
@@ -132,14 +123,14 @@ def live_in_ranks(rank: int, world_size: int, pickled: bytes, data: dict[str, li
             with pytest.raises(TorchMetricsUserError, match="already been synced"):
                 local.sync()
             report[name, "synced"] = local.compute()
-        assert equal(local.compute(), report[name, "local"])
+        assert_equal(local.compute(), report[name, "local"], 0)
         with local.sync_context(process_group=alone):
-            assert equal(local.compute(), report[name, "local"])
+            assert_equal(local.compute(), report[name, "local"], 0)
         local.sync()
         local.unsync()
         with pytest.raises(TorchMetricsUserError, match="un-synced"):
             local.unsync()
-        assert equal(local.compute(), report[name, "local"])
+        assert_equal(local.compute(), report[name, "local"], 0)
     return report
 
 
@@ -166,8 +157,8 @@ def test_two_processes(workshop):
             workshop.check(of_rank, made, numbers[rank])
             workshop.check(of_all, made, chain(*numbers))
         workshop.check(outcome["result"], made, chain(*shares))
-        assert equal(outcome["result"], reports[0][name, "rank"]["result"])
-        assert all(equal(other, outcome["result"], TOLERANCE) for other in (*outcome["results"], result))
+        assert_equal(outcome["result"], reports[0][name, "rank"]["result"], 0)
+        assert_equal([*outcome["results"], result], [outcome["result"]] * 4)
         for other in outcome["reset"]:
             workshop.check(other, made, chain(*BATCHES[-2:]))
         workshop.check(report[name, "local"], made, shares[rank])
@@ -199,16 +190,12 @@ def test_moves_with_its_owner(workshop, name):
         assert {part.device.type for part in (state if isinstance(state, list) else [state])} <= {"meta"}
 
 
-def f1_of(workshop: Workshop, numbers: Sequence[int], **options: Any) -> float:
-    return workshop.scores(Kind(**options), list(numbers))[2].double().mean().item()
-
-
 EPOCHS = [[0, 1, 2], [3, 4], [5, 6, 7], [8]]
 
 
 def test_tracker(workshop):
     tracker = MetricTracker(workshop.metric(Kind(component="f1", idf=True)))
-    expected = [f1_of(workshop, numbers, idf=True) for numbers in EPOCHS]
+    expected = [workshop.scores(Kind(idf=True), numbers)[2].double().mean().item() for numbers in EPOCHS]
     for step, numbers in enumerate(EPOCHS):
         tracker.increment()
         tracker(*workshop.batch(Kind(), numbers[:1]))
