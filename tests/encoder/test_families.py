@@ -17,7 +17,6 @@ from tests.support.models import EVERY_FAMILY, randomised, soft_texts, tiny_conf
 from tests.support.rounding import rounding
 from tests.support.texts import real_pairs
 
-CPU = torch.device("cpu")
 # For unit vectors of the tiny models' width.
 ROUNDING = rounding(torch.float32, 32)
 DECODERS = ("gemma", "gemma2", "gpt2", "llama", "mistral", "olmo2", "opt", "phi3", "qwen2", "qwen3")
@@ -32,10 +31,6 @@ def plain_encoder(model):
     return model.get_encoder() if model.config.is_encoder_decoder else model
 
 
-def backbone(encoder):
-    return encoder.backbone(CPU)
-
-
 def test_every_supported_family_is_tested():
     assert set(FAMILIES) == set(EVERY_FAMILY)
 
@@ -43,17 +38,11 @@ def test_every_supported_family_is_tested():
 # Ready models with heads.
 
 
-def model_with_head(family):
-    config = tiny_config(family)
-    if config.is_encoder_decoder:
-        return randomised(AutoModelForSeq2SeqLM.from_config(config))
-    auto_class = AutoModelForCausalLM if family in (*DECODERS, "xlnet") else AutoModelForMaskedLM
-    return randomised(auto_class.from_config(config))
-
-
 @every_family
 def test_ready_models_folders_and_pickles_give_equal_vectors(family, tmp_path):
-    model, tokenizer = model_with_head(family), tiny_tokenizer(EVERY_FAMILY[family])
+    config, tokenizer = tiny_config(family), tiny_tokenizer(EVERY_FAMILY[family])
+    single = AutoModelForCausalLM if family in (*DECODERS, "xlnet") else AutoModelForMaskedLM
+    model = randomised((AutoModelForSeq2SeqLM if config.is_encoder_decoder else single).from_config(config))
     model.save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
     ready = [model, model.base_model, *([model.get_encoder()] if model.config.is_encoder_decoder else [])]
@@ -64,7 +53,7 @@ def test_ready_models_folders_and_pickles_give_equal_vectors(family, tmp_path):
         encoders = [folder, *(FrozenEncoder(part, tokenizer, **layers) for part in ready)]
         if "num_layers" in layers:  # the parts of a model
             loaded = pickle.loads(pickle.dumps(folder))
-            assert backbone(loaded) is backbone(folder)
+            assert loaded.backbone("cpu") is folder.backbone("cpu")
             encoders += [loaded, pickle.loads(pickle.dumps(pickle.loads(pickle.dumps(encoders[-1]))))]
         for encoder in encoders[1:]:
             torch.testing.assert_close(encoder.encode(TEXTS).vectors, expected, atol=ROUNDING, rtol=0)
@@ -77,7 +66,7 @@ def test_ready_models_folders_and_pickles_give_equal_vectors(family, tmp_path):
 @every_family
 @pytest.mark.parametrize(("number", "all_layers"), [(1, False), (2, False), (1, True)])
 def test_only_needed_layers_are_in_memory(family, number, all_layers):
-    held = backbone(FrozenEncoder(*tiny_model(family), num_layers=number, all_layers=all_layers))
+    held = FrozenEncoder(*tiny_model(family), num_layers=number, all_layers=all_layers).backbone("cpu")
     # As many parameters as an encoder with these layers only.
     smaller = plain_encoder(tiny_model(family, number)[0])
     expected = sum(p.numel() for name, p in smaller.named_parameters() if not name.startswith("pooler"))

@@ -79,14 +79,8 @@ def ours(folder, layer, candidates, references, **options):
 
 
 def scorer_of_reference_package(family, folder, layer, idf_sents=None):
-    scorer = oracle_package.BERTScorer(
-        folder,
-        num_layers=LAST if layer == "all" else layer,
-        all_layers=layer == "all",
-        nthreads=0,
-        device="cpu",
-        idf=idf_sents is not None,
-    )
+    layers = {"num_layers": LAST, "all_layers": True} if layer == "all" else {"num_layers": layer}
+    scorer = oracle_package.BERTScorer(folder, **layers, nthreads=0, device="cpu", idf=idf_sents is not None)
     tokenizer = scorer._tokenizer
     if family in PREFIX_SPACE:
         tokenizer.backend_tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=True)
@@ -140,29 +134,24 @@ def test_scores_of_bytes_equal_the_reference_package(tmp_path):
 # 2. Plain transformers, one text at a time, so that a batch's neighbours change nothing.
 
 
-def plain_vectors(family, folder, texts):
-    """Unit vectors of each layer, shape (layers, tokens, width), with the final norm of families that have one."""
+@pytest.mark.usefixtures("held")
+def test_vectors_equal_plain_transformers(family, folder):
+    texts = [text for side in corpus() for text in side]
     tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder).eval()
     layers = []
     for text in texts:
         ids = torch.tensor([tokenizer(f" {text}" if family in PREFIX_SPACE else text, truncation=True)["input_ids"]])
         # Loaded again for BigBird, which remembers its last text.
         model = AutoModel.from_pretrained(folder).eval() if family == "big_bird" else model
-        encoder = model.get_encoder() if model.config.is_encoder_decoder else model
+        plain = model.get_encoder() if model.config.is_encoder_decoder else model
         with torch.no_grad():
-            output = encoder(input_ids=ids, attention_mask=torch.ones_like(ids), output_hidden_states=True)
+            output = plain(input_ids=ids, attention_mask=torch.ones_like(ids), output_hidden_states=True)
             states = torch.cat([state[:, : ids.shape[1]] for state in output.hidden_states])  # (layers, tokens, width)
             torch.testing.assert_close(states[-1], output.last_hidden_state[0])
             if family in FINAL_NORM:
-                states[:-1] = encoder.get_submodule(FINAL_NORM[family])(states[:-1])
+                states[:-1] = plain.get_submodule(FINAL_NORM[family])(states[:-1])
         layers.append(states)
-    return normalize(torch.cat(layers, 1), dim=-1)
-
-
-@pytest.mark.usefixtures("held")
-def test_vectors_equal_plain_transformers(family, folder):
-    texts = [text for side in corpus() for text in side]
-    expected = plain_vectors(family, folder, texts)
+    expected = normalize(torch.cat(layers, 1), dim=-1)  # (layers, tokens, width)
     for options in (*({"num_layers": layer} for layer in SINGLE_LAYERS), {"all_layers": True}, UP_TO_FIRST):
         encoder = FrozenEncoder(folder, **options)
         encoded = encoder.encode(texts)

@@ -11,7 +11,7 @@ from torchmetrics import MetricCollection
 from transformers import ByT5Tokenizer, T5Model
 
 from bertscore_tm import BERTScore, FrozenEncoder
-from tests.support.models import randomised, tiny_config, tiny_model
+from tests.support.models import last_hidden_state, randomised, tiny_config, tiny_model
 from tests.support.ranks import run_ranks
 
 PAIRS = ["a cat sat on the mat", "rain tomorrow"], ["the cat sat", "sun today"]
@@ -21,10 +21,6 @@ def score(encoder):
     metric = BERTScore(encoder, component="f1", reduction="none")
     metric.update(PAIRS[0], PAIRS[1])
     return metric.compute()
-
-
-def change(model):
-    torch.nn.init.normal_(model.get_input_embeddings().weight, std=0.7)
 
 
 # Contents.
@@ -45,7 +41,7 @@ def test_a_model_that_changes_scores_with_its_new_weights_while_the_old_ones_are
     assert model.training
     assert all(parameter.requires_grad for parameter in model.parameters())
     assert len(model.encoder.layer) == 3
-    change(model)
+    torch.nn.init.normal_(model.get_input_embeddings().weight, std=0.7)
     after = encoder()
     expected = score(FrozenEncoder(copy.deepcopy(model), tokenizer, num_layers=2))
     assert torch.equal(score(after), expected)
@@ -71,7 +67,7 @@ def save(model, folder):
 def test_a_folder_that_changes_before_it_is_loaded_is_an_error(tmp_path, use):
     model = copy.deepcopy(tiny_model("bert")[0])
     encoder = FrozenEncoder(save(model, tmp_path / "model"), num_layers=2)
-    change(model)
+    torch.nn.init.normal_(model.get_input_embeddings().weight, std=0.7)
     save(model, tmp_path / "model")
     with pytest.raises(OSError, match=r"contents of .*model.* changed.*create the encoder again"):
         use(encoder, "cpu")
@@ -169,13 +165,9 @@ def test_a_collection_keeps_functions_of_one_name_apart(encoder):
     require_separate(encoders, ["hello", "rain"], PAIRS[0])
 
 
-def hidden_states(model, inputs):
-    return model(**inputs).last_hidden_state
-
-
 def score_on_rank(rank):
     model, tokenizer = tiny_model("bert")
-    metric = BERTScore(FrozenEncoder(model, tokenizer, forward_fn=hidden_states), component="f1")
+    metric = BERTScore(FrozenEncoder(model, tokenizer, forward_fn=last_hidden_state), component="f1")
     metric.update(PAIRS[0][rank : rank + 1], PAIRS[1][rank : rank + 1])
     return float(metric.compute())
 
@@ -183,5 +175,5 @@ def score_on_rank(rank):
 @pytest.mark.distributed
 def test_ranks_with_a_function_agree():
     model, tokenizer = tiny_model("bert")
-    encoder = FrozenEncoder(model, tokenizer, forward_fn=hidden_states)
+    encoder = FrozenEncoder(model, tokenizer, forward_fn=last_hidden_state)
     assert run_ranks(score_on_rank, 2) == pytest.approx([float(score(encoder).mean())] * 2, abs=1e-6)

@@ -19,16 +19,11 @@ ROUNDING = rounding(torch.float32, 32)
 _BERT = {"hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 48, "max_position_embeddings": 72}
 _LLAMA = _BERT | {"num_key_value_heads": 2, "head_dim": 8}
 _EXPERTS = _LLAMA | {"num_experts": 4, "num_local_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
-_BART = {
-    "d_model": 32,
-    "encoder_layers": LAYERS,
-    "encoder_attention_heads": 4,
-    "encoder_ffn_dim": 48,
-    "decoder_layers": 1,
-    "decoder_attention_heads": 4,
-    "decoder_ffn_dim": 48,
-    "max_position_embeddings": 72,
-}
+_GEMMA = _LLAMA | {"sliding_window": 8, "hidden_size_per_layer_input": 8, "embedding_dim": 16}
+_GEMMA |= {"global_head_dim": 16, "sliding_window_pattern": 2}
+_BART = {"d_model": 32, "encoder_layers": LAYERS, "decoder_layers": 1, "max_position_embeddings": 72}
+_BART |= dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), 4)
+_BART |= dict.fromkeys(("encoder_ffn_dim", "decoder_ffn_dim"), 48)
 _T5 = {"d_model": 32, "d_kv": 8, "d_ff": 48, "num_heads": 4, "num_layers": LAYERS, "num_decoder_layers": 1}
 # Attention to the 4 tokens of the highest weight only.
 _SPARSE = _BERT | {"num_key_value_heads": 4, "n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 1}
@@ -50,12 +45,7 @@ TYPES = {
     "gpt_oss": (_EXPERTS | {"sliding_window": 8}, ["norm"]),
     "granite": (_LLAMA, ["norm"]),
     "mamba": ({"hidden_size": 32, "state_size": 4}, ["norm_f"]),
-    "embedding_gemma2_text": (
-        _LLAMA
-        | {"sliding_window": 8, "hidden_size_per_layer_input": 8, "embedding_dim": 16}
-        | {"global_head_dim": 16, "sliding_window_pattern": 2},
-        ["norm", "embedding_projection"],
-    ),
+    "embedding_gemma2_text": (_GEMMA, ["norm", "embedding_projection"]),
     "deepseek_v32": (_SPARSE, ["norm"]),
     "mobilebert": (_MOBILE, []),
     "fnet": (_BERT, []),
@@ -70,16 +60,14 @@ def tokenizer():
     return tiny_tokenizer("bytes")
 
 
-def config_of(kind, sizes):
+def model_of(kind):
+    sizes = TYPES[kind][0]
     ids = {f"{role}_token_id": getattr(tokenizer(), f"{role}_token_id") for role in ("pad", "bos", "eos")}
     counted = sizes.keys() & {"n_layer", "n_layers", "num_layers", "encoder_layers"}
     layers = {} if counted else {"num_hidden_layers": LAYERS}
-    return AutoConfig.for_model(kind, **{"vocab_size": len(tokenizer()), **ids, **layers, **sizes})
-
-
-def model_of(kind):
+    config = AutoConfig.for_model(kind, **{"vocab_size": len(tokenizer()), **ids, **layers, **sizes})
     with torch.random.fork_rng(devices=[]):
-        return randomised(AutoModel.from_config(config_of(kind, TYPES[kind][0])))
+        return randomised(AutoModel.from_config(config))
 
 
 def by_plain_loop(model, norms, layer):
@@ -89,13 +77,12 @@ def by_plain_loop(model, norms, layer):
     for text in TEXTS:
         with torch.no_grad():
             output = encoder(torch.tensor([tokenizer().encode(text)]), output_hidden_states=True, return_dict=True)
-            if layer == LAYERS:
-                states.append(output.last_hidden_state[0])
-                continue
-            # Mamba's hidden states begin after the first layer.
-            state = output.hidden_states[layer - (model.config.model_type == "mamba")][0]
-            for path in norms:
-                state = encoder.get_submodule(path)(state)
+            state = output.last_hidden_state[0]
+            if layer < LAYERS:
+                # Mamba's hidden states begin after the first layer.
+                state = output.hidden_states[layer - (model.config.model_type == "mamba")][0]
+                for path in norms:
+                    state = encoder.get_submodule(path)(state)
             states.append(state)
     return normalize(torch.cat(states), dim=-1)
 
@@ -154,18 +141,14 @@ def test_padding_that_affects_a_higher_layer_only_is_found(monkeypatch):
     assert FrozenEncoder(model, tokenizer(), num_layers=1).family.batching == "equal"
 
 
-def save(model, folder):
-    model.save_pretrained(folder)
-    tokenizer().save_pretrained(folder)
-    return folder
-
-
 @pytest.mark.parametrize("kind", ["m2m_100", "mobilebert"])
 def test_folders_and_pickles_are_probed_once_per_configuration(kind, tmp_path, monkeypatch):
     model, norms = model_of(kind), TYPES[kind][1]
     probed = []
     monkeypatch.setattr(probe._Probe, "find_embeddings", lambda self: probed.append(self.layer))
-    encoder = FrozenEncoder(save(model, tmp_path), all_layers=True)
+    for part in (model, tokenizer()):
+        part.save_pretrained(tmp_path)
+    encoder = FrozenEncoder(tmp_path, all_layers=True)
     expected = torch.stack([by_plain_loop(model, norms, layer) for layer in range(LAYERS + 1)])
     torch.testing.assert_close(encoder.encode(TEXTS).vectors, expected, atol=ROUNDING, rtol=0)
     ready = FrozenEncoder(model, tokenizer(), num_layers=LAYERS)
@@ -190,11 +173,13 @@ COMPOSITES = {
 }
 
 
-def composite_model(kind):
+@pytest.mark.parametrize("kind", COMPOSITES)
+def test_composite_models_give_their_text_part(kind, tmp_path):
+    text_type, path, norms = COMPOSITES[kind]
     sizes = {"num_hidden_layers": LAYERS, "sliding_window": 8, "vocab_size": len(tokenizer())}
     text = _LLAMA | sizes | {"pad_token_id": tokenizer().pad_token_id}
-    if COMPOSITES[kind][0] is not None:
-        text["model_type"] = COMPOSITES[kind][0]
+    if text_type is not None:
+        text["model_type"] = text_type
     elif kind == "t5gemma2":
         text["dropout_rate"] = 0.0
     parts = {"text_config": text, "vision_config": _VISION}
@@ -203,21 +188,16 @@ def composite_model(kind):
     elif kind == "t5gemma2":
         parts = {"encoder": parts, "decoder": text}
     with torch.random.fork_rng(devices=[]):
-        return randomised(AutoModel.from_config(AutoConfig.for_model(kind, **parts)))
-
-
-@pytest.mark.parametrize("kind", COMPOSITES)
-def test_composite_models_give_their_text_part(kind, tmp_path):
-    model = composite_model(kind)
-    _, path, norms = COMPOSITES[kind]
+        model = randomised(AutoModel.from_config(AutoConfig.for_model(kind, **parts)))
     expected = by_plain_loop(model.get_submodule(path), norms, 1)
-    save(model, tmp_path)
+    for part in (model, tokenizer()):
+        part.save_pretrained(tmp_path)
     for encoder in (FrozenEncoder(tmp_path, num_layers=1), FrozenEncoder(model, tokenizer(), num_layers=1)):
         torch.testing.assert_close(encoder.encode(TEXTS).vectors[0], expected, atol=ROUNDING, rtol=0)
         assert not any("vision" in name for name, _ in encoder.backbone("cpu").named_modules())
         assert encoder.family.probed == (kind != "llava")
-        expected_batching = {"paligemma": "equal", "siglip": "padded", "dpr": "padded"}.get(kind, "packed")
-        assert encoder.family.batching == expected_batching
+        batching = {"paligemma": "equal", "siglip": "padded", "dpr": "padded"}.get(kind, "packed")
+        assert encoder.family.batching == batching
 
 
 @pytest.mark.parametrize("kind", ["ernie", "m2m_100", "esm", "ibert"])

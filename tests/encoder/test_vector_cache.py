@@ -54,11 +54,6 @@ def candidates_alone(encoder, batches):
     return token_ids(encoder, *({*preds} - {*flat(target)} for preds, target in batches))
 
 
-def everything(encoder, batches):
-    """Token ids that the model gets when nothing is cached."""
-    return token_ids(encoder, *([*preds, *flat(target)] for preds, target in batches))
-
-
 def references(batches):
     return {text for _, target in batches for text in flat(target)}
 
@@ -81,8 +76,7 @@ def epoch(metric, batches=BATCHES):
 
 def own_encoder(**options):
     """An encoder of a tiny model that no other test uses."""
-    ready, tokenizer = tiny_model("bert")
-    return FrozenEncoder(copy.deepcopy(ready), tokenizer, **{"num_layers": 2} | options)
+    return FrozenEncoder(*copy.deepcopy(tiny_model("bert")), **{"num_layers": 2} | options)
 
 
 def logits_for(encoder, rows):
@@ -131,10 +125,10 @@ def test_later_epochs_encode_candidates_only_and_score_the_same(tiny, encoded, k
     assert_equal(epoch(metric, batches), first, 0)
     assert taken(encoded) == alone
     assert_equal(epoch(off, batches), first)
-    assert taken(encoded) == everything(encoder, batches) != alone
+    # Each batch's distinct texts, when nothing is cached.
+    assert taken(encoded) == token_ids(encoder, *([*preds, *flat(target)] for preds, target in batches)) != alone
     if not of_encoder.get("all_layers"):
-        idf = {name: options[name] for name in ("idf",) if name in options}
-        expected = per_pair(encoder, *batches, **idf)
+        expected = per_pair(encoder, *batches, idf=options.get("idf", False))
         assert_equal(first, expected if options.get("reduction") == "none" else mean(expected))
 
 
@@ -195,12 +189,7 @@ def test_metrics_share_a_cache_by_name(tiny, encoded):
     epoch(metric)
     unpickled = pickle.loads(pickle.dumps(metric))
     assert not unpickled.encoder._caches  # pickles hold no vectors
-    others = [
-        BERTScore(FrozenEncoder(tiny, num_layers=-2), idf=True),
-        copy.deepcopy(metric),
-        unpickled,
-    ]
-    for other in others:
+    for other in (BERTScore(FrozenEncoder(tiny, num_layers=-2), idf=True), copy.deepcopy(metric), unpickled):
         encoded.clear()
         epoch(other, LATER)
         assert encoded == candidates_alone(metric.encoder, LATER)
@@ -266,9 +255,7 @@ def test_other_settings_have_another_cache(tiny):
 def gradient(loss, target):
     logits = logits_for(loss.encoder, len(target))
     value = loss(logits, target)
-    value.backward()
-    assert logits.grad is not None
-    return value.detach(), logits.grad
+    return value.detach(), *torch.autograd.grad(value, logits)
 
 
 def test_a_loss_uses_what_it_has_cached_in_a_validation(tiny, encoded):

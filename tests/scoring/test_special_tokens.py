@@ -10,7 +10,7 @@ import torch
 from bertscore_tm import BERTScore, FrozenEncoder, align, bert_score, rank_candidates
 from bertscore_tm.functional import score_matrix
 from bertscore_tm.losses import SoftBERTScoreLoss
-from tests.support.models import save_tiny_model, tiny_model
+from tests.support.models import last_hidden_state, save_tiny_model, tiny_model
 from tests.support.soft_predictions import COMPONENTS, certain
 
 LAYER = 3
@@ -29,7 +29,7 @@ TEXTS = ["a black cat sat on the mat", "", "hello", " ".join(["the weather is ni
     [
         ("bert", {"all_layers": True}),
         ("bert", {"max_length": 12, "long_text": "window"}),
-        ("bert", {"forward_fn": lambda model, inputs: model(**inputs).last_hidden_state}),
+        ("bert", {"forward_fn": last_hidden_state}),
         ("mbart", {"max_length": 12, "long_text": "window"}),
         ("t5", {}),
         ("xlnet", {}),

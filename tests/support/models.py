@@ -1,5 +1,6 @@
 """Tiny models and tokenizers of every family."""
 
+import gc
 import inspect
 import json
 from collections import Counter
@@ -241,12 +242,23 @@ def soft_texts(encoder: FrozenEncoder, texts: Sequence[str]) -> tuple[Tensor, Te
     return embeds, padded([[1] * len(row) for row in rows], 0).bool()
 
 
+def last_hidden_state(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> Tensor:
+    """Return the vectors of a forward function."""
+    return model(**inputs).last_hidden_state
+
+
 def save_tiny_model(family: str, folder: Path) -> str:
     """Write a tiny model and its tokenizer to a folder and return its path."""
     model, tokenizer = tiny_model(family)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return str(folder)
+
+
+def live_models() -> set[int]:
+    """Return the ids of all models in memory."""
+    gc.collect()
+    return {id(thing) for thing in gc.get_objects() if issubclass(type(thing), PreTrainedModel)}
 
 
 @contextmanager
