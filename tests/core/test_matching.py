@@ -146,13 +146,7 @@ def test_token_batches_keep_to_the_budget_and_lose_nothing(lengths, budget):
 
 @pytest.mark.parametrize("buffer", [None, 2, 100])
 def test_vectors_after_the_end_of_a_text_are_zero(buffer):
-    vectors = TokenVectors(
-        vectors=torch.arange(1.0, 9.0).view(1, 4, 2),
-        ids=torch.arange(4),
-        lengths=torch.tensor([3, 1]),
-        has_content=torch.tensor([True, True]),
-        truncated=torch.tensor([False, False]),
-    )
+    vectors = packed([[[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], [[7.0, 8.0]]])
     memory = None if buffer is None else torch.full((buffer,), torch.nan)
     index, mask = vectors.locate(torch.tensor([1, 0]))
     padded = vectors.gather(index, mask, memory)

@@ -166,9 +166,8 @@ def test_copies_pack_their_own_weight():
 
 
 def test_encoders_are_packed_and_the_switch_changes_rounding_only(monkeypatch, sizes):
-    model, tokenizer = tiny_model("bert")
     # A model whose weights no other test's encoder shares: those may have been loaded without packing.
-    model = copy.deepcopy(model)
+    model, tokenizer = copy.deepcopy(tiny_model("bert"))
     encoder, texts = FrozenEncoder(model, tokenizer, num_layers=3), ["the cat sat", "it rains"]
     layer, x = layers()[1], matrix(40, 24).requires_grad_()
     expected = bert_score(texts, texts[::-1], encoder)

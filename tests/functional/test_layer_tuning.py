@@ -6,13 +6,7 @@ import pytest
 import torch
 from scipy import stats
 
-from bertscore_tm.layer_tuning import (
-    Estimate,
-    LayerAgreement,
-    rank_layers,
-    rank_layers_by_preference,
-    system_means,
-)
+from bertscore_tm.layer_tuning import Estimate, LayerAgreement, rank_layers, rank_layers_by_preference, system_means
 
 COUNT = 12
 SYSTEMS = [f"system {i % 6}" for i in range(COUNT)]

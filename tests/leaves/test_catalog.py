@@ -73,9 +73,7 @@ def test_default_models(lang):
     ("lang", "message"),
     [
         ("english", "language must be a language code such as 'en' or 'de', got 'english'"),
-        ("roberta-large", "language must be a language code"),
-        ("xx", "language must be a language code"),
-        ("", "language must be a language code"),
+        *((lang, "language must be a language code") for lang in ("roberta-large", "xx", "")),
         ("en-US", "language='en-US' has no default model, but 'en' has one: pass language='en' or a model"),
         ("zh_CN", "language='zh_CN' has no default model, but 'zh' has one"),
     ],

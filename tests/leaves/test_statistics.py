@@ -88,13 +88,8 @@ def test_holm_is_the_closed_bonferroni_test():
         ),
         (lambda: correlation([1, 2, 3, 4, 5], [1, 2, 3, 4, 5], confidence=0), "confidence"),
         (lambda: holm([0.1, 1.2]), "between 0 and 1"),
-        *(
-            (
-                lambda groups=groups: mean_interval([0.1, 0.2, 0.3], groups=groups),
-                "groups must have one label for each of 3",
-            )
-            for groups in (["a"] * 2, [["a"]] * 3)
-        ),
+        (lambda: mean_interval([0.1, 0.2, 0.3], groups=["a"] * 2), "groups must have one label for each of 3"),
+        (lambda: mean_interval([0.1, 0.2, 0.3], groups=[["a"]] * 3), "groups must have one label for each of 3"),
     ],
 )
 def test_bad_arguments(call, message):

@@ -79,10 +79,7 @@ def test_inference_mode(minilm, idf):
     assert_equal(metric.compute(), per_pair(encoder, FIRST, SECOND, THIRD, idf=idf))
 
 
-@pytest.mark.parametrize(
-    ("options", "indices"),
-    [({}, False), ({"reduction": "none"}, True), ({"idf": True}, True)],
-)
+@pytest.mark.parametrize(("options", "indices"), [({}, False), ({"reduction": "none"}, True), ({"idf": True}, True)])
 def test_bytes_of_the_states(minilm, options, indices):
     """Three numbers per pair; with idf, an id and a similarity per token; never texts or vectors."""
     encoder = FrozenEncoder(minilm, num_layers=0)

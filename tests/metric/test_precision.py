@@ -4,13 +4,13 @@ The encoder stays whole and in float32, training and checkpoints never see it, a
 """
 
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
 import pytest
 import torch
-from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
@@ -21,7 +21,7 @@ from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.callbacks import BERTScoreCallback
 from bertscore_tm.functional import SCORES, bert_score
 from bertscore_tm.losses import SoftBERTScoreLoss
-from tests.support.lightning_runs import trainer
+from tests.support.lightning_runs import strategy_on_cpu, trainer
 from tests.support.ranks import run_ranks
 from tests.support.texts import real_pairs
 
@@ -167,22 +167,15 @@ def test_checkpoints_and_optimizers_never_see_the_encoder(minilm, tmp_path):
     Training(minilm, pairs).load_state_dict(saved["state_dict"])
 
 
-STRATEGIES = {
-    "ddp": lambda: DDPStrategy(process_group_backend="gloo"),
-    "sharded": lambda: ModelParallelStrategy(2, 1, process_group_backend="gloo"),
-}
+STRATEGIES = ("ddp", "fully_shard")
 
 
-def fit_everything(
-    rank: int, folder: Path, model: str, pairs: tuple[list[str], list[str]]
-) -> dict[str, dict[str, Any]]:
-    return {
-        name: {
-            precision: fit(folder, model, pairs, precision=precision, strategy=strategy(), devices=2)
-            for precision in PRECISIONS
-        }
-        for name, strategy in STRATEGIES.items()
-    }
+def fit_everything(rank: int, folder: Path, model: str, pairs: tuple[list[str], list[str]]) -> dict[str, Any]:
+    runs: dict[str, dict[str, Any]] = {name: {} for name in STRATEGIES}
+    for name, precision in product(STRATEGIES, PRECISIONS):
+        strategy = strategy_on_cpu(name)
+        runs[name][precision] = fit(folder, model, pairs, precision=precision, strategy=strategy, devices=2)
+    return runs
 
 
 @pytest.mark.slow
@@ -193,5 +186,5 @@ def test_precision_in_two_processes(minilm, tmp_path):
     for of_rank in run_ranks(fit_everything, 2, tmp_path, minilm, pairs):
         for name, runs in of_rank.items():
             assert_same_scores(runs, wanted)
-            assert all(run["sharded"] == (name == "sharded") for run in runs.values())
+            assert all(run["sharded"] == (name == "fully_shard") for run in runs.values())
             assert all(len(run["losses"]) == 2 for run in runs.values())
