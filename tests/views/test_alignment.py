@@ -38,9 +38,8 @@ def test_matches_and_similarities_equal_those_of_the_model(family, pairs):
     for candidate, reference in zip(pairs[0][:4], pairs[1][:4], strict=True):
         reference = " ".join(reference.split()[:8])
         alignment = compute_alignment(candidate, reference, encoder)
-        (vectors, places), (others, other_places) = (
-            by_hand(model, tokenizer, space + text) for text in (candidate, reference)
-        )
+        vectors, places = by_hand(model, tokenizer, space + candidate)
+        others, other_places = by_hand(model, tokenizer, space + reference)
         matrix = torch.cosine_similarity(vectors[:, None], others[None], dim=-1)  # (tokens, other tokens)
         torch.testing.assert_close(alignment.similarity, matrix[places][:, other_places], atol=2e-6, rtol=0)
         for side, rows, partner_places in (
@@ -65,17 +64,12 @@ def test_matches_and_similarities_equal_those_of_the_model(family, pairs):
         *((WITH_SPECIALS[0], rescaled, idf) for rescaled in (False, True) for idf in ("none", "texts")),
     ],
 )
-def test_shares_add_up_to_the_scores(family, rescaled, idf, pairs, tmp_path):
+def test_shares_add_up_to_the_scores(family, rescaled, idf, pairs, table):
     model, tokenizer = tiny_model(family)
     encoder = FrozenEncoder(model, tokenizer, num_layers=2)
-    table = tmp_path / "mine.csv"
-    table.write_text("LAYER,P,R,F\n0,.1,.2,.3\n1,.2,.3,.4\n2,.41,.43,.47\n")
     baseline = find_baseline(encoder, table if rescaled else False)
-    options = {
-        "none": {},
-        "texts": {"idf": pairs[0][:30]},
-        "mapping": {"idf": {token: 0.3 + token % 7 for token in range(len(tokenizer))}},
-    }[idf]
+    mapping = {token: 0.3 + token % 7 for token in range(len(tokenizer))}
+    options = {"none": {}, "texts": {"idf": pairs[0][:30]}, "mapping": {"idf": mapping}}[idf]
     weights = token_weights(encoder, **options)
     candidate, reference = "Return the number of items.", "The size of it: how many items there are"
     alignment = compute_alignment(candidate, reference, encoder, weights, baseline=baseline)
@@ -177,9 +171,8 @@ def test_the_real_encoder_reads_words_as_they_are_written(encoder):
 
 
 def test_tokenizers_without_offsets(tmp_path):
-    (tmp_path / "vocab.txt").write_text(
-        "[UNK] [PAD] [CLS] [SEP] [MASK] the cat sle ##eps caf ##é tok ##ens".replace(" ", "\n")
-    )
+    tokens = ["[UNK]", "[PAD]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "sle", "##eps", "caf", "##é", "tok", "##ens"]
+    (tmp_path / "vocab.txt").write_text("\n".join(tokens))
     tokenizer = BertJapaneseTokenizer(tmp_path / "vocab.txt", word_tokenizer_type="basic", do_lower_case=False)
     model = randomised(AutoModel.from_config(tiny_config("bert", vocab_size=len(tokenizer))))
     encoder = FrozenEncoder(model, tokenizer, num_layers=1)
@@ -196,12 +189,9 @@ def test_tokenizers_without_offsets(tmp_path):
 def test_long_texts_are_shown_as_far_as_they_are_scored(pairs):
     model, tokenizer = tiny_model("roberta")
     text, other = " ".join(pairs[1][:3]), "a list"
-    cut, whole = (
-        compute_alignment(
-            text, other, FrozenEncoder(model, tokenizer, num_layers=2, max_length=20, long_text=long_text)
-        )
-        for long_text in ("truncate", "window")
-    )
+    options = {"num_layers": 2, "max_length": 20}
+    encoders = [FrozenEncoder(model, tokenizer, long_text=value, **options) for value in ("truncate", "window")]
+    cut, whole = (compute_alignment(text, other, encoder) for encoder in encoders)
     assert (cut.num_truncated, whole.num_truncated) == (1, 0)
     assert len(cut.candidate.tokens) == len(cut.similarity) == 18
     assert whole.candidate.tokens[:18] == cut.candidate.tokens
@@ -244,9 +234,8 @@ def test_bad_options(minilm, layers, idf, message):
         compute_alignment("a cat", "the cat", encoder, token_weights(encoder, idf))
 
 
-def test_a_prompt_shows_a_table(minilm):
-    shown = repr(align("a cat sleeps", "the kitten is sleeping", FrozenEncoder(minilm, num_layers=5)))
-    assert shown.splitlines() == [
+def test_a_prompt_shows_a_table(encoder):
+    assert repr(align("a cat sleeps", "the kitten is sleeping", encoder)).split("\n") == [
         "P 0.8510  R 0.8519  F1 0.8514",
         "",
         "candidate  best match in reference  similarity  part of precision",
@@ -260,4 +249,3 @@ def test_a_prompt_shows_a_table(minilm):
         "3 is        special token                0.8551          0.2138",
         "4 sleeping  3 sleeps                     0.8960          0.2240",
     ]
-    assert not shown.endswith("\n")

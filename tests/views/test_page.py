@@ -2,16 +2,13 @@
 
 import pytest
 
-from bertscore_tm import FrozenEncoder, align
+from bertscore_tm import align
 from tests.support.report_pages import EVIL, Page, read_data
 
-IDF = ["a cat", "the kitten", "it is raining"]
 
-
-def test_a_page_shows_tokens_and_shares(minilm, table):
-    alignment = align(
-        "a cat sleeps", "the kitten is sleeping", FrozenEncoder(minilm, num_layers=5), idf=IDF, rescale=table
-    )
+def test_a_page_shows_tokens_and_shares(encoder, table):
+    idf = ["a cat", "the kitten", "it is raining"]
+    alignment = align("a cat sleeps", "the kitten is sleeping", encoder, idf=idf, rescale=table)
     page = alignment.to_html()
     data = read_data(page)
     assert data["settings"] == alignment.settings

