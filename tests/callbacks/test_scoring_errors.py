@@ -11,13 +11,9 @@ from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.callbacks import BERTScoreCallback
 from tests.support.lightning_runs import Chooser, Returns, chooser, loader, trainer, weights
 
-
-class OtherBERTScore(BLEUScore):
-    """As torchmetrics' own, a metric of the same name."""
-
-
 LAYERS = "all layers"
-OtherBERTScore.__qualname__, OtherBERTScore.__module__ = "BERTScore", "another_package.text"
+# As torchmetrics' own, a metric of the same name.
+OtherBERTScore = type("BERTScore", (BLEUScore,), {"__module__": "another_package.text"})
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """BERTScoreCallback with several metrics and with max_batches."""
 
-from unittest.mock import Mock, create_autospec
+from unittest.mock import Mock, patch
 
 import pytest
 import torch
@@ -43,11 +43,8 @@ def test_every_metric_scores_the_same_texts(pairs, encoder, shallow, tmp_path):
     assert metrics["bleu"].update_count == metrics["bertscore"].update_count == 0
 
 
-def test_metrics_with_one_encoder_encode_each_batch_once_and_a_listener_gets_all_scores(
-    pairs, shallow, tmp_path, monkeypatch
-):
+def test_metrics_with_one_encoder_encode_each_batch_once_and_a_listener_gets_all_scores(pairs, shallow, tmp_path):
     batches, scored_loaders = [], []
-    encode = create_autospec(FrozenEncoder.encode, side_effect=FrozenEncoder.encode)
 
     class CountsBatches(CharErrorRate):
         def update(self, preds, target):
@@ -58,13 +55,13 @@ def test_metrics_with_one_encoder_encode_each_batch_once_and_a_listener_gets_all
         def on_run_scored(self, trainer, pl_module, scorer, loaders):
             scored_loaders.extend(loaders)
 
-    monkeypatch.setattr(FrozenEncoder, "encode", encode)
     settings = {"plain": {}, "idf": {"idf": True}, "pairs": {"reduction": "none"}}
     metrics = {name: BERTScore(shallow, cache_bytes=0, **options) for name, options in settings.items()}
     module = chooser(pairs, val_sizes=(9, 5))
     callback = BERTScoreCallback(metrics | {"cer": CountsBatches()}, max_batches=2, loader_names=["news", "books"])
     run = trainer(tmp_path, [KeepsScores(), callback])
-    run.test(module, verbose=False)
+    with patch.object(FrozenEncoder, "encode", autospec=True, side_effect=FrozenEncoder.encode) as encode:
+        run.test(module, verbose=False)
     assert (encode.call_count, batches) == (4, [3, 3, 3, 2])
     places = [(part.stage, part.dataloader_idx, part.suffix) for part in scored_loaders]
     assert places == [("test", 0, "_news"), ("test", 1, "_books")]

@@ -21,14 +21,8 @@ CANDIDATES = {
     "base": ["a cat sleeps", "it is raining now", "he works late", "", "the market is closed", "the dog barked"],
     "next": ["a kitten sleeps", "it rains", "she works late", "a letter", "the market opens at ten", "a dog barks"],
 }
-REFERENCES = [
-    ["no cat at all", "the kitten is sleeping"],
-    ["it is raining"],
-    ["she works late today"],
-    ["she wrote a letter"],
-    ["the market opens at nine"],
-    ["the dog was barking"],
-]
+OTHERS = ["it is raining", "she works late today", "she wrote a letter", "the market opens at 9", "the dog was barking"]
+REFERENCES = [["no cat at all", "the kitten is sleeping"], *OTHERS]
 
 
 @pytest.fixture(scope="module")
@@ -136,9 +130,7 @@ def test_a_pair_opens_by_keyboard_and_shows_matches(show, report):
     assert base.locator("mark.match").all_inner_texts() == ["sleeping"]
     assert base.locator(".link line").count() == 1
     said = base.locator("output").inner_text()
-    assert said.startswith("sleeps matches sleeping: similarity 0.")
-    assert ", weight " in said
-    assert ", adds 0." in said
+    assert re.match(r"sleeps matches sleeping: similarity 0\..*, weight .*, adds 0\.", said)
     # Arrow keys move between the tokens of a text.
     marks.nth(0).focus()
     page.keyboard.press("ArrowRight")

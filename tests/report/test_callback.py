@@ -30,7 +30,6 @@ def test_every_validation_is_added(pairs, encoder, tmp_path):
     assert data["references"] == [[text] for text in pairs[1][:COUNT]]
     for right, texts in zip([3, 1, 6], data["candidates"], strict=True):
         assert texts == pairs[1][:right] + [pairs[0][8]] * (COUNT - right)
-    # The pairs of the last validation are aligned.
     # A third of the pairs, in the first, the best and the last two validations.
     assert [list(systems) for systems in data["alignments"].values()] == [["0", "1", "2"]]
     assert [(row["a"], row["b"]) for row in data["comparisons"]] == [(0, 1), (0, 2), (1, 2)]
