@@ -168,16 +168,6 @@ def test_mean_over_no_target_is_nan_without_gradient_as_in_torch():
     assert not any(gradient.any() for gradient in torch.autograd.grad(loss, (hidden, weight, bias)))
 
 
-@pytest.mark.skipif(not hasattr(F, "linear_cross_entropy"), reason="this PyTorch has no linear_cross_entropy")
-def test_arguments_are_those_of_torch():
-    hidden, weight, bias, table = make((6,))
-    options = {"linear_bias": bias, "reduction": "sum", "ignore_index": 3}
-    target = torch.tensor([3, 1, 2, 3, 22, 0])
-    expected = F.linear_cross_entropy(hidden, weight, target, **options)
-    _, result = linear_expected_embedding(input=hidden, linear_weight=weight, table=table, target=target, **options)
-    assert_close(result, expected, 1e-5)
-
-
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_is_computed_in_float32(dtype):
     *halves, table = (tensor.detach().to(dtype) for tensor in make((20,), 500, 16, 8))

@@ -160,11 +160,11 @@ def hidden_and_logits(generator, labels):
     """Last hidden states and logits of one pass."""
     ids = labels.clamp(min=0)
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "output_hidden_states": True}
-    if not generator.config.is_encoder_decoder:
-        output = generator(**inputs)
-        return output.hidden_states[-1], output.logits
-    output = generator(**inputs, decoder_input_ids=ids)
-    return output.decoder_hidden_states[-1], output.logits
+    if generator.config.is_encoder_decoder:
+        output = generator(**inputs, decoder_input_ids=ids)
+        return output.decoder_hidden_states[-1], output.logits
+    output = generator(**inputs)
+    return output.hidden_states[-1], output.logits
 
 
 @pytest.mark.parametrize(
@@ -200,15 +200,15 @@ def test_hidden_states_of_a_generator_give_the_loss_of_its_logits(family, change
 def test_generators_whose_logits_are_not_linear_are_refused():
     loss, labels = SoftBERTScoreLoss(tiny("bert", "float32")), TARGET
     capped = make_generator("gemma2", vocab_size=800, final_logit_softcapping=0.5)
-    with pytest.raises(ValueError, match=r"lm_head computes other logits .*: pass its logits to forward"):
-        loss.forward_hidden(hidden_and_logits(capped, labels)[0], capped, labels)
     adapter = LoraConfig(target_modules=["lm_head"], init_lora_weights=False)
     adapted = get_peft_model(make_generator("llama", vocab_size=800), adapter)
-    hidden = hidden_and_logits(adapted, labels)[0]
-    with pytest.raises(ValueError, match=r"lm_head computes other logits .*: pass its logits to forward"):
-        loss.forward_hidden(hidden, adapted, labels)
-    with pytest.raises(ValueError, match=r"lm_head computes other logits .*: pass the generator as lm_head, or logits"):
-        loss.forward_hidden(hidden, adapted.lm_head, labels)
+    for generator, lm_head, advice in (
+        (capped, capped, "pass its logits to forward"),
+        (adapted, adapted, "pass its logits to forward"),
+        (adapted, adapted.lm_head, "pass the generator as lm_head, or logits"),
+    ):
+        with pytest.raises(ValueError, match=f"lm_head computes other logits .*: {advice}"):
+            loss.forward_hidden(hidden_and_logits(generator, labels)[0], lm_head, labels)
 
 
 def test_no_logits_exist_on_the_path_without_them(encoder):

@@ -191,7 +191,6 @@ def test_a_forward_may_pass_inputs_on_without_naming_them():
     assert torch.equal(sequence_log_probs(model, batch_of("right"), ids, ids.bool()), expected)
 
 
-TASKS = {False: "CAUSAL_LM", True: "SEQ_2_SEQ_LM"}
 LAYERS = {"gpt2": ["c_attn"], "llama": ["q_proj", "v_proj"], "t5": ["q", "v"]}
 
 
@@ -199,8 +198,8 @@ def add_adapter(family, kind, **options):
     """Return a tiny model with an adapter of random weights."""
     model = make_model(family)
     torch.manual_seed(1)
-    config = kind(task_type=TASKS[model.config.is_encoder_decoder], **options)
-    return get_peft_model(model, config).eval()
+    task_type = "SEQ_2_SEQ_LM" if model.config.is_encoder_decoder else "CAUSAL_LM"
+    return get_peft_model(model, kind(task_type=task_type, **options)).eval()
 
 
 @pytest.mark.filterwarnings("ignore:fan_in_fan_out is set to False")

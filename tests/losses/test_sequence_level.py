@@ -135,8 +135,6 @@ def test_equal_rewards_give_no_gradient_rather_than_a_rounding_error(reward, see
     assert not log_probs.grad.any()
 
 
-# --- errors
-
 P, R = torch.full((2, 3, 4), -1.0), torch.zeros(2, 3)
 
 

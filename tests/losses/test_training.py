@@ -8,12 +8,11 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
-from transformers import GPT2Config, GPT2LMHeadModel
 
 from bertscore_tm import FrozenEncoder
 from bertscore_tm.encoder.soft_tokens import embedding_table
 from bertscore_tm.losses import SoftBERTScoreLoss
-from tests.support.models import tiny_model
+from tests.support.models import tiny_generator, tiny_model
 from tests.support.ranks import run_ranks
 from tests.support.soft_predictions import IGNORE, grad_of, labels_of, near_labels, relax, tiny
 
@@ -31,13 +30,9 @@ def fresh_compiler():
     torch.compiler.reset()
 
 
-def small_encoder(family, backend):
-    """An encoder that compiles fast: every layer is traced, and with "inductor" compiled to machine code."""
-    return FrozenEncoder(*tiny_model(family), num_layers=0 if backend == "inductor" else 1)
-
-
 # Traced whole: a break in the graph would be an error. "inductor" compiles to machine code, together with what computes
-# the logits; "aot_eager" differentiates ahead of time; "eager" runs the graph, in one family from encoded texts.
+# the logits, and without layers, so that it is fast; "aot_eager" differentiates ahead of time; "eager" runs the graph,
+# in one family from encoded texts.
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "backend", "options", "from_hidden"),
@@ -50,7 +45,8 @@ def small_encoder(family, backend):
     ],
 )
 def test_one_graph_holds_the_loss(family, backend, options, from_hidden):
-    loss = SoftBERTScoreLoss(small_encoder(family, backend), **options)
+    encoder = FrozenEncoder(*tiny_model(family), num_layers=0 if backend == "inductor" else 1)
+    loss = SoftBERTScoreLoss(encoder, **options)
     target, texts = TARGET.clamp(max=70), ["the cat sat", "it rains"]
     head = nn.Linear(8, loss.encoder.config.vocab_size)
     hidden = torch.randn((*TARGET.shape, 8)).masked_fill((TARGET == IGNORE)[..., None], torch.nan)
@@ -68,8 +64,7 @@ def test_one_graph_holds_the_loss(family, backend, options, from_hidden):
     for function in (torch.compile(step, fullgraph=True, backend=backend), step):
         torch.manual_seed(0)
         head.zero_grad()
-        value, gradient = grad_of(function, hidden, target)
-        results.append([value, gradient])
+        results.append([*grad_of(function, hidden, target)])
         if from_hidden:  # else NaN reaches the layer
             results[-1] += [parameter.grad.clone() for parameter in head.parameters()]
     torch.testing.assert_close(results[0], results[1], atol=1e-6, rtol=1e-3 if backend == "inductor" else 1e-4)
@@ -85,12 +80,6 @@ def test_recomputed_in_the_backward_pass(encoder):
         torch.manual_seed(0)
         results.append(grad_of(function, z, labels))
     torch.testing.assert_close(results[0], results[1], atol=0, rtol=0)
-
-
-def generator():
-    torch.manual_seed(0)
-    config = GPT2Config(vocab_size=800, n_embd=16, n_layer=2, n_head=2, n_positions=32, bos_token_id=0, eos_token_id=0)
-    return GPT2LMHeadModel(config).eval()
 
 
 def value_of(loss, model, target, hidden):
@@ -112,7 +101,7 @@ def gradients(model):
 def test_bfloat16(mixed, hidden):
     """Mixed, and true: only the generator's own rounding shows."""
     loss = SoftBERTScoreLoss(tiny("bert", "float32"))
-    exact, rounded = generator(), generator()
+    exact, rounded = (tiny_generator("gpt2", vocab_size=800) for _ in range(2))
     if not mixed:
         rounded, loss = rounded.to(torch.bfloat16), loss.to(torch.bfloat16)
     values = []
@@ -132,7 +121,7 @@ def step_on_a_rank(rank, kind, shares):
     """One rank's share of the batch, and the gradients that all agree on."""
     torch.set_num_threads(1)
     loss = SoftBERTScoreLoss(FrozenEncoder(*tiny_model("bert"), num_layers=2))
-    model, target = generator(), FULL
+    model, target = tiny_generator("gpt2", vocab_size=800), FULL
     if shares > 1:
         target = FULL[rank : rank + 1]
         if kind == "ddp":
