@@ -74,9 +74,7 @@ def test_ignored_objects_need_no_warning(tmp_path, encoder, objects):
 
 
 @pytest.mark.parametrize("owner", [pl.LightningModule, pl.LightningDataModule])
-@pytest.mark.parametrize(
-    "nest", [lambda loss: {"a": (1, [loss])}, lambda loss: torch.nn.ModuleDict({"a": loss})], ids=["dict", "module"]
-)
+@pytest.mark.parametrize("nest", [lambda loss: {"a": (1, [loss])}, lambda loss: torch.nn.ModuleDict({"a": loss})])
 def test_nested_objects_and_those_of_a_data_module_are_left_out(objects, nest, owner):
     checkpoint = {owner.CHECKPOINT_HYPER_PARAMS_KEY: {"encoder": None, "loss": nest(objects["loss"]), "lr": 0.1}}
     with pytest.warns(UserWarning, match=rf"ignore=\['loss'\]\) in the {owner.__name__}"):

@@ -46,9 +46,7 @@ def test_metric_plot_of_several_values(encoder, pairs):
     assert lines_by_label(ax)["f1"].item() == pytest.approx(steps[1]["f1"].item())
 
 
-def test_metric_plot_of_many_pairs(encoder, pairs, tmp_path):
-    table = tmp_path / "mine.csv"
-    table.write_text("LAYER,P,R,F\n" + "".join(f"{layer},.5,.5,.5\n" for layer in range(6)))
+def test_metric_plot_of_many_pairs(encoder, pairs, table):
     metric = BERTScore(encoder, reduction="none", rescale=table)
     metric.update(pairs[0][:60], pairs[1][60:120])
     axes = Figure().subplots()
