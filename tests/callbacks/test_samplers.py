@@ -21,16 +21,9 @@ BACKWARDS = range(COUNT - 1, -1, -1)
 class Indexed(Chooser):
     """Its prediction is the candidate with the number of the example."""
 
-    def __init__(self, choices, references):
-        super().__init__(choices, references)
-        self.allow_zero_length_dataloader_with_multiple_devices = True
-
     def choose(self, numbers):
         numbers = numbers.tolist()
         return [self.choices[i] for i in numbers], [self.references[i] for i in numbers]
-
-    def train_dataloader(self):
-        return loader(2)
 
 
 class ByLength(BatchSampler):
@@ -97,8 +90,9 @@ def scores_of(pairs, encoder, folder, loaders, *, world_size, call="fit", insert
     ranks = {"devices": world_size, "strategy": strategy_on_cpu("ddp"), "use_distributed_sampler": inserts_sampler}
     run = trainer(folder, [scorer, ScoredTextWriter(folder)], **ranks)
     module = chooser(pairs, count=COUNT, kind=Indexed)
+    module.allow_zero_length_dataloader_with_multiple_devices = True
     if call == "fit":
-        run.fit(module, val_dataloaders=loaders)
+        run.fit(module, loader(2), loaders)
     else:
         getattr(run, call)(module, loaders, verbose=False)
     return {key: value.item() for key, value in run.callback_metrics.items() if "loss" not in key}

@@ -101,9 +101,6 @@ class CombinedLoaders(Chooser):
     def validation_step(self, batch, batch_idx):
         return super().evaluation_step(torch.cat([batch["a"], batch["b"]]), batch_idx)
 
-    def val_dataloader(self):
-        return CombinedLoader({"a": loader(6), "b": loader(3, first=6)}, "max_size_cycle")
-
 
 @pytest.mark.filterwarnings("error:The ``compute`` method")
 def test_a_loader_without_batches_has_no_score_and_combined_loaders_have_one(pairs, encoder, tmp_path):
@@ -114,7 +111,8 @@ def test_a_loader_without_batches_has_no_score_and_combined_loaders_have_one(pai
     assert logged(run.callback_metrics, suffix="_dataloader_idx_1") == logged(run.callback_metrics)
     assert "val_bertscore_f1_dataloader_idx_0" not in run.callback_metrics
     module = chooser(pairs, kind=CombinedLoaders)
-    run.validate(module, verbose=False)
+    both = CombinedLoader({"a": loader(6), "b": loader(3, first=6)}, "max_size_cycle")
+    run.validate(module, both, verbose=False)
     assert logged(run.callback_metrics) == expected(module.seen, encoder)
     assert len(run.callback_metrics) == 3
 
