@@ -35,9 +35,8 @@ def bert_score_f1(minilm):
         rows = [i for i, text in enumerate(candidates) if text.strip()]
         scores = torch.zeros(len(candidates))
         if rows:
-            scores[rows] = make_scorer(num_layers).score([candidates[i] for i in rows], [references[i] for i in rows])[
-                2
-            ]
+            texts = ([side[i] for i in rows] for side in (candidates, references))
+            scores[rows] = make_scorer(num_layers).score(*texts)[2]
         return scores
 
     return f1
@@ -56,10 +55,8 @@ def padding_is_masked(monkeypatch):
         inputs |= inputs.pop("kwargs", {})
         ids, mask, labels = (inputs.get(name) for name in ("input_ids", "attention_mask", "labels"))
         if not running and any(parameter.requires_grad for parameter in self.parameters()):
-            assert ids is None or mask is not None or not (ids == 0).any(), (
-                f"{type(self).__name__} got no attention_mask"
-            )
-            assert labels is None or not (labels == 0).any(), f"{type(self).__name__} got labels that are padding"
+            assert ids is None or mask is not None or not (ids == 0).any(), f"{type(self)} got no attention_mask"
+            assert labels is None or not (labels == 0).any(), f"{type(self)} got labels that are padding"
         running.append(self)
         try:
             return nn.Module.__call__(self, *args, **kwargs)

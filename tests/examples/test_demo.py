@@ -24,11 +24,9 @@ def test_demo_reports_the_scores_of_what_it_wrote(bert_score_f1, tmp_path, capsy
         means[rule] = bert_score_f1(texts, references, num_layers=6).mean().item()
         assert result["steps"][rule] == steps[place]
         assert f"{rule:25} step {steps[place]:3}   F1 at layer 6: {means[rule]:.3f}" in printed
-    for (candidate, reference), f1 in zip(
-        demo.PAIRS.items(), bert_score_f1(list(demo.PAIRS), list(demo.PAIRS.values())), strict=True
-    ):
+    f1s = bert_score_f1(list(demo.PAIRS), list(demo.PAIRS.values()))
+    for (candidate, reference), f1 in zip(demo.PAIRS.items(), f1s, strict=True):
         assert f"F1 {f1:.3f}   {candidate}  |  {reference}" in printed
     expected = means["largest val_bertscore_f1"] - means["smallest val_loss"]
     assert result["difference"] == pytest.approx(expected, abs=1e-6)
-    files = {"alignment.png", "texts.jsonl", "checkpoints"}
-    assert files == {path.name for path in tmp_path.iterdir()}
+    assert {path.name for path in tmp_path.iterdir()} == {"alignment.png", "texts.jsonl", "checkpoints"}

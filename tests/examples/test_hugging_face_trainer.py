@@ -21,6 +21,13 @@ def page():
     return names
 
 
+def rows_of(page, texts, first=None):
+    """Return a perfect system's examples, which are numbered from the first on if it is given."""
+    ids = page["tokenizer"](texts)["input_ids"]
+    numbers = [{} if first is None else {"index": first + i} for i in range(len(ids))]
+    return [{"input_ids": row, "labels": row, **number} for row, number in zip(ids, numbers, strict=True)]
+
+
 @pytest.fixture
 def make_trainer(page, tmp_path, monkeypatch):
     """Return a function that makes a Trainer of a perfect system: one that writes its inputs, which are the labels."""
@@ -46,20 +53,13 @@ def make_trainer(page, tmp_path, monkeypatch):
 @pytest.mark.parametrize("strategy", ["random", "group_by_length"])
 @pytest.mark.parametrize("is_indexed", [False, True])
 def test_a_perfect_system_scores_1(is_indexed, strategy, page, make_trainer):
-    def rows(texts, first):
-        ids = page["tokenizer"](texts)["input_ids"]
-        return [
-            {"input_ids": row, "labels": row, **({"index": first + i} if is_indexed else {})}
-            for i, row in enumerate(ids)
-        ]
-
-    references = {i: ["other words", text][::-1] for i, text in enumerate([*VALIDATION, *TEST])}
-    page["references"] = references
-    kinds = (page["IndexedTrainer"], page["compute_metrics_of_references"])
-    trainer_class, compute_metrics = kinds if is_indexed else (Seq2SeqTrainer, page["compute_metrics"])
-    trainer = make_trainer(trainer_class, compute_metrics, strategy, rows(VALIDATION, 0))
+    page["references"] = {i: [text, "other words"] for i, text in enumerate([*VALIDATION, *TEST])}
+    indexed = page["IndexedTrainer"], page["compute_metrics_of_references"]
+    kind = indexed if is_indexed else (Seq2SeqTrainer, page["compute_metrics"])
+    first = (0, len(VALIDATION)) if is_indexed else (None, None)
+    trainer = make_trainer(*kind, strategy, rows_of(page, VALIDATION, first[0]))
     assert trainer.evaluate()["eval_f1"] == 1
-    assert trainer.predict(rows(TEST, len(VALIDATION))).metrics["test_f1"] == 1
+    assert trainer.predict(rows_of(page, TEST, first[1])).metrics["test_f1"] == 1
 
 
 @pytest.mark.usefixtures("padding_is_masked")
@@ -88,8 +88,7 @@ def test_the_page_chooses_by_f1_without_a_pole():
 
 def test_rows_of_another_set_are_refused(page, make_trainer):
     page["references"] = {i: [text] for i, text in enumerate(VALIDATION)}
-    ids = page["tokenizer"](TEST)["input_ids"]
-    rows = [{"input_ids": row, "labels": row, "index": i} for i, row in enumerate(ids)]
-    trainer = make_trainer(page["IndexedTrainer"], page["compute_metrics_of_references"], "random", rows)
+    kind = page["IndexedTrainer"], page["compute_metrics_of_references"]
+    trainer = make_trainer(*kind, "random", rows_of(page, TEST, 0))
     with pytest.raises(ValueError, match="row 0: the labels are 'two dogs ran across the wide field', but"):
         trainer.evaluate()

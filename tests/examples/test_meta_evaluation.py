@@ -105,10 +105,8 @@ def test_command_prints_the_agreement_of_the_scores_of_bert_score(tmp_path, pair
     summaries, openings = pairs
     candidates, references = summaries[:12], [[a, b] for a, b in zip(openings[:12], openings[12:24], strict=True)]
     human = np.random.default_rng(0).normal(size=12)
-    rows = [
-        {"system": f"S{i % 6}", "candidate": candidates[i], "references": references[i], "human": {"fluency": human[i]}}
-        for i in range(12)
-    ]
+    judged = zip(candidates, references, [{"fluency": value} for value in human], strict=True)
+    rows = [{"system": f"S{i % 6}", "candidate": c, "references": r, "human": h} for i, (c, r, h) in enumerate(judged)]
     ranked = [{"reference": openings[i], "better": summaries[i], "worse": summaries[i + 1]} for i in range(6)]
     files = [write(tmp_path / "rated.jsonl.gz", rows), write(tmp_path / "ranked.jsonl", ranked)]
     command.main([*map(str, files), "--idf"])
@@ -150,9 +148,8 @@ def test_areas_of_made_pairs(tmp_path, capsys):
     paraphrases.main([str(file)])
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "3 paraphrases and 3 others"
-    parts = [
-        f"{part}, layer {layer}{idf}" for idf in ("", ", idf") for part in ("P", "R", "F1") for layer in range(1, 7)
-    ]
-    assert [line.split("|")[1].strip() for line in lines[4:]] == [*parts, "BLEU", "chrF"]
+    layers = [f"{part}, layer {layer}" for part in ("P", "R", "F1") for layer in range(1, 7)]
+    names = [*layers, *(f"{layer}, idf" for layer in layers), "BLEU", "chrF"]
+    assert [line.split("|")[1].strip() for line in lines[4:]] == names
     # Without idf, two words of seven never score higher than all words, of which two changed places.
     assert all(line.count("0.0000") == 3 for line in lines[4:22])

@@ -193,10 +193,8 @@ def test_reranking_program_reports_the_scores_of_its_choice(corpus, bert_score_f
     references = summaries(corpus.validation[:3])
     chosen = []
     for group in (samples[start : start + 4] for start in (0, 4, 8)):
-        means = [
-            bert_score_f1([text] * 3, [[other] for j, other in enumerate(group) if j != i]).mean().item()
-            for i, text in enumerate(group)
-        ]
+        others = ([[other] for other in group[:i] + group[i + 1 :]] for i in range(4))
+        means = [bert_score_f1([text] * 3, texts).mean().item() for text, texts in zip(group, others, strict=True)]
         chosen.append(group[means.index(max(means))])
     assert calls == {1: (calls[1][0], references), 4: (chosen, references)}
     for name, (texts, _) in {"greedy": calls[1], "consensus": calls[4]}.items():

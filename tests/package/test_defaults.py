@@ -10,7 +10,15 @@ from tests.support.models import tiny_model
 
 TEXTS = ["a cat sat on the mat", "the dog ran home"]
 REFERENCES = ["the cat sat", "a dog ran"]
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+
+
+def score_english(encoder=None):
+    return bert_score(TEXTS, REFERENCES, encoder or FrozenEncoder.for_language("en"))["f1"].tolist()
+
+
 CALLS = {
+    "for_language": score_english,
     "bert_score": lambda *encoder: bert_score(TEXTS, REFERENCES, *encoder)["f1"].tolist(),
     "score_matrix": lambda *encoder: score_matrix(TEXTS, *([TEXTS, *encoder] if encoder else []))["f1"].tolist(),
     "rank_candidates": lambda *encoder: rank_candidates([TEXTS], *([None, *encoder] if encoder else [])).best,
@@ -29,22 +37,12 @@ def listed_model(tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("listed_model")
-@pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 def test_the_default_encoder_is_roberta_large_at_its_tuned_layer(call):
     assert call() == call(FrozenEncoder("roberta-large", num_layers=17))
 
 
 @pytest.mark.usefixtures("listed_model")
-@pytest.mark.filterwarnings("ignore::UserWarning")
-def test_the_language_selects_the_model_and_its_layer():
-    encoder = FrozenEncoder.for_language("en")
-    expected = bert_score(TEXTS, REFERENCES, FrozenEncoder("roberta-large", num_layers=17))["f1"]
-    assert bert_score(TEXTS, REFERENCES, encoder)["f1"].tolist() == expected.tolist()
-
-
-@pytest.mark.usefixtures("listed_model")
-@pytest.mark.filterwarnings("ignore::UserWarning")
 def test_the_drop_in_uses_the_last_layer_of_its_default_model():
     encoder = FrozenEncoder("roberta-large", num_layers=24, exclude_special_tokens=True)
     expected = bert_score(TEXTS, REFERENCES, encoder)["f1"]

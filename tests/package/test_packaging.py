@@ -23,6 +23,7 @@ from tests.support.markdown_blocks import ROOT
 from tests.support.processes import run_process
 from tests.support.public_surface import CALLED
 
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 IMPORTS = """
 import bertscore_tm, bertscore_tm.losses, bertscore_tm.callbacks
 from bertscore_tm import BERTScore, FrozenEncoder, bert_score
@@ -111,6 +112,11 @@ def install(environment: Path, *options: str | Path) -> tuple[Path, Path]:
     return python, site_packages
 
 
+def files_in(folder: Path) -> set[str]:
+    paths = (path for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc")
+    return {str(path.relative_to(folder)) for path in paths}
+
+
 @pytest.mark.slow
 def test_wheel_in_a_fresh_environment(built, tmp_path):
     python, site_packages = install(tmp_path / "environment", built[".whl"])
@@ -121,14 +127,8 @@ def test_wheel_in_a_fresh_environment(built, tmp_path):
     assert run(python, IMPORTS, tmp_path) == installed / "__init__.py"
     assert run(python, SEARCH, ROOT) == ROOT / "bertscore_tm/__init__.py"
     sources = {"bertscore_tm": "", "losses": "losses/", "callbacks": "callbacks/"}
-    expected = {
-        place + str(path.relative_to(ROOT / folder))
-        for folder, place in sources.items()
-        for path in (ROOT / folder).rglob("*")
-        if path.is_file() and path.suffix != ".pyc"
-    }
-    packed = {str(path.relative_to(installed)) for path in installed.rglob("*") if path.is_file()}
-    assert {name for name in packed if not name.endswith(".pyc")} == expected
+    expected = {place + name for folder, place in sources.items() for name in files_in(ROOT / folder)}
+    assert files_in(installed) == expected
     assert {"py.typed", "data/SOURCE.md", "losses/__init__.py"} < expected
 
 
@@ -148,11 +148,10 @@ def pinned(path: Path) -> dict[str, Version]:
 
 
 def test_the_lowest_versions_are_those_declared():
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    extras = (each for extra in ("plot", "cli", "report") for each in project["optional-dependencies"][extra])
+    extras = (each for extra in ("plot", "cli", "report") for each in PROJECT["optional-dependencies"][extra])
     declared = {
         requirement.name: min(Version(limit.version) for limit in requirement.specifier if limit.operator == ">=")
-        for requirement in map(Requirement, [*project["dependencies"], *extras])
+        for requirement in map(Requirement, [*PROJECT["dependencies"], *extras])
     }
     lowest = pinned(ROOT / "tests/lowest.txt")
     assert lowest.pop("pytorch-lightning") == lowest["lightning"]
@@ -160,8 +159,7 @@ def test_the_lowest_versions_are_those_declared():
 
 
 def test_dependencies():
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    requirements = {each.name: each.specifier for each in map(Requirement, project["dependencies"])}
+    requirements = {each.name: each.specifier for each in map(Requirement, PROJECT["dependencies"])}
     assert requirements.keys() == {"torch", "transformers", "torchmetrics", "lightning"}
     # Malicious releases.
     assert not any(requirements["lightning"].contains(version) for version in ("2.6.2", "2.6.3"))

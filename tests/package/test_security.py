@@ -25,13 +25,10 @@ from tests.support.lightning_runs import Chooser, generate, loader, trainer
 from tests.support.markdown_blocks import ROOT
 from tests.support.models import tiny_model
 from tests.support.public_surface import package_modules
-from tests.support.shell import run_here
+from tests.support.shell import run_here, write_lines
 
 TEXTS = ["a list of names", "open the file", "it rains", "the dog ran home"]
 PARTS = MODEL, TOKENIZER = tiny_model("bert")
-
-
-# Checkpoints
 
 
 def test_a_checkpoint_of_everything_loads_as_weights_alone(tmp_path):
@@ -56,9 +53,6 @@ def test_a_checkpoint_of_everything_loads_as_weights_alone(tmp_path):
     assert set(content["state_dict"]) == {"inputs", *(f"net.{i}.{part}" for i in (0, 3) for part in ("weight", "bias"))}
     resumed = fit(2, ckpt_path=tmp_path / "last.ckpt", weights_only=True)
     assert resumed.current_epoch == 2
-
-
-# Models
 
 
 class Payload:
@@ -119,7 +113,7 @@ def test_code_in_a_models_folder_runs_only_where_it_is_trusted(folder, tmp_path,
     for make in (FrozenEncoder, BERTScore, SoftBERTScoreLoss):
         with pytest.raises(OSError, match=r"(?s)could not load the configuration of '.*model'.*trust_remote_code=True"):
             make(folder)
-    (tmp_path / "texts").write_text("a cat\n", encoding="utf-8")
+    write_lines(tmp_path / "texts", TEXTS)
     command = ["score", "-c", tmp_path / "texts", "-r", tmp_path / "texts", "--model", folder, "--num-layers", 1]
     assert "--trust-remote-code" in run_here(capsys, *command, exit_code=2).err
     assert not marker.exists()
@@ -141,9 +135,6 @@ def test_code_next_to_a_tokenizer_never_runs(folder, tmp_path, monkeypatch):
     assert not marker.exists()
 
 
-# Names as paths
-
-
 def test_no_name_reads_a_file_outside_the_packaged_tables(tmp_path):
     data = ROOT / "bertscore_tm" / "data" / "baselines"
     table = data / "en" / "roberta-large.csv"
@@ -153,9 +144,6 @@ def test_no_name_reads_a_file_outside_the_packaged_tables(tmp_path):
     for language, name in [("en", str(outside)), ("en", away), ("en/../en", table.stem)]:
         with pytest.raises(ValueError, match="no baseline for language"):
             catalog.baseline(language, name)
-
-
-# The network, and files that nobody asked for
 
 
 GUARDED = """
@@ -207,7 +195,7 @@ def test_nothing_is_downloaded_or_written_without_request(minilm, tmp_path):
     work, home = tmp_path / "work", tmp_path / "home"
     work.mkdir()
     home.mkdir()
-    (work / "texts").write_text("a cat sat\nthe dog ran\nit rains today\n", encoding="utf-8")
+    write_lines(work / "texts", TEXTS)
     names = {"PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "VIRTUAL_ENV"}
     environment = {name: value for name, value in os.environ.items() if name in names}
     environment |= {"HOME": str(home), "TMPDIR": str(home), "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}

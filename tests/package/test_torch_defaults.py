@@ -41,11 +41,7 @@ def vectors_of_loaded(encoder: FrozenEncoder, table: str) -> Any:
 
 def scores_of_metric(encoder: FrozenEncoder, table: str) -> Any:
     results = []
-    for options in (
-        {},
-        {"idf": True, "reduction": "none", "rescale": table},
-        {"compute_on_cpu": True},
-    ):
+    for options in ({}, {"idf": True, "reduction": "none", "rescale": table}, {"compute_on_cpu": True}):
         # torchmetrics puts its metrics on the default device.
         with torch.device("cpu"):
             metric = BERTScore(encoder, **options)
@@ -54,9 +50,8 @@ def scores_of_metric(encoder: FrozenEncoder, table: str) -> Any:
         metric.reset()
         metric.update(PREDS, TARGET, indices=[3, 2, 1, 0])
         other.merge_state(metric)
-        results.append(
-            [metric.compute(), other.compute(), metric.token_weights().table, metric.per_pair()(PREDS, TARGET)]
-        )
+        results.append([metric.compute(), other.compute(), metric.token_weights().table])
+        results.append(metric.per_pair()(PREDS, TARGET))
     return results
 
 
