@@ -32,13 +32,6 @@ def test_ids_equal_those_of_the_tokenizer(make_tokenizer, pairs):
     assert (nothing.ids, nothing.has_content, nothing.num_truncated) == ([], [], 0)
 
 
-@pytest.mark.parametrize("text", ["", "  ", "\n\t", "\x00\x01", "\u200b", "\u00a0"])
-def test_texts_without_content(make_tokenizer, text):
-    tokenized = make_tokenizer()([text, "a"])
-    assert tokenized.ids[0] == [101, 102]
-    assert tokenized.has_content == [False, True]
-
-
 @pytest.mark.parametrize("prefix_space", [None, True, False])
 @pytest.mark.parametrize(
     ("family", "has_space"),
