@@ -35,7 +35,7 @@ class RankGroup:
         """Run a function on rank 0 only, such as reading a file, and return its result, or raise its error, on all."""
         outcomes: list[Any] = [_try(work) if self.rank == 0 else None]
         if self.size > 1:
-            _communicate("broadcast_object_list", outcomes, 0)
+            _communicate(lambda dist: dist.broadcast_object_list(outcomes, src=0))
         return _raise_first(outcomes)[0]  # type: ignore[no-any-return]
 
     def run_on_all(self, work: Callable[[], T]) -> T:
@@ -51,7 +51,7 @@ class RankGroup:
     def _exchange(self, outcome: Any) -> list[Any]:
         outcomes = [outcome] * self.size
         if self.size > 1:
-            _communicate("all_gather_object", outcomes, outcome)
+            _communicate(lambda dist: dist.all_gather_object(outcomes, outcome))
         return _raise_first(outcomes)
 
 
@@ -108,10 +108,10 @@ def _raise_first(outcomes: list[Any]) -> list[Any]:
     return outcomes
 
 
-def _communicate(collective: str, *values: Any) -> None:
+def _communicate(collective: Callable[[Any], None]) -> None:
     import torch.distributed as dist
 
     try:
-        getattr(dist, collective)(*values)
+        collective(dist)
     except RuntimeError as error:
         raise CommandError(f"lost the connection to another process: {error}", FAILED) from error

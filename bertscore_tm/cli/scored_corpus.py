@@ -94,7 +94,7 @@ def score_in_parts(
     from bertscore_tm.scoring.token_weights import TEXTS_PER_BLOCK
 
     def work(part: Sequence[tuple[str, list[str]]], progress: Progress) -> Part:
-        pairs = TextPairs(*map(list, zip(*part, strict=True)))
+        pairs = TextPairs([candidate for candidate, _ in part], [references for _, references in part])
         scored = score_corpus(pairs, encoder, weights, progress=progress)
         num_truncated = torch.tensor([scored.num_truncated], device="cpu")
         return {"scores": scored.scores, "best": scored.best_reference, "num_truncated": num_truncated}

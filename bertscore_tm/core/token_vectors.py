@@ -51,7 +51,10 @@ class TokenVectors:
         lengths = self.lengths.tolist()
         facts = (torch.split(values, 1) for values in (self.lengths, self.has_content, self.truncated))
         texts = zip(torch.split(self.vectors, lengths, dim=1), torch.split(self.ids, lengths), *facts, strict=True)
-        return [TokenVectors(*text) for text in texts]
+        return [
+            TokenVectors(vectors, ids, length, has_content, truncated)
+            for vectors, ids, length, has_content, truncated in texts
+        ]
 
     def locate(self, texts: Tensor) -> tuple[Tensor, Tensor]:
         """Return where the tokens of some texts, given by their indices, are among all tokens, as a padded batch.

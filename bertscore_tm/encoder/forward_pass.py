@@ -70,8 +70,8 @@ class ForwardPass:
         longer = sum(length > self.rope_switch for length in lengths)
         if 0 < longer < len(lengths):
             halves = lengths[:longer], lengths[longer:]
-            split = torch.split(inputs, list(map(sum, halves)))
-            return torch.cat([self.run(*texts, batching) for texts in zip(split, halves, strict=True)], 1)
+            split = zip(torch.split(inputs, list(map(sum, halves))), halves, strict=True)
+            return torch.cat([self.run(part, part_lengths, batching) for part, part_lengths in split], 1)
         batching, num_tokens = batching or self.batching, len(inputs)
         if batching == "packed" and lengths[0] > lengths[-1]:
             # Further texts of a token, so that no product has to add rows and drop them.
