@@ -110,6 +110,8 @@ def test_torch_computes_what_onednn_cannot():
         assert not can_use_onednn(rows, other)
         assert (linear(rows, other).dtype, linear(rows, other).shape) == (rows.dtype, (len(rows), 40))
         assert torch.equal(transposed_matmul(rows, rows), rows.t() @ rows)
+    bias = matrix(40, seed=2).double()
+    assert torch.equal(linear(x.double(), weight.double(), bias), exact(x, weight, bias))
     assert not can_use_onednn(x, weight.bfloat16())
     assert not can_use_onednn(nn.Parameter(x), weight)
     assert {type(layers(dtype)[1]) for dtype in (torch.float64, torch.float16)} == {nn.Linear}

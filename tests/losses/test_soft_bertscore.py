@@ -236,6 +236,10 @@ def test_references_encoded_ahead(encoder, pairs):
     assert torch.equal(loss(logits, ahead, labels != IGNORE), loss(logits, references, labels != IGNORE))
     with pytest.raises(ValueError, match="for each of the 2 rows of the predictions, got 4"):
         loss(logits[:2], ahead)
+    # Validations, which use another cache, must not change training.
+    target = ["a target of the loss alone"]
+    loss.encode_references(target)
+    assert [len(encoder.cache("cpu", of_losses=of_losses).get(target)) for of_losses in (True, False)] == [1, 0]
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
