@@ -67,21 +67,20 @@ def score_matrix(
     num_truncated = vectors.num_truncated
     scores = torch.zeros(len(SCORES), len(rows), len(columns), dtype=torch.float32, device="cpu")
     shared = [i for i, text in enumerate(columns) if text in places]
-    others = [i for i, text in enumerate(columns) if text not in places]
+    others = [[text] for text in dict.fromkeys(columns) if text not in places]
     with tqdm(total=len(columns), unit="text", disable=not verbose) as bar:
         if shared:
             # A list with itself has each pair once.
             shared_numbers = None if references is None else [places[columns[i]] for i in shared]
             scores[..., shared] = score_all_pairs(vectors, weights.table, numbers, shared_numbers).cpu()
             bar.update(len(shared))
-        other_texts = TextPairs([], [[columns[i]] for i in others])
-        for step, texts, encoded in encode_steps(other_texts, used, used.device):
+        for _, _, encoded in encode_steps(TextPairs([], others), used, used.device):
             require_known(weights, encoded.vectors.ids, used.tokenizer)
             num_truncated += encoded.vectors.num_truncated
             both = concatenate([vectors, encoded.vectors])
-            step_numbers = [len(places) + encoded.indices[text] for [text] in texts.references]
-            block = score_all_pairs(both, weights.table, numbers, step_numbers)
-            scores[..., [others[i] for i in step]] = block.cpu()
+            step = [i for i, text in enumerate(columns) if text in encoded.indices]
+            step_numbers = [len(places) + encoded.indices[columns[i]] for i in step]
+            scores[..., step] = score_all_pairs(both, weights.table, numbers, step_numbers).cpu()
             del both
             bar.update(len(step))
     warn_of_truncation(num_truncated, used.tokenizer.max_length)

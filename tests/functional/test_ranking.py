@@ -213,12 +213,13 @@ def test_each_distinct_text_of_a_matrix_is_encoded_once(encoder, encoded):
         torch.testing.assert_close(result["f1"][:, place], torch.stack(expected), atol=1e-6, rtol=0)
 
 
-def test_bad_input_of_a_matrix():
+def test_bad_input_of_a_matrix(monkeypatch):
+    monkeypatch.setattr(corpus, "_ELEMENTS_PER_STEP", 1)  # a text per step
     encoder = FrozenEncoder(*tiny_model("bert"), num_layers=1, max_length=9)
     assert score_matrix([], ["a"], encoder)["f1"].shape == (0, 1)
     assert score_matrix(["a"], [], encoder)["f1"].shape == (1, 0)
     with pytest.warns(UserWarning, match=r"1 text is longer than 9 tokens.*long_text='window'.* scores whole texts"):
-        score_matrix([" ".join(real_pairs(1)[0])], ["a"], encoder)
+        score_matrix(["a"], [real_pairs(1)[0][0], "b", real_pairs(1)[0][0]], encoder)
     with pytest.raises(TypeError, match="candidates"):
         score_matrix("a", ["b"], encoder)
     with pytest.raises(ValueError, match="one layer"):
