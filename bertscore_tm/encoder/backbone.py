@@ -15,13 +15,14 @@ from transformers import PretrainedConfig
 from bertscore_tm.core.memory import device_with_index
 from bertscore_tm.core.onednn import adapt_layers
 from bertscore_tm.core.precision import fast_half_precision
-from bertscore_tm.encoder.families import Batching, Family
+from bertscore_tm.encoder.families import BATCHINGS, Batching, Family
 from bertscore_tm.encoder.forward_pass import ForwardFunction, ForwardPass, draw_texts
 from bertscore_tm.encoder.identity import ModelSource, hash_files, hash_model
 from bertscore_tm.encoder.loading import load_encoder, quiet_loading, quiet_transformers
 from bertscore_tm.encoder.packed_rows import register_attention
 from bertscore_tm.encoder.probe import cut_probed, needs_probe
 from bertscore_tm.encoder.vector_cache import SharedObjects
+from bertscore_tm.utilities.compilation import untraced
 from bertscore_tm.utilities.option_names import name_option
 from bertscore_tm.utilities.user_warnings import warn_user
 
@@ -97,6 +98,8 @@ class Backbone:
             self.loaded(torch.device("cpu"))
         self.models.pop(str(device), None)
 
+    # The trial of a model runs rows of texts, which must not be traced.
+    @untraced
     def _place(self, device: torch.device, load: Callable[[torch.dtype], nn.Module]) -> None:
         device, dtype = device_with_index(device), self.resolve_dtype(device)
         if dtype == torch.bfloat16 and device.type == "cpu" and fast_half_precision(device) is None:
@@ -119,25 +122,32 @@ class Backbone:
         self.models[str(device)] = loaded
 
     def _try_batching(self, model: nn.Module, device: torch.device, dtype: torch.dtype) -> ForwardPass:
-        """Find out how texts share a forward pass: the table and the probe say it, unless the code is the user's."""
+        """Find out how texts share a forward pass: as the table or the probe says, or in the next way that is exact."""
         family = self.family
         loaded = ForwardPass(model, family, self.config, self.num_layers, self.all_layers, self.forward_fn)
         loaded.batching = family.batching
-        # The user's code may drop the mask, or take none.
-        owner = next(base for base in type(model).__mro__ if "forward" in vars(base))
-        is_own = self.forward_fn is not None or owner.__module__.partition(".")[0] != "transformers"
-        is_own = is_own or "attention_mask" not in loaded.options
-        tried: list[Batching] = ["packed"] if family.batching == "packed" and self.forward_fn is None else []
-        if is_own and family.batching != "equal":
-            tried += ["padded", "equal"]
-        if tried and device.type != "meta":  # without values, there is nothing to compare
+        ways = BATCHINGS[BATCHINGS.index(family.batching) :]
+        if self.forward_fn is not None:
+            ways = [way for way in ways if way != "packed"]
+        if device.type != "meta":  # without values, there is nothing to compare
             texts = draw_texts(self.config, _TRIED_LENGTHS, family.max_positions(self.config), device)
-            batching = loaded.find_batching(texts, tried, dtype)
-            if batching is None and is_own:
-                raise ValueError(
-                    f"{self.source.name} gives a text other vectors next to texts of equal length than alone"
+            batching = loaded.find_batching(texts, ways, dtype)
+            if batching is None:
+                raise ValueError(f"{self.source.name} gives a text other vectors each time, such as with dropout")
+            owner = next(base for base in type(model).__mro__ if "forward" in vars(base))
+            # The user's code may drop the mask, or take none.
+            is_own = self.forward_fn is not None or owner.__module__.partition(".")[0] != "transformers"
+            trusted: Batching = "padded" if family.batching == "packed" else family.batching
+            if dtype in (torch.float16, torch.bfloat16) and not is_own and ways.index(batching) > ways.index(trusted):
+                # The rounding of a deep model may exceed the tolerance.
+                batching = trusted
+            elif batching == "single":
+                warn_user(
+                    f"{self.source.name} gives a text other vectors next to other texts than alone, as models with "
+                    f"dynamic quantization do: encoding one text at a time, which is slow; pass the model in float32 "
+                    f"to encode texts together"
                 )
-            loaded.batching = batching or "padded"
+            loaded.batching = batching
         _LOGGER.debug("%s on %s: %s texts, has_kernel=%s", self.source.name, device, loaded.batching, loaded.has_kernel)
         return loaded
 

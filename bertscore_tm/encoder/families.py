@@ -8,14 +8,15 @@ from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from operator import attrgetter
-from typing import Any, Literal, cast
+from typing import Any, Literal, cast, get_args
 
 import torch
 from torch import nn
 from transformers import AutoModel, PretrainedConfig, PreTrainedTokenizerBase
 
-# How texts of different lengths share a forward pass.
-Batching = Literal["packed", "padded", "equal"]
+# How texts share a forward pass, the fastest way first.
+Batching = Literal["packed", "padded", "equal", "single"]
+BATCHINGS: list[Batching] = [*get_args(Batching)]
 
 
 @dataclass(frozen=True)
@@ -34,8 +35,9 @@ class Family:
         padding_id: the id after which positions are numbered, for models that do not read it from their configuration.
         prefix_space: published scores put a space before every text (RoBERTa's and GPT-2's tokenizers).
         batching: how texts of different lengths share a forward pass: ``"packed"`` in a row without padding, where
-            positions and attention allow it; ``"padded"``; or ``"equal"``, only with texts of equal length, as padding
-            affects real tokens through convolutions or blocks of attention.
+            positions and attention allow it; ``"padded"``; ``"equal"``, only with texts of equal length, as padding
+            affects real tokens through convolutions or blocks of attention; or ``"single"``, one text at a time, as
+            dynamic quantization depends on all texts of a batch.
         takes_embeddings: input embeddings instead of token ids give the same vectors.
         fits_float16: hidden states stay below the largest number of float16.
         probed: the properties come from the model's structure and a probe.

@@ -30,6 +30,8 @@ ForwardFunction = Callable[[nn.Module, dict[str, Tensor]], Tensor]
 
 # Keyword arguments that models may lack.
 _OPTIONS = ("attention_mask", "position_ids", "output_hidden_states", "return_dict")
+# Special tokens that texts may hold.
+_SPECIAL_ROLES = ("pad", "mask", "unk", "bos", "eos", "cls", "sep")
 # Distance between unit vectors that rounding explains: 1e-6 in float32, 0.01 in bfloat16 (MiniLM).
 _TOLERANCE = 1e-5
 _TOLERANCE_IN_EPS = 8
@@ -79,20 +81,30 @@ class ForwardPass:
             inputs = torch.cat([inputs, inputs.new_zeros(added, *inputs.shape[1:])])
             lengths = [*lengths, *[1] * added]
         texts = Row(lengths, inputs.device, has_kernel=self.has_kernel)
-        if batching == "equal" or len(texts.group_lengths) == 1:
-            groups = zip(torch.split(inputs, texts.group_sizes), texts.group_lengths, strict=True)
+        if batching in ("equal", "single") or len(texts.group_lengths) == 1:
+            sizes, of_texts = (texts.group_sizes, texts.group_lengths) if batching != "single" else (lengths, lengths)
+            groups = zip(torch.split(inputs, list(sizes)), of_texts, strict=True)
             parts = [self(part.reshape(-1, length, *part.shape[1:])).flatten(1, 2) for part, length in groups]
             return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
         if batching == "padded":
             padded = texts.pad(inputs, int(getattr(self.config, "pad_token_id", None) or 0))
             return self(padded, send(texts.real, inputs.device)).flatten(1, 2).index_select(1, texts.places)
-        positions = torch.arange(texts.longest, device="cpu") + self.family.first_position(self.config)
-        positions = send(positions.expand_as(texts.real)[texts.real][None], inputs.device)  # (1, tokens)
         token = row.set(texts)
         try:
-            return self(inputs[None], position_ids=positions)[:, 0, :num_tokens]
+            return self(inputs[None], position_ids=self._number_positions(inputs, texts))[:, 0, :num_tokens]
         finally:
             row.reset(token)
+
+    def _number_positions(self, inputs: Tensor, texts: Row) -> Tensor:
+        """Number the tokens of the texts in a row as the model numbers those of one text, shape (1, tokens)."""
+        first = self.family.first_position(self.config)
+        if self.family.positions_after_padding and not inputs.is_floating_point():
+            # The model does not count padding tokens, such as a "<pad>" written in a text, and gives them their own id.
+            counted = texts.pad(inputs, first - 1) != first - 1  # (texts, longest)
+            positions = counted.cumsum(1) * counted + first - 1
+            return positions.flatten().index_select(0, texts.places)[None]
+        positions = torch.arange(first, first + texts.longest, device="cpu").expand_as(texts.real)
+        return send(positions[texts.real][None], inputs.device)
 
     def run_soft(self, embeds: Tensor, mask: Tensor) -> Tensor:
         """Run texts of soft tokens, with a gradient; the states of padding have no meaning.
@@ -102,7 +114,7 @@ class ForwardPass:
         """
         # Compiled code and accelerators would have to wait for the lengths.
         packs = self.batching == "packed" and embeds.device.type == "cpu" and is_eager()
-        if not packs and self.batching != "equal" and mask.shape[1] <= self.rope_switch:
+        if not packs and self.batching in ("packed", "padded") and mask.shape[1] <= self.rope_switch:
             return self(embeds, mask)
         lengths = mask.sum(-1).tolist()
         order = sorted((i for i, length in enumerate(lengths) if length), key=lambda i: -lengths[i])
@@ -199,15 +211,24 @@ class ForwardPass:
 def draw_texts(
     config: PretrainedConfig, lengths: Sequence[int], limit: int | None, device: torch.device
 ) -> list[Tensor]:
-    """Return texts of random tokens that are not special, cut to a limit, shape (tokens,) each."""
-    reserved = {0} | {
-        value for name, value in config.to_dict().items() if name.endswith("_token_id") and isinstance(value, int)
-    }
-    ids = [i for i in range(int(getattr(config, "vocab_size", 256))) if i not in reserved]
-    allowed = torch.tensor(ids, dtype=torch.long, device="cpu")
+    """Return texts of random tokens, cut to a limit, shape (tokens,) each; special ones are in every second text.
+
+    Models may derive numbers from special tokens, such as positions from padding, or a factor from masks.
+    """
+    vocabulary, settings = range(int(getattr(config, "vocab_size", 256))), config.to_dict()
+    reserved = {value for name, value in settings.items() if name.endswith("_token_id") and isinstance(value, int)}
+    ids = torch.tensor([i for i in vocabulary if i not in reserved | {0}], dtype=torch.long, device="cpu")
+    special = [i for role in _SPECIAL_ROLES if (i := settings.get(f"{role}_token_id")) in vocabulary]
     generator = torch.Generator("cpu").manual_seed(0)
-    drawn = [torch.randint(len(ids), (min(n, limit or n),), generator=generator, device="cpu") for n in lengths]
-    return [allowed[numbers].to(device) for numbers in drawn]
+    texts = []
+    for number, length in enumerate(lengths):
+        drawn = torch.randint(len(ids), (min(length, limit or length),), generator=generator, device="cpu")
+        text = ids[drawn]
+        if number % 2 == 0:
+            inner = special[: max(len(text) - 2, 0)]
+            text[1 : 1 + len(inner)] = torch.tensor(inner, dtype=torch.long, device="cpu")
+        texts.append(text.to(device))
+    return texts
 
 
 def are_same_vectors(first: Tensor, second: Tensor, dtype: torch.dtype) -> bool:

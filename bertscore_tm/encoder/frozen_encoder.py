@@ -31,6 +31,7 @@ from bertscore_tm.encoder.loading import load_config, load_tokenizer, quiet_tran
 from bertscore_tm.encoder.tokenization import PackedWindows, TextTokenizer, TokenizedTexts
 from bertscore_tm.encoder.vector_cache import VectorCache, shared_caches
 from bertscore_tm.encoder_options import EncoderOptions, LongText, PrecisionName, document_options, with_defaults
+from bertscore_tm.utilities.compilation import untraced
 from bertscore_tm.utilities.option_names import name_option
 from bertscore_tm.utilities.settings import as_integer, full_class_name, require_choice
 from bertscore_tm.utilities.user_warnings import warn_user
@@ -277,6 +278,8 @@ class FrozenEncoder:
             "family": "probed" if self.family.probed else None,
         }
 
+    # Traced, the texts of a row would attend to each other.
+    @untraced
     def encode(self, texts: Sequence[str] | TokenizedTexts, device: torch.device | str = "cpu") -> TokenVectors:
         """Return the unit vectors of the texts' tokens.
 

@@ -98,9 +98,15 @@ def hash_model(model: nn.Module) -> str:
     if isinstance(config, PretrainedConfig):
         settings = {name: value for name, value in config.to_dict().items() if name not in _ORIGIN}
         content.update(json.dumps(settings, sort_keys=True, default=str).encode())
-    for name, tensor in model.state_dict().items():
-        content.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        content.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    for name, value in model.state_dict().items():
+        # The state of a quantized layer is its weight and bias in a tuple, and other settings.
+        for part in value if isinstance(value, tuple) else (value,):
+            if not isinstance(part, torch.Tensor):
+                content.update(f"{name} {part}".encode())
+                continue
+            content.update(f"{name} {part.dtype} {tuple(part.shape)}".encode())
+            tensor = part.detach().dequantize() if part.is_quantized else part.detach()
+            content.update(tensor.cpu().contiguous().flatten().view(torch.uint8).numpy().data)
     return content.hexdigest()
 
 

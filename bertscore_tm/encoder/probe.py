@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from transformers import PretrainedConfig
 
 from bertscore_tm.core.memory import is_out_of_memory
-from bertscore_tm.encoder.families import Batching, Family, describe_refusal
+from bertscore_tm.encoder.families import BATCHINGS, Family, describe_refusal
 from bertscore_tm.encoder.forward_pass import ForwardPass, are_same_vectors, draw_texts
 
 # Tokens of the texts that are tried: short ones, and some that fill several blocks of models with local attention.
@@ -69,7 +69,7 @@ class _Probe:
         self.layers = int(config.num_hidden_layers)
         self.limit = family.max_positions(config)
         self.texts = draw_texts(config, _LENGTHS, self.limit, next(encoder.parameters()).device)
-        # Two texts of equal length.
+        # Two texts of equal length; the first has special tokens.
         self.ids = torch.stack(self.texts[2:4])
 
     def forward_pass(self, layer: int, *, all_layers: bool = False) -> ForwardPass:
@@ -111,10 +111,10 @@ class _Probe:
         texts = self.texts
         if self.limit is not None and self.limit <= _LARGEST_ROW:
             texts = [*texts[:3], *texts[3:4] * (self.limit // len(texts[3])), *texts[4:]]
-        candidates: list[Batching] = ["packed", "padded", "equal"]
+        candidates = BATCHINGS[:3]
         # BigBird's attention changes with the length of the longest text.
         if hasattr(self.encoder, "set_attention_type"):
-            candidates = ["equal"]
+            candidates = BATCHINGS[2:3]
         # All layers are compared, also those above: a few texts may not show a difference in one layer, where attention
         # is limited to some tokens of the highest weight.
         batching = self.forward_pass(self.layers, all_layers=True).find_batching(texts, candidates, torch.float32)
@@ -124,14 +124,15 @@ class _Probe:
 
     def find_embeddings(self) -> None:
         """Find out whether input embeddings instead of token ids give the same vectors."""
+        ids = self.ids[1:]  # without special tokens, which soft tokens are not
         try:
-            states = self.run_whole(cast(Any, self.encoder).get_input_embeddings()(self.ids))[self.layer]
+            states = self.run_whole(cast(Any, self.encoder).get_input_embeddings()(ids))[self.layer]
         except (AttributeError, LookupError, NotImplementedError, RuntimeError, TypeError, ValueError) as error:
             if is_out_of_memory(error):
                 raise
             takes = False
         else:
-            takes = are_same_vectors(states, self.run_whole(self.ids)[self.layer], torch.float32)
+            takes = are_same_vectors(states, self.run_whole(ids)[self.layer], torch.float32)
         self.family = replace(self.family, takes_embeddings=takes)
 
     def cut(self) -> None:

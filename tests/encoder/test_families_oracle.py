@@ -9,7 +9,7 @@ from transformers import AutoModel, AutoTokenizer, ByT5Tokenizer, T5Model
 
 from bertscore_tm import FrozenEncoder, bert_score
 from bertscore_tm.encoder.families import FAMILIES
-from tests.support.models import EVERY_FAMILY, randomised, save_tiny_model, tiny_config
+from tests.support.models import EVERY_FAMILY, KINDS, randomised, save_tiny_model, tiny_config
 from tests.support.rounding import rounding
 from tests.support.texts import real_pairs
 
@@ -44,10 +44,12 @@ ORACLE_FAILS = {
 }
 
 
-def corpus():
-    """Real pairs of at most eight words, one of them with a text of more than 64 tokens."""
+def corpus(family="t5"):
+    """Real pairs of at most eight words, one of more than 64 tokens, and one with the family's special tokens in it."""
     candidates, references = real_pairs(5, words=8)
-    return [*candidates[:4], " ".join(4 * references)], references
+    specials = KINDS[EVERY_FAMILY[family]].specials
+    between = " ".join(f"{word} {token}" for word, token in zip(candidates[0].split(), specials, strict=False))
+    return [*candidates[:4], " ".join(4 * references), between], [*references, f"{references[0]} {specials[0]} it"]
 
 
 @pytest.fixture(scope="module", params=EVERY_FAMILY)
@@ -96,11 +98,11 @@ def scorer_of_reference_package(family, folder, layer, idf_sents=None):
 # 1. The reference package.
 
 
-@pytest.mark.filterwarnings("ignore:.*longer than 64 tokens")
+@pytest.mark.filterwarnings("ignore:.*longer than 64 tokens", "ignore:.*contains? special tokens")
 @pytest.mark.usefixtures("held")
 @pytest.mark.parametrize("layer", [0, LAST, "all"])
 def test_scores_equal_the_reference_package(family, folder, layer):
-    candidates, references = corpus()
+    candidates, references = corpus(family)
     if error := ORACLE_FAILS.get((family, layer)):
         with pytest.raises(error):
             scorer_of_reference_package(family, folder, layer).score(candidates, references, batch_size=1)
@@ -136,7 +138,7 @@ def test_scores_of_bytes_equal_the_reference_package(tmp_path):
 
 @pytest.mark.usefixtures("held")
 def test_vectors_equal_plain_transformers(family, folder):
-    texts = [text for side in corpus() for text in side]
+    texts = [text for side in corpus(family) for text in side]
     tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder).eval()
     layers = []
     for text in texts:

@@ -8,13 +8,15 @@ from functools import partial
 
 import pytest
 import torch
-from torch.nn.functional import scaled_dot_product_attention
+from torch import nn
+from torch.nn.functional import normalize, scaled_dot_product_attention
 from transformers import AutoModel, BertConfig, BertModel, FNetConfig, FNetModel, MobileBertConfig, MobileBertModel
 
 from bertscore_tm import FrozenEncoder, bert_score
 from bertscore_tm.encoder import forward_pass, frozen_encoder, packed_rows
 from bertscore_tm.encoder.packed_rows import Row
 from bertscore_tm.encoder.soft_tokens import encode_soft
+from bertscore_tm.losses import SoftBERTScoreLoss
 from tests.support.models import last_hidden_state, randomised, soft_texts, tiny_config, tiny_model, tiny_tokenizer
 from tests.support.rounding import rounding
 from tests.support.texts import real_pairs
@@ -36,6 +38,42 @@ def texts(count=9):
 
 def batching(encoder):
     return encoder._backbone.loaded(CPU).batching
+
+
+@pytest.mark.parametrize("options", [{}, {"long_text": "window", "max_length": 12}])
+@pytest.mark.parametrize("family", ["camembert", "mpnet", "roberta", "xlm-roberta", "xlm-roberta-xl"])
+def test_a_padding_token_in_a_text_is_not_counted_as_a_position(family, options):
+    """As the model numbers them where a text is alone: also in windows, and for the references of a loss."""
+    model, tokenizer = tiny_model(family)
+    written = [text.replace(" ", f" {tokenizer.pad_token} ", 2) for text in texts()]
+    together, single = (FrozenEncoder(model, tokenizer, num_layers=LAYER, **options) for _ in range(2))
+    single.batch_size = 1
+    assert batching(together) == "packed"
+    expected = single.encode(written).vectors
+    torch.testing.assert_close(together.encode(written).vectors, expected, atol=ROUNDING, rtol=0)
+    if not options:
+        references = SoftBERTScoreLoss(together).encode_references(written).tokens
+        torch.testing.assert_close(references.vectors[references.mass.mask], expected[0], atol=ROUNDING, rtol=0)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:torch.quantize_per_tensor:UserWarning")
+def test_a_model_whose_texts_cannot_share_a_pass_encodes_one_at_a_time():
+    """Dynamic quantization rounds by the largest state of a batch, also of a family that is listed as packed."""
+    model, tokenizer = tiny_model("bert")
+    quantized = torch.ao.quantization.quantize_dynamic(model, {nn.Linear}, dtype=torch.qint8)
+    with pytest.warns(UserWarning, match="other vectors next to other texts than alone.*pass the model in float32"):
+        encoder = FrozenEncoder(quantized, tokenizer, num_layers=LAYER)
+    assert batching(encoder) == "single"
+    alone = torch.cat([encoder.encode([text]).vectors for text in texts()], 1)
+    torch.testing.assert_close(encoder.encode(texts()).vectors, alone, atol=0, rtol=0)
+    ids = [torch.tensor(row) for row in tokenizer(texts())["input_ids"]]
+    with torch.no_grad():
+        plain = torch.cat([quantized(row[None], output_hidden_states=True).hidden_states[LAYER][0] for row in ids])
+    torch.testing.assert_close(alone[0], normalize(plain, dim=-1), atol=ROUNDING, rtol=0)
+    embeds, mask = soft_texts(encoder, texts())
+    torch.testing.assert_close(encode_soft(encoder, embeds, mask)[0][mask], alone[0], atol=ROUNDING, rtol=0)
+    signature = encoder.signature()
+    assert signature == encoder.signature() != FrozenEncoder(model, tokenizer, num_layers=LAYER).signature()
 
 
 @pytest.mark.parametrize(
