@@ -12,9 +12,11 @@ from bertscore_tm.scoring.messages import warn_about_scores, warn_of_leftovers
 from bertscore_tm.scoring.rescaling import Rescale, find_baseline, rescale_scores
 from bertscore_tm.scoring.texts import TextPairs, as_text_pairs
 from bertscore_tm.scoring.token_weights import Idf, TokenWeights, token_weights
+from bertscore_tm.utilities.compilation import untraced
 from bertscore_tm.utilities.score_names import SCORES
 
 
+@untraced
 def bert_score(
     preds: str | Sequence[str],
     target: str | Sequence[str] | Sequence[Sequence[str]],

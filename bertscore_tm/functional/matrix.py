@@ -13,9 +13,11 @@ from bertscore_tm.scoring.corpus import encode_steps
 from bertscore_tm.scoring.messages import warn_of_truncation
 from bertscore_tm.scoring.texts import TextPairs, as_documents
 from bertscore_tm.scoring.token_weights import Idf, require_known, token_weights
+from bertscore_tm.utilities.compilation import untraced
 from bertscore_tm.utilities.score_names import SCORES
 
 
+@untraced
 def score_matrix(
     candidates: Sequence[str],
     references: Sequence[str] | None = None,

@@ -18,6 +18,7 @@ from bertscore_tm.scoring.messages import warn_of_leftovers, warn_of_truncation
 from bertscore_tm.scoring.signature import score_signature
 from bertscore_tm.scoring.texts import TextPairs, as_documents, as_list, as_references, counted_references
 from bertscore_tm.scoring.token_weights import Idf, TokenWeights, WeightSource, require_known, token_weights
+from bertscore_tm.utilities.compilation import untraced
 from bertscore_tm.utilities.score_names import Component
 from bertscore_tm.utilities.settings import require_choice
 
@@ -51,6 +52,7 @@ class RankedCandidates:
         return len(self.scores)
 
 
+@untraced
 def rank_candidates(
     candidates: Sequence[Sequence[str]],
     references: Sequence[str | Sequence[str]] | None = None,

@@ -38,6 +38,7 @@ from bertscore_tm.scoring.rescaling import Rescale, find_baseline
 from bertscore_tm.scoring.signature import score_signature
 from bertscore_tm.scoring.texts import as_text_pairs
 from bertscore_tm.scoring.token_weights import Idf, TokenWeights, WeightSource, token_weights, weights_by_idf
+from bertscore_tm.utilities.compilation import untraced
 from bertscore_tm.utilities.score_names import Component
 from bertscore_tm.utilities.settings import full_class_name, require_choice
 from bertscore_tm.views import Alignment
@@ -142,6 +143,7 @@ class BERTScore(Metric):
         """Whether results have a leading dimension of layers."""
         return self.encoder.all_layers and self.layer is None
 
+    @untraced
     def update(
         self,
         preds: str | Sequence[str],
@@ -214,6 +216,7 @@ class BERTScore(Metric):
         self._is_step, self._combined = False, None
         return result
 
+    @untraced
     def compute(self) -> Any:
         """Return the scores of all pairs of all ranks.
 

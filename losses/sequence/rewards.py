@@ -14,6 +14,7 @@ from bertscore_tm.scoring.corpus import MatchedTexts, encode_steps, match_encode
 from bertscore_tm.scoring.rescaling import Rescale, find_baseline, rescale_scores
 from bertscore_tm.scoring.texts import TextPairs
 from bertscore_tm.scoring.token_weights import Idf, token_weights
+from bertscore_tm.utilities.compilation import untraced
 from bertscore_tm.utilities.score_names import SCORES, Component
 from bertscore_tm.utilities.settings import require_at_least, require_choice
 from bertscore_tm.utilities.user_warnings import warn_user
@@ -111,6 +112,7 @@ class BERTScoreReward:
         self._weights = token_weights(self.encoder, idf)
         self.__name__ = f"bertscore_{component}_layer{self.encoder.num_layers}" if name is None else name
 
+    @untraced
     def __call__(
         self,
         completions: Sequence[Text],

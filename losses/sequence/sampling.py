@@ -14,6 +14,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import GenerationConfig, PreTrainedModel
 
 from bertscore_tm.losses.evaluation import evaluation_mode
+from bertscore_tm.utilities.compilation import untraced
 from bertscore_tm.utilities.settings import require_positive
 
 
@@ -32,6 +33,7 @@ class SampledSequences:
     mask: Tensor
 
 
+@untraced
 def sample_with_log_probs(
     model: PreTrainedModel,
     inputs: Mapping[str, Tensor],

@@ -22,6 +22,7 @@ from bertscore_tm.losses.soft.predictions import (
 )
 from bertscore_tm.scoring.corpus import encode_texts
 from bertscore_tm.scoring.texts import TextPairs
+from bertscore_tm.utilities.compilation import untraced
 from bertscore_tm.utilities.user_warnings import warn_user
 
 # Fewest positions from which shifted logits are recognised.
@@ -47,6 +48,7 @@ class EncodedReferences:
     num_truncated: int = 0
 
 
+@untraced
 def encode_references(
     references: list[list[Any]],
     vocabulary: GeneratorVocabulary,

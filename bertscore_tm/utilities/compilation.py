@@ -1,0 +1,18 @@
+"""Functions that ``torch.compile`` runs as they are."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+import torch
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def untraced(function: Function) -> Function:
+    """Exclude a function from ``torch.compile``, which would compile it anew for each number of texts and tokens.
+
+    Example:
+        >>> untraced(len)([1, 2])
+        2
+    """
+    return cast(Function, torch.compiler.disable(function))
