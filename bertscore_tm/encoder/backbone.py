@@ -57,7 +57,7 @@ class Backbone:
     models: dict[str, ForwardPass] = field(default_factory=dict, init=False)
 
     def __post_init__(self, ready: nn.Module | None) -> None:
-        self.layers_kept = self.family.layers_to_keep(self.num_layers)
+        self.layers_kept = self.family.layers_to_keep(self.num_layers, self.config)
         if ready is not None:
             self._place(next(ready.parameters()).device, lambda dtype: self._cut_copy(ready))
 

@@ -24,7 +24,8 @@ class Family:
     """Properties of one family of encoders.
 
     Args:
-        layers: dotted paths from the encoder to each ``nn.ModuleList`` that holds one module per layer.
+        layers: dotted paths from the encoder to each ``nn.ModuleList`` that holds one module per layer, or modules that
+            are called for several layers each.
         counter: dotted path of the number of layers that the forward pass runs, for families that have one.
         encoder_class: the family has a class that loads the encoder alone (``AutoModelForTextEncoding``).
         final_modules: dotted paths from the encoder to the modules after the last layer, in order: a norm, and what
@@ -68,8 +69,10 @@ class Family:
             return None
         return int(getattr(config, self.absolute_positions)) - self.first_position(config)
 
-    def layers_to_keep(self, num_layers: int) -> int:
+    def layers_to_keep(self, num_layers: int, config: PretrainedConfig) -> int:
         """Return how many layers must be in memory to get layer ``num_layers``."""
+        if getattr(config, "num_hidden_groups", 1) > 1:  # the group of a layer of ALBERT depends on their number
+            return int(config.num_hidden_layers)
         # Layer 0 is the input of the first layer: some families fail without any layer.
         return num_layers if self.final_modules and not self.probed else max(num_layers, 1)
 
@@ -104,7 +107,7 @@ _T5 = Family(
 _LLAMA = Family(layers=("layers",), final_modules=("norm",))
 
 FAMILIES: dict[str, Family] = {
-    "albert": Family(layers=(), counter="config.num_hidden_layers"),
+    "albert": Family(layers=("encoder.albert_layer_groups",), counter="config.num_hidden_layers"),
     "bart": _BART,
     "bert": Family(),
     "big_bird": Family(batching="equal"),

@@ -60,7 +60,10 @@ class ForwardPass:
         parameters = signature(type(self.model).forward).parameters
         accepts_any = any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters.values())
         self.options = [name for name in _OPTIONS if accepts_any or name in parameters]
-        self.layers_in_memory = self.family.layers_to_keep(self.num_layers)
+        self.layers_in_memory = self.family.layers_to_keep(self.num_layers, self.config)
+        # The list of layers whose states are recorded: what hidden_states holds differs between models, and Mamba's
+        # lacks the embedding output.
+        self.recorded = self.family.layers[0] if self.family.probed and len(self.family.layers) == 1 else None
         self.rope_switch = _rope_switch(self.config)
 
     def run(self, inputs: Tensor, lengths: Sequence[int], batching: Batching | None = None) -> Tensor:
@@ -137,11 +140,9 @@ class ForwardPass:
             return self._call_function(self.forward_fn, inputs, mask)
         # Layer 0 is the state before the first layer.
         wants_states = self.all_layers or self.layers_in_memory > self.num_layers
-        length, paths = mask.shape[1], self.family.layers
+        length, recorded = mask.shape[1], self.recorded if wants_states else None
         if hasattr(self.model, "set_attention_type"):
             _choose_attention(self.model, self.config, length)
-        # What hidden_states holds differs between models: Mamba's lacks the embedding output.
-        recorded = paths[0] if wants_states and self.family.probed and len(paths) == 1 else None
         passed: dict[str, Any] = {"attention_mask": mask.long(), "return_dict": True}
         passed["output_hidden_states"] = wants_states and recorded is None
         if position_ids is not None:
@@ -159,8 +160,17 @@ class ForwardPass:
                     f"the forward pass of {type(self.model).__name__} does not return the hidden states of its layers: "
                     f"let it accept output_hidden_states, or pass forward_fn=, a function that returns token vectors"
                 )
+            if len(states) != self.layers_in_memory + 1:
+                if recorded is None and len(self.family.layers) == 1:  # ALBERT returns the states of parts of its layers
+                    self.recorded = self.family.layers[0]
+                    return self(inputs, mask, position_ids)
+                raise ValueError(
+                    f"{type(self.model).__name__} returned {len(states)} hidden states for {self.layers_in_memory} "
+                    f"layers, which must be one more: set config.num_hidden_layers to the number of its layers"
+                )
             # BigBird pads texts to whole blocks and keeps the padding in its states.
-            states = [state[:, :length] for state in states[: self.num_layers + 1]]  # (batch, positions, width) each
+            states = states[0 if self.all_layers else self.num_layers : self.num_layers + 1]
+            states = [state[:, :length] for state in states]  # (batch, positions, width) each
             for path in self.family.final_modules:
                 module = attrgetter(path)(self.model)
                 if module is not None:  # an OPT may lack it
@@ -247,7 +257,8 @@ def _record_states(layers: nn.Module) -> Iterator[list[Tensor]]:
     states: list[Tensor] = []
 
     def record_input(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        states.append(args[0] if args else kwargs["hidden_states"])
+        if not states:  # a module may be called for several layers
+            states.append(args[0] if args else kwargs["hidden_states"])
 
     def record_output(_: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         states.append(output[0] if isinstance(output, tuple | list) else output)

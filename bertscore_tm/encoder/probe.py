@@ -141,7 +141,7 @@ class _Probe:
         # Without a layer to drop, one is dropped for the probe: the norm is applied to lower layers too.
         tried = self.layer if self.layer < self.layers else max(self.layers - 1, 1)
         expected = self.run_whole(self.ids)[tried]
-        self.family.cut(self.encoder, self.family.layers_to_keep(tried))
+        self.family.cut(self.encoder, self.family.layers_to_keep(tried, self.config))
         if not are_same_vectors(self.forward_pass(tried)(self.ids)[0], expected, torch.float32):
             raise ValueError(f"layer {tried} of the model without the layers above it differs")
         if tried != self.layer:

@@ -77,6 +77,38 @@ def test_only_needed_layers_are_in_memory(family, number, all_layers):
         assert not any("decoder" in name for name, _ in held.named_modules())
 
 
+# Layers that are not one module each.
+
+
+@pytest.mark.parametrize("options", [{"inner_group_num": 2}, {"num_hidden_groups": 2}, {"num_hidden_groups": 4}])
+def test_layers_of_albert_with_parts_and_groups_equal_a_plain_loop(options):
+    model, tokenizer = randomised(AutoModel.from_config(tiny_config("albert", 4, **options))), tiny_tokenizer("albert")
+    groups, states = model.encoder.albert_layer_groups, []
+    for text in TEXTS:
+        with torch.no_grad():
+            embedded = model.embeddings(torch.tensor([tokenizer.encode(text)]))
+            layers = [model.encoder.embedding_hidden_mapping_in(embedded)]
+            for layer in range(4):
+                output = groups[layer * len(groups) // 4](layers[-1], None)
+                layers.append(output[0] if isinstance(output, tuple) else output)
+        states.append(torch.stack(layers)[:, 0])
+    expected = normalize(torch.cat(states, 1), dim=-1)
+    encoders = [FrozenEncoder(model, tokenizer, num_layers=layer, all_layers=True) for layer in (2, 4)]
+    for encoder in (*encoders, pickle.loads(pickle.dumps(encoders[0]))):
+        vectors = encoder.encode(TEXTS).vectors
+        torch.testing.assert_close(vectors, expected[: encoder.num_layers + 1], atol=ROUNDING, rtol=0)
+    for layer in range(5):
+        vectors = FrozenEncoder(model, tokenizer, num_layers=layer).encode(TEXTS).vectors
+        torch.testing.assert_close(vectors[0], expected[layer], atol=ROUNDING, rtol=0)
+
+
+def test_a_model_with_fewer_layers_than_its_configuration_returns_no_states():
+    model, tokenizer = copy.deepcopy(tiny_model("bert"))
+    model.encoder.layer = model.encoder.layer[:2]
+    with pytest.raises(ValueError, match=r"BertModel returned 3 hidden states for 3 layers.*config.num_hidden_layers"):
+        FrozenEncoder(model, tokenizer, all_layers=True).encode(TEXTS)
+
+
 # Length limits.
 
 # Relative positions; those of DeBERTa depend on the configuration.
