@@ -161,7 +161,7 @@ class ForwardPass:
                     f"let it accept output_hidden_states, or pass forward_fn=, a function that returns token vectors"
                 )
             if len(states) != self.layers_in_memory + 1:
-                if recorded is None and len(self.family.layers) == 1:  # ALBERT returns the states of parts of its layers
+                if recorded is None and len(self.family.layers) == 1:  # ALBERT's are the states of parts of layers
                     self.recorded = self.family.layers[0]
                     return self(inputs, mask, position_ids)
                 raise ValueError(

@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from transformers import (
     PretrainedConfig,
     PreTrainedTokenizerBase,
 )
+from transformers import __version__ as transformers_version
 from transformers.utils import logging as transformers_logging
 
 from bertscore_tm.core.memory import is_out_of_memory
@@ -24,6 +25,8 @@ from bertscore_tm.encoder.families import Family, encoder_of
 from bertscore_tm.encoder.identity import ModelSource
 from bertscore_tm.utilities.option_names import name_option
 
+# Names of constants that old files hold and models compute themselves.
+_CONSTANTS = ("position_ids", "inv_freq", "masked_bias")
 # Tokens that tokenizers without words have besides the added ones, such as the mark of a word's start.
 _MOST_WITHOUT_WORDS = 16
 
@@ -67,12 +70,42 @@ def load_encoder(
     cut(encoder)
     missing = [random[parameter] for parameter in encoder.parameters() if parameter in random]
     if missing:
-        shown = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
         raise OSError(
-            f"could not load the weights of {source.name!r}: its file lacks {len(missing)} of them ({shown}), which "
-            f"would be random numbers. Download the model again, or save a complete one with save_pretrained(folder)"
+            f"could not load the weights of {source.name!r}: its file lacks {len(missing)} of them "
+            f"({_shorten(missing)}), which would be random numbers. Download the model again, or save a complete one "
+            f"with save_pretrained(folder)"
+        )
+    if unused := _find_unused(info["unexpected_keys"], model, encoder, family):
+        raise OSError(
+            f"could not load the weights of {source.name!r}: {type(encoder).__name__} of transformers "
+            f"{transformers_version} does not use {len(unused)} of them ({_shorten(unused)}), so its vectors are "
+            f"not those of the trained model. Install a version of transformers that uses them (a version before 5 "
+            f"for position_embedding_type='relative_key'), or pass a ready model that does, with its tokenizer"
         )
     return encoder
+
+
+def _shorten(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+
+
+def _find_unused(names: Iterable[str], model: Any, encoder: nn.Module, family: Family) -> list[str]:
+    """Find those of a file's weights without a place in the model that belong to an encoder's layers or embeddings."""
+    root = next(f"{path}." if path else "" for path, module in model.named_modules() if module is encoder)
+    modules, unused = dict(encoder.named_modules()), []
+    for name in sorted(names):
+        path = name.removeprefix(f"{model.base_model_prefix}.")
+        if not path.startswith(root):  # a decoder's, or a head's
+            continue
+        parts = path.removeprefix(root).split(".")
+        depth = max(i for i in range(len(parts)) if ".".join(parts[:i]) in modules)
+        owner = ".".join(parts[:depth])
+        # Next to the layers are heads and dropped layers. What the configuration switches off is None.
+        is_outside = not owner or any(f"{layers}.".startswith(f"{owner}.") for layers in family.layers)
+        is_off = isinstance(modules[owner], nn.Identity) or hasattr(modules[owner], parts[depth])
+        if not (is_outside or is_off or parts[-1] in _CONSTANTS):
+            unused.append(name)
+    return unused
 
 
 def resolve_tokenizer(

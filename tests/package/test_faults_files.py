@@ -1,5 +1,6 @@
 """Full disks, damaged files and incomplete models: a clear message, and no result is lost."""
 
+import re
 import resource
 import shutil
 import sys
@@ -12,13 +13,13 @@ import pytest
 import torch
 from lightning.pytorch.loggers import CSVLogger
 from safetensors.torch import load_file, save_file
-from transformers import AutoConfig, AutoTokenizer
+from transformers import AutoConfig, AutoModelForMaskedLM, AutoModelForSeq2SeqLM, AutoTokenizer
 
 from bertscore_tm import BERTScore, FrozenEncoder, bert_score, rank_candidates
 from bertscore_tm.callbacks import BERTScoreCallback, SampleLogger
 from bertscore_tm.losses import BERTScoreReward, SoftBERTScoreLoss
 from tests.support.lightning_runs import chooser, trainer, weights
-from tests.support.models import save_tiny_model
+from tests.support.models import EVERY_FAMILY, randomised, save_tiny_model, tiny_config, tiny_tokenizer
 from tests.support.shell import run_here, write_lines
 
 WORDS = [f"{a} {b} {c}" for a in ("a cat", "the dog") for b in ("sat", "ran") for c in ("here", "there", "home")]
@@ -129,6 +130,50 @@ def test_missing_weights_are_an_error(tiny, tmp_path):
     assert torch.equal(incomplete.vectors, wanted.vectors)
     with pytest.raises(OSError, match=r"its file lacks 1 of them \(encoder\.layer\.2\.output\.dense\.weight\)"):
         FrozenEncoder(folder, num_layers=3).encode(["a cat"])
+
+
+def add_weights(folder, *names):
+    file = Path(folder) / "model.safetensors"
+    save_file(load_file(file) | {name: torch.ones(3, 8) for name in names}, file, {"format": "pt"})
+
+
+@pytest.mark.parametrize(
+    ("family", "module"),
+    [
+        ("bert", "bert.encoder.layer.2.attention.self"),
+        ("roberta", "roberta.encoder.layer.2.attention.self"),
+        ("electra", "electra.encoder.layer.2.attention.self"),
+        ("albert", "albert.encoder.albert_layer_groups.0.albert_layers.0.attention"),
+        ("bart", "model.encoder.layers.2.self_attn"),
+        ("t5", "encoder.block.2.layer.0.SelfAttention"),
+    ],
+)
+def test_weights_without_a_place_in_the_model_are_an_error(family, module, tmp_path):
+    config = tiny_config(family, position_embedding_type="relative_key")
+    auto = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForMaskedLM
+    randomised(auto.from_config(config)).save_pretrained(tmp_path)
+    tiny_tokenizer(EVERY_FAMILY[family]).save_pretrained(tmp_path)
+    vectors = [FrozenEncoder(tmp_path, num_layers=number).encode(["a cat"]).vectors for number in (2, 3)]
+    prefix = module.partition("encoder.")[0]
+    # A pooler and heads, another part of the model, a layer above the last one, and what models compute.
+    add_weights(tmp_path, "pooler.norm.weight", "cls.norm.weight", "decoder.layers.0.norm2.weight")
+    add_weights(tmp_path, f"{prefix}encoder.layer.3.norm2.weight", f"{prefix}embeddings.position_ids")
+    add_weights(tmp_path, f"{module}.masked_bias")
+    again = [FrozenEncoder(tmp_path, num_layers=number).encode(["a cat"]).vectors for number in (2, 3)]
+    assert all(map(torch.equal, again, vectors))
+    add_weights(tmp_path, f"{module}.distance_embedding.weight")
+    name = re.escape(f"{module}.distance_embedding.weight")
+    with pytest.raises(OSError, match=rf"transformers \d+\S* does not use 1 of them \({name}\).*relative_key"):
+        FrozenEncoder(tmp_path, num_layers=3).encode(["a cat"])
+    if family != "albert":  # whose layers are one module
+        assert torch.equal(FrozenEncoder(tmp_path, num_layers=2).encode(["a cat"]).vectors, vectors[0])
+
+
+def test_weights_without_a_place_in_the_embeddings_are_an_error(tiny, tmp_path):
+    folder = shutil.copytree(tiny, tmp_path / "model")
+    add_weights(folder, "embeddings.task_embeddings.weight")
+    with pytest.raises(OSError, match=r"does not use 1 of them \(embeddings\.task_embeddings\.weight\)"):
+        FrozenEncoder(folder, num_layers=1).encode(["a cat"])
 
 
 # Of these models, transformers 5 makes a tokenizer without words: any two texts would score 1.
