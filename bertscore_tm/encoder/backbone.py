@@ -189,7 +189,7 @@ class Backbone:
             model: Any = next(iter(self.models.values())).model
             # transformers attaches hooks to models, which cannot be pickled.
             parts = {"config": model.config, "dtype": model.dtype, "weights": model.state_dict()}
-            state["ready"] = model if self.source.is_whole else {"model_class": type(model), **parts}
+            state["ready"] = _without_hooks(model) if self.source.is_whole else {"model_class": type(model), **parts}
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -214,6 +214,17 @@ class Backbone:
         model.config.dtype = config.dtype  # it is part of the hash in the signature
         self.family.cut(model, self.layers_kept)
         return cast(nn.Module, model)
+
+
+def _without_hooks(model: nn.Module) -> nn.Module:
+    """Return a copy with the same tensors, without the hooks of transformers for states, which it adds when needed."""
+    copied = deepcopy(model, {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())})
+    for module in copied.modules():
+        hooks = module._forward_hooks
+        for number in [n for n, hook in hooks.items() if hook.__module__ == "transformers.utils.output_capturing"]:
+            del hooks[number]
+        vars(module).pop("_output_capturing_hooks_installed", None)
+    return copied
 
 
 @cache

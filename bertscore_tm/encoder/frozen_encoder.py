@@ -403,8 +403,12 @@ class FrozenEncoder:
         return self
 
     def __getstate__(self) -> dict[str, Any]:
-        # Budgets and caches belong to this process and its devices.
-        return {**self.__dict__, "_caches": {}, "_budgets": {}}
+        # Budgets and caches belong to this process and its devices. Some tokenizers cannot be pickled, such as that of
+        # RoFormer, but loaded again.
+        state = {**self.__dict__, "_caches": {}, "_budgets": {}}
+        if self._given_tokenizer is None:
+            state.pop("tokenizer", None)
+        return state
 
     def __repr__(self) -> str:
         layers = f"layers 0-{self.num_layers}" if self.all_layers else f"layer {self.num_layers}"

@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -133,7 +133,12 @@ def require_tokenizer(tokenizer: Any, argument: str) -> PreTrainedTokenizerBase:
 
 def _has_vocabulary(tokenizer: PreTrainedTokenizerBase) -> bool:
     """Return whether a tokenizer has tokens besides special ones; transformers makes one without if files lack."""
-    added = tokenizer.added_tokens_decoder
+    added: Any = getattr(tokenizer, "added_tokens_decoder", None)
+    if not isinstance(added, Mapping):  # that of mistral-common, loaded where there is a tekken.json
+        raise TypeError(
+            f"a {type(tokenizer).__name__} lists no added tokens and cannot be used: pass tokenizer= with "
+            f"transformers.PreTrainedTokenizerFast.from_pretrained(folder), of a folder that has a tokenizer.json"
+        )
     if len(tokenizer) - len(added) > _MOST_WITHOUT_WORDS:  # the vocabulary itself may take long to list
         return True
     # Those of T5 and mBART still have the mark of a word's start.

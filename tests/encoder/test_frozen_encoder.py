@@ -215,6 +215,30 @@ def test_a_ready_model_with_hooks_is_pickled(fresh_tiny, tmp_path):
         FrozenEncoder(fresh_tiny[0], num_layers=2)
 
 
+def mean_of_layers(model, inputs):
+    return torch.stack(model(**inputs, output_hidden_states=True).hidden_states).mean(0)
+
+
+def test_a_model_whose_function_asks_for_states_is_pickled(fresh_tiny):
+    encoder = FrozenEncoder(*fresh_tiny, forward_fn=mean_of_layers)
+    expected = encoder.encode(TEXTS).vectors
+    again = pickle.loads(pickle.dumps(pickle.loads(pickle.dumps(encoder))))
+    assert torch.equal(again.encode(TEXTS).vectors, expected)
+    assert torch.equal(encoder.encode(TEXTS).vectors, expected)
+
+
+@pytest.mark.parametrize("layer", [0, 2])
+def test_layers_replaced_after_states_were_asked_for_are_recorded(fresh_tiny, layer):
+    model, tokenizer = fresh_tiny
+    model(**tokenizer("a cat", return_tensors="pt"), output_hidden_states=True)
+    model.encoder.layer[layer] = copy.deepcopy(model.encoder.layer[1])
+    model.encoder.layer[layer]._forward_hooks.clear()
+    expected = [FrozenEncoder(model, tokenizer, num_layers=number).encode(TEXTS).vectors[0] for number in (1, 2, 3)]
+    vectors = FrozenEncoder(model, tokenizer, all_layers=True).encode(TEXTS).vectors
+    torch.testing.assert_close(vectors[1:], torch.stack(expected))
+    torch.testing.assert_close(FrozenEncoder(model, tokenizer, num_layers=0).encode(TEXTS).vectors[0], vectors[0])
+
+
 @pytest.mark.parametrize("family", ["t5", "gemma"])
 def test_pickles_of_a_ready_model_in_bfloat16_give_the_same_vectors(family, capfd):
     encoder = FrozenEncoder(*tiny_model(family), num_layers=2, dtype="bfloat16")

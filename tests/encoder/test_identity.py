@@ -9,6 +9,7 @@ from tokenizers import normalizers
 from tokenizers.pre_tokenizers import PreTokenizer
 from torchmetrics import MetricCollection
 from transformers import ByT5Tokenizer, T5Model
+from transformers.tokenization_mistral_common import MistralCommonBackend
 
 from bertscore_tm import BERTScore, FrozenEncoder
 from tests.support.models import last_hidden_state, randomised, tiny_config, tiny_model
@@ -143,6 +144,20 @@ def test_tokenizers_that_cannot_be_serialised_are_equal_as_objects_only():
         custom.backend_tokenizer.pre_tokenizer = PreTokenizer.custom(Characters(size))
         encoders.append(FrozenEncoder(model, custom, num_layers=2))
     require_separate(encoders, ["a", "I"], PAIRS[0])
+
+
+def test_a_tokenizer_of_a_folder_is_loaded_again_instead_of_pickled(tmp_path):
+    encoder = FrozenEncoder(save(tiny_model("bert")[0], tmp_path), num_layers=2)
+    expected = score(encoder)
+    # As that of RoFormer.
+    encoder.tokenizer.tokenizer.backend_tokenizer.pre_tokenizer = PreTokenizer.custom(Characters(1))
+    assert torch.equal(score(pickle.loads(pickle.dumps(encoder))), expected)
+
+
+def test_tokenizers_of_mistral_common_are_refused_by_name():
+    tokenizer = object.__new__(MistralCommonBackend)  # to make one needs its package
+    with pytest.raises(TypeError, match=r"a MistralCommonBackend lists no added tokens.*PreTrainedTokenizerFast"):
+        FrozenEncoder(tiny_model("mistral")[0], tokenizer, num_layers=1)
 
 
 # Functions of the caller.
