@@ -171,6 +171,11 @@ class ForwardPass:
             # BigBird pads texts to whole blocks and keeps the padding in its states.
             states = states[0 if self.all_layers else self.num_layers : self.num_layers + 1]
             states = [state[:, :length] for state in states]  # (batch, positions, width) each
+            if {state.shape[1] for state in states} != {length}:
+                raise ValueError(
+                    f"the layers of {type(self.model).__name__} return {', '.join(str(s.shape[1]) for s in states)} "
+                    f"vectors for a text of {length} tokens, not one per token"
+                )
             for path in self.family.final_modules:
                 module = attrgetter(path)(self.model)
                 if module is not None:  # an OPT may lack it

@@ -85,7 +85,8 @@ class _Probe:
         called: list[tuple[str, Tensor, Tensor]] = []
 
         def record(name: str, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-            if inputs and isinstance(inputs[0], Tensor) and isinstance(output, Tensor):
+            # What needs more than a state cannot be applied to those of lower layers.
+            if len(inputs) == 1 and isinstance(inputs[0], Tensor) and isinstance(output, Tensor):
                 called.append((name, inputs[0], output))
 
         inside = tuple(f"{path}." for path in self.family.layers)
