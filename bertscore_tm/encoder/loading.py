@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from tokenizers import Tokenizer, normalizers
+from tokenizers.models import Unigram
 from torch import nn
 from transformers import (
     AutoConfig,
@@ -18,6 +20,8 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 from transformers import __version__ as transformers_version
+from transformers.convert_slow_tokenizer import import_protobuf
+from transformers.utils import cached_file
 from transformers.utils import logging as transformers_logging
 
 from bertscore_tm.core.memory import is_out_of_memory
@@ -53,7 +57,39 @@ def load_tokenizer(source: ModelSource) -> PreTrainedTokenizerBase:
             f"could not load the tokenizer of {source.name!r}: its files are missing. Save the model's own tokenizer "
             f"next to the weights with tokenizer.save_pretrained(folder)"
         )
+    if hasattr(tokenizer, "convert_to_native_format"):  # from transformers 5 on
+        with quiet_loading("tokenizer", source.name):
+            _restore_normalizer(tokenizer, source)
     return tokenizer
+
+
+def _restore_normalizer(tokenizer: Any, source: ModelSource) -> None:
+    """Apply the normalization of a SentencePiece file where transformers 5 leaves it out: DeBERTa-v3, mBART, BigBird.
+
+    Without it, no-break spaces, full-width letters, ligatures and ellipses are unknown tokens.
+    """
+    backend = tokenizer.backend_tokenizer
+    if not isinstance(backend.model, Unigram) or _has_charsmap(backend.normalizer):
+        return
+
+    def find(name: str) -> str | None:
+        quietly = {f"_raise_exceptions_for_{reason}": False for reason in ("missing_entries", "connection_errors")}
+        path: str | None = cached_file(source.location, name, revision=source.revision, **quietly)
+        return path
+
+    name = tokenizer.vocab_files_names.get("vocab_file", "")
+    if (path := find("tokenizer.json")) and _has_charsmap(saved := Tokenizer.from_file(path).normalizer):
+        backend.normalizer = saved
+    elif name.endswith(".model") and (path := find(name)):
+        proto = import_protobuf().ModelProto()
+        proto.ParseFromString(Path(path).read_bytes())
+        if charsmap := proto.normalizer_spec.precompiled_charsmap:
+            parts = [] if backend.normalizer is None else [backend.normalizer]
+            backend.normalizer = normalizers.Sequence([normalizers.Precompiled(charsmap), *parts])
+
+
+def _has_charsmap(normalizer: Any) -> bool:
+    return normalizer is not None and b"Precompiled" in normalizer.__getstate__()
 
 
 def load_encoder(

@@ -1,18 +1,25 @@
 """Token ids of texts, and texts that are longer than the encoder: cut, refused, or in windows."""
 
+import base64
+import json
 import resource
 import subprocess
+import zlib
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import Regex, Tokenizer, normalizers
 from transformers import AutoConfig, AutoTokenizer
+from transformers.convert_slow_tokenizer import import_protobuf
 
 from bertscore_tm import FrozenEncoder, bert_score
+from bertscore_tm.encoder.identity import ModelSource
+from bertscore_tm.encoder.loading import load_tokenizer
 from bertscore_tm.encoder.tokenization import TextTokenizer, cut_into_windows
 from examples.benchmarks.processes import run_fresh
-from tests.support.models import tiny_model
+from tests.support.models import tiny_model, tiny_tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -91,6 +98,57 @@ def test_written_special_tokens_are_no_control_of_the_score(make_tokenizer):
     tokenized = make_tokenizer()(["[SEP]", "a [SEP] b"])
     assert tokenized.ids == [[101, 102, 102], [101, 1037, 102, 1038, 102]]
     assert tokenized.has_content == [False, True]
+
+
+# Normalization of SentencePiece: a rule for the no-break space and one for the ellipsis, as its trainer writes them.
+_CHARSMAP = (
+    b"c-j@yWsr~s5C-6Hju=`RDd~n&LP}7&yHiR^r5lURqmMq|sH3}4>Ohfhl<r0v6$yE6XP()2c4mL=Y!EvLf<&=`=&+C=GENXvg9b%}1W}2DAViL95T"
+    b"AG?Bms$IR``G<BqJ#)NKPtJl7`fz<wMewj*Mg=6CaU<>)|0mHa#mj$WAVDl84;nBQFKW&&PyPkWVN~AwH!D#VAS%it`yIDNQN9;B(4ShVqo7A{D4"
+    b"iC8|<|>Qtj9HK<K3>QaaL)T1E{XiOuT(uC$Tqa`h9#h0|9HSK6id%mJ09q3FazTs=S@GafwN)Nizi=OnMH~r|#0Q&PC1NnjP`H3GH9CLJrGKAp_V"
+    b"<aOO%_zn)hH->3f$>aYB2$>mRKl6gG-fh`+00@N5zJ#Q^ND033s}q|mJr1<ma>B7tYRf=Sj{@tvVrw%Vk2AF%r>_2Guzq0FYIC`d)UohqWP75?B_"
+    b"QQ@H>Y%$Po^6jH8_3IHx$t8BX&DXF128T;M#HxX2YQbB(Lqi1`C<ag#gT<{o!>z<vJWA&+^)Q=aggXT0PE|L`}j_?OrG$6Ma;KkvvKgocI&?*U?E"
+    b"hDZ"
+)
+
+
+def write_sentencepiece(folder, charsmap):
+    """Write a SentencePiece file with the pieces of a tiny tokenizer, and a tokenizer.json without normalization."""
+    tiny_tokenizer("deberta-v2").backend_tokenizer.save(str(folder / "tokenizer.json"))
+    proto = import_protobuf().ModelProto()
+    vocabulary = json.loads(tiny_tokenizer("deberta-v2").backend_tokenizer.to_str())["model"]["vocab"]
+    for number, (piece, score) in enumerate(vocabulary):
+        proto.pieces.add(piece=piece, score=score, type=2 if piece == "[UNK]" else 3 if number < 4 else 1)
+    proto.trainer_spec.model_type = 1
+    proto.trainer_spec.unk_id = tiny_tokenizer("deberta-v2").unk_token_id
+    proto.normalizer_spec.precompiled_charsmap = charsmap
+    (folder / "spm.model").write_bytes(proto.SerializeToString())
+
+
+def write_tokenizer_file(folder, charsmap):
+    """Write a tokenizer.json as that of transformers 4."""
+    backend = Tokenizer.from_str(tiny_tokenizer("deberta-v2").backend_tokenizer.to_str())
+    collapse = normalizers.Replace(Regex(" {2,}"), " ")
+    backend.normalizer = normalizers.Sequence([normalizers.Strip(), normalizers.Precompiled(charsmap), collapse])
+    backend.save(str(folder / "tokenizer.json"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "write"),
+    [
+        ("DebertaV2", write_sentencepiece),
+        ("DebertaV2", write_tokenizer_file),
+        ("BigBird", write_tokenizer_file),
+        ("MBart", write_tokenizer_file),
+    ],
+)
+def test_texts_are_normalized_as_the_sentencepiece_file_says(kind, write, tmp_path):
+    write(tmp_path, zlib.decompress(base64.b85decode(_CHARSMAP)))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": f"{kind}Tokenizer"}))
+    AutoConfig.for_model("deberta-v2").save_pretrained(tmp_path)
+    tokenizer = load_tokenizer(ModelSource.from_name(str(tmp_path)))
+    assert type(tokenizer).__name__ == f"{kind}Tokenizer"
+    for text, plain in (("a\u00a0cat sat", "a cat sat"), ("the cat\u2026", "the cat...")):
+        assert tokenizer.tokenize(text) == tokenizer.tokenize(plain)
 
 
 def long_text(words: int) -> str:
