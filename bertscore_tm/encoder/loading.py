@@ -21,8 +21,8 @@ from transformers import (
 )
 from transformers import __version__ as transformers_version
 from transformers.convert_slow_tokenizer import import_protobuf
-from transformers.utils import cached_file
 from transformers.utils import logging as transformers_logging
+from transformers.utils.hub import cached_file
 
 from bertscore_tm.core.memory import is_out_of_memory
 from bertscore_tm.encoder.families import Family, encoder_of
@@ -58,8 +58,7 @@ def load_tokenizer(source: ModelSource) -> PreTrainedTokenizerBase:
             f"next to the weights with tokenizer.save_pretrained(folder)"
         )
     if hasattr(tokenizer, "convert_to_native_format"):  # from transformers 5 on
-        with quiet_loading("tokenizer", source.name):
-            _restore_normalizer(tokenizer, source)
+        _restore_normalizer(tokenizer, source)
     return tokenizer
 
 
@@ -71,21 +70,17 @@ def _restore_normalizer(tokenizer: Any, source: ModelSource) -> None:
     backend = tokenizer.backend_tokenizer
     if not isinstance(backend.model, Unigram) or _has_charsmap(backend.normalizer):
         return
-
-    def find(name: str) -> str | None:
-        quietly = {f"_raise_exceptions_for_{reason}": False for reason in ("missing_entries", "connection_errors")}
-        path: str | None = cached_file(source.location, name, revision=source.revision, **quietly)
-        return path
-
-    name = tokenizer.vocab_files_names.get("vocab_file", "")
-    if (path := find("tokenizer.json")) and _has_charsmap(saved := Tokenizer.from_file(path).normalizer):
+    quietly = {f"_raise_exceptions_for_{reason}": False for reason in ("missing_entries", "connection_errors")}
+    files = ("tokenizer.json", tokenizer.vocab_files_names.get("vocab_file", "tokenizer.json"))
+    paths = [cached_file(source.location, file, revision=source.revision, **quietly) or "" for file in files]
+    if paths[0] and _has_charsmap(saved := Tokenizer.from_file(paths[0]).normalizer):
         backend.normalizer = saved
-    elif name.endswith(".model") and (path := find(name)):
-        proto = import_protobuf().ModelProto()
-        proto.ParseFromString(Path(path).read_bytes())
+    elif paths[1].endswith(".model"):
+        proto = import_protobuf().ModelProto()  # type: ignore[no-untyped-call]
+        proto.ParseFromString(Path(paths[1]).read_bytes())
         if charsmap := proto.normalizer_spec.precompiled_charsmap:
-            parts = [] if backend.normalizer is None else [backend.normalizer]
-            backend.normalizer = normalizers.Sequence([normalizers.Precompiled(charsmap), *parts])
+            rest = backend.normalizer or normalizers.Sequence([])
+            backend.normalizer = normalizers.Sequence([normalizers.Precompiled(charsmap), rest])
 
 
 def _has_charsmap(normalizer: Any) -> bool:
@@ -131,15 +126,13 @@ def _find_unused(names: Iterable[str], model: Any, encoder: nn.Module, family: F
     modules, unused = dict(encoder.named_modules()), []
     for name in sorted(names):
         path = name.removeprefix(f"{model.base_model_prefix}.")
-        if not path.startswith(root):  # a decoder's, or a head's
-            continue
         parts = path.removeprefix(root).split(".")
         depth = max(i for i in range(len(parts)) if ".".join(parts[:i]) in modules)
         owner = ".".join(parts[:depth])
-        # Next to the layers are heads and dropped layers. What the configuration switches off is None.
+        # Next to the layers are heads, dropped layers and decoders. What the configuration switches off is None.
         is_outside = not owner or any(f"{layers}.".startswith(f"{owner}.") for layers in family.layers)
         is_off = isinstance(modules[owner], nn.Identity) or hasattr(modules[owner], parts[depth])
-        if not (is_outside or is_off or parts[-1] in _CONSTANTS):
+        if path.startswith(root) and not (is_outside or is_off or parts[-1] in _CONSTANTS):
             unused.append(name)
     return unused
 
