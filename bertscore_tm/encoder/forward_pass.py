@@ -61,8 +61,7 @@ class ForwardPass:
         accepts_any = any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters.values())
         self.options = [name for name in _OPTIONS if accepts_any or name in parameters]
         self.layers_in_memory = self.family.layers_to_keep(self.num_layers, self.config)
-        # The list of layers whose states are recorded: what hidden_states holds differs between models, and Mamba's
-        # lacks the embedding output.
+        # Hooked layers: what hidden_states holds differs between models, and Mamba's lacks the embedding output.
         self.recorded = self.family.layers[0] if self.family.probed and len(self.family.layers) == 1 else None
         self.rope_switch = _rope_switch(self.config)
 

@@ -403,11 +403,9 @@ class FrozenEncoder:
         return self
 
     def __getstate__(self) -> dict[str, Any]:
-        # Budgets and caches belong to this process and its devices. Some tokenizers cannot be pickled, such as that of
-        # RoFormer, but loaded again.
+        # Budgets and caches belong to this process and its devices. RoFormer's tokenizer cannot be pickled.
         state = {**self.__dict__, "_caches": {}, "_budgets": {}}
-        if self._given_tokenizer is None:
-            state.pop("tokenizer", None)
+        state.pop("tokenizer", None)
         return state
 
     def __repr__(self) -> str:

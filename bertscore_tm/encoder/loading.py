@@ -57,7 +57,7 @@ def load_tokenizer(source: ModelSource) -> PreTrainedTokenizerBase:
             f"could not load the tokenizer of {source.name!r}: its files are missing. Save the model's own tokenizer "
             f"next to the weights with tokenizer.save_pretrained(folder)"
         )
-    if hasattr(tokenizer, "convert_to_native_format"):  # from transformers 5 on
+    if tokenizer.is_fast and hasattr(tokenizer, "convert_to_native_format"):  # from transformers 5 on
         _restore_normalizer(tokenizer, source)
     return tokenizer
 
@@ -109,9 +109,8 @@ def load_encoder(
     if unused := _find_unused(info["unexpected_keys"], model, encoder, family):
         raise OSError(
             f"could not load the weights of {source.name!r}: {type(encoder).__name__} of transformers "
-            f"{transformers_version} does not use {len(unused)} of them ({_shorten(unused)}), so its vectors are "
-            f"not those of the trained model. Install a version of transformers that uses them (a version before 5 "
-            f"for position_embedding_type='relative_key'), or pass a ready model that does, with its tokenizer"
+            f"{transformers_version} does not use {len(unused)} of them ({_shorten(unused)}), so it is not the model "
+            f"that was trained. Install a version that uses them (before 5 for position_embedding_type='relative_key')"
         )
     return encoder
 
