@@ -132,14 +132,15 @@ class Backbone:
         if device.type != "meta":  # without values, there is nothing to compare
             texts = draw_texts(self.config, _TRIED_LENGTHS, family.max_positions(self.config), device)
             batching = loaded.find_batching(texts, ways, dtype)
-            if batching is None:
-                raise ValueError(f"{self.source.name} gives a text other vectors each time, such as with dropout")
             owner = next(base for base in type(model).__mro__ if "forward" in vars(base))
             # The user's code may drop the mask, or take none.
             is_own = self.forward_fn is not None or owner.__module__.partition(".")[0] != "transformers"
+            if batching is None and is_own:
+                raise ValueError(f"{self.source.name} gives a text other vectors each time, as with dropout, or NaN")
             trusted: Batching = "padded" if family.batching == "packed" else family.batching
-            if dtype in (torch.float16, torch.bfloat16) and not is_own and ways.index(batching) > ways.index(trusted):
-                # The rounding of a deep model may exceed the tolerance.
+            is_half = dtype in (torch.float16, torch.bfloat16) and not is_own
+            if batching is None or (is_half and ways.index(batching) > ways.index(trusted)):
+                # The rounding of a deep model may exceed the tolerance; NaN is an error when texts are encoded.
                 batching = trusted
             elif batching == "single":
                 warn_user(
