@@ -405,10 +405,13 @@ class BERTScore(Metric):
             self._computed = None
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        # torchmetrics would keep the result of the earlier pairs.
-        if any(f"{prefix}{name}" in state_dict for name in self._dtypes):
+        # torchmetrics would keep the result of the earlier pairs, and warn that there was no update.
+        has_pairs = any(f"{prefix}{name}" in state_dict for name in self._dtypes)
+        if has_pairs:
             self.reset()
         super()._load_from_state_dict(state_dict, prefix, *args)
+        if has_pairs:
+            self.update([], [])
 
     def _wrap_compute(self, compute: Callable[..., Any]) -> Callable[..., Any]:
         # torchmetrics squeezes results of one element.
