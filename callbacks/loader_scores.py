@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from inspect import signature
+from numbers import Real
 from typing import Any, get_args, get_origin
 
 import lightning.pytorch as pl
@@ -11,6 +12,7 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from torch import Tensor
 from torchmetrics import Metric, MetricCollection
 
+from bertscore_tm.callbacks.logged_keys import find_repeated_keys
 from bertscore_tm.callbacks.trainer import gather_objects
 from bertscore_tm.metric import BERTScore
 from bertscore_tm.utilities.score_names import SCORES
@@ -70,34 +72,41 @@ class LoaderScores:
     Args:
         metrics: copies of the callback's metrics by name.
         batches: numbers of the examples in each batch on this rank of several, unless batches contain their indices.
+        batch_size: size of the largest batch so far, or of the dataloader's.
         texts: prediction and target of each example so far.
     """
 
     metrics: dict[str, Metric]
     batches: list[list[int]] | None
+    batch_size: int
     texts: Texts = field(default_factory=dict)
-    _batches: list[Texts] = field(default_factory=list)
 
     def update(self, batch: ScoredBatch) -> None:
         """Update the BERTScores, and keep the texts for the other metrics, which do not know duplicates."""
         for metric in self.metrics.values():
             if isinstance(metric, BERTScore):
                 metric.update(batch.preds, batch.target, batch.numbers)
-        new: Texts = {}
         for number, pred, target in zip(batch.numbers, batch.preds, batch.target, strict=True):
-            if number not in self.texts:
-                new.setdefault(number, (pred, target))
-        self.texts |= new
-        self._batches.append(new)
+            self.texts.setdefault(number, (pred, target))
+        self.batch_size = max(self.batch_size, len(batch.numbers))
 
     def update_others(self, trainer: pl.Trainer) -> None:
-        """Update the other metrics, batch by batch, with the examples that no lower rank has; a collective call."""
-        lower = set().union(*gather_objects(trainer, list(self.texts))[: trainer.global_rank])
+        """Update the other metrics of each rank with the texts of all ranks, as one process would; a collective call.
+
+        torchmetrics can synchronize neither states that a rank lacks nor lists of unequal lengths.
+        """
         others = [metric for metric in self.metrics.values() if not isinstance(metric, BERTScore)]
-        for batch in self._batches:
-            pairs = [pair for number, pair in batch.items() if number not in lower]
-            preds, target = [pred for pred, _ in pairs], [target for _, target in pairs]
-            for metric in others if pairs else ():
+        if not others:
+            return
+        for part in torch.nn.ModuleList(others).modules():
+            if isinstance(part, Metric):
+                part.distributed_available_fn = lambda: False
+        texts = list(merge_texts(trainer, self.texts).values())
+        # Metrics may average over updates: the batches are those of one process.
+        batch_size = max(gather_objects(trainer, self.batch_size))
+        for start in range(0, len(texts), batch_size):
+            preds, target = map(list, zip(*texts[start : start + batch_size], strict=True))
+            for metric in others:
                 metric.update(preds, _match_target_type(metric, target))
 
     def compute(self) -> tuple[dict[str, Tensor], dict[str, dict[str, Tensor]]]:
@@ -112,10 +121,26 @@ class LoaderScores:
             if isinstance(metric, BERTScore):
                 scores[name] = {key: computed[key].float().cpu() for key in SCORES}
                 computed = {key: values.double().mean() for key, values in scores[name].items()}
+            elif getattr(metric, "return_sentence_level_score", False):
+                computed = computed[0]  # of the corpus
             for key, value in computed.items() if isinstance(computed, Mapping) else [("", computed)]:
-                number = value if isinstance(value, Tensor) else torch.tensor(value, device="cpu")
+                number = torch.tensor(value, device="cpu") if isinstance(value, Real) else value
+                if not isinstance(number, Tensor) or number.numel() != 1:
+                    raise MisconfigurationException(
+                        f"BERTScoreCallback logs numbers, but the metric {name!r} ({full_class_name(metric)}) returned "
+                        f"{value!r}: choose its options so that it returns one number, or a dictionary of numbers"
+                    )
                 results[f"{name}_{key}" if key else name] = number.float()
         return results, scores
+
+
+def merge_texts(trainer: pl.Trainer, texts: Texts) -> Texts:
+    """Return the texts of all ranks by number, in the order of the numbers; a collective call."""
+    gathered: Texts = {}
+    # Of an example that several ranks read, the metric keeps the score of the first rank.
+    for part in reversed(gather_objects(trainer, texts)):
+        gathered |= part
+    return dict(sorted(gathered.items()))
 
 
 def find_value(key: str, option: str, batch: Any, outputs: Any) -> Any:
@@ -135,12 +160,15 @@ def flatten_metrics(metric: Any, name: str) -> dict[str, Metric]:
             f"metric must be a bertscore_tm.BERTScore, or a dictionary of BERTScores and other text metrics by name; "
             f"got a {full_class_name(metric)}"
         )
-    metrics: dict[str, Any] = {}
+    named: list[tuple[str, Any]] = []
     for key, entry in metric.items() if isinstance(metric, Mapping) else [(name, metric)]:
         if isinstance(entry, MetricCollection):
-            metrics |= {f"{key}_{member}": part for member, part in entry.items(keep_base=True)}
+            named += [(f"{key}_{member}", part) for member, part in entry.items(keep_base=True)]
         else:
-            metrics[key] = entry
+            named.append((key, entry))
+    if repeated := find_repeated_keys(named):
+        raise ValueError(f"several metrics log under {repeated}: give them different names")
+    metrics = dict(named)
     if not metrics:
         raise ValueError("metric is an empty dictionary: pass at least one metric")
     if any(isinstance(part, BERTScore) and part.all_layers for part in metrics.values()):

@@ -13,9 +13,9 @@ from lightning.fabric.utilities.cloud_io import get_filesystem
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
 from bertscore_tm.callbacks.generation import isolate_random_state
-from bertscore_tm.callbacks.loader_scores import ScoredLoader, Texts
+from bertscore_tm.callbacks.loader_scores import ScoredLoader, merge_texts
 from bertscore_tm.callbacks.scoring import BERTScoreCallback, TextListener
-from bertscore_tm.callbacks.trainer import count_steps, find_callbacks, gather_objects
+from bertscore_tm.callbacks.trainer import count_steps, find_callbacks
 from bertscore_tm.metric import BERTScore
 from bertscore_tm.scoring.texts import as_references
 from bertscore_tm.utilities.files import write_atomically
@@ -25,13 +25,9 @@ from bertscore_tm.utilities.user_warnings import warn_user
 
 def gather_texts(trainer: pl.Trainer, loader: ScoredLoader) -> dict[int, tuple[str, list[str]]]:
     """Return prediction and references of all ranks' examples by number, in the order of the scores; collective."""
-    gathered: Texts = {}
-    # Of an example that several ranks read, the metric keeps the score of the first rank.
-    for texts in reversed(gather_objects(trainer, loader.texts)):
-        gathered |= texts
-    numbers = sorted(gathered)
-    references = as_references([gathered[number][1] for number in numbers], "target")
-    return {number: (gathered[number][0], texts) for number, texts in zip(numbers, references, strict=True)}
+    texts = merge_texts(trainer, loader.texts)
+    references = as_references([target for _, target in texts.values()], "target")
+    return {number: (texts[number][0], target) for number, target in zip(texts, references, strict=True)}
 
 
 class RunWriter(TextListener, ABC):

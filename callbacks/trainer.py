@@ -38,10 +38,11 @@ def restart_validation(trainer: pl.Trainer) -> None:
         loop.batch_progress.reset_on_run()
 
 
-def count_scored_loaders(trainer: pl.Trainer) -> int:
-    """Return the number of dataloaders that get separate scores; 1 if each batch combines all of them."""
+def list_batch_sizes(trainer: pl.Trainer) -> list[int]:
+    """Return the batch size of each dataloader with separate scores; 0 if it is unknown, or each batch combines all."""
     loaders = _get_dataloaders(trainer)
-    return len(loaders.flattened) if loaders._mode == "sequential" else 1
+    sizes = [getattr(loader, "batch_size", None) or 0 for loader in loaders.flattened]
+    return sizes if loaders._mode == "sequential" else [0]
 
 
 def list_batches(trainer: pl.Trainer) -> list[list[list[int]]]:

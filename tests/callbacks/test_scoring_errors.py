@@ -5,7 +5,8 @@ import re
 import pytest
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from torchmetrics.text import BLEUScore
+from torchmetrics import MetricCollection
+from torchmetrics.text import BLEUScore, EditDistance, WordErrorRate
 
 from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.callbacks import BERTScoreCallback
@@ -84,7 +85,40 @@ def test_unusable_texts_are_an_error(pairs, encoder, tmp_path, texts, error, sai
         trainer(tmp_path, [callback]).validate(chooser(pairs), verbose=False)
 
 
-def test_two_callbacks_with_one_name_are_an_error(encoder, pairs, tmp_path):
-    callbacks = [BERTScoreCallback({name: BERTScore(encoder) for name in names}) for names in ("ab", "bc")]
-    with pytest.raises(MisconfigurationException, match="2 BERTScoreCallbacks log under the name 'b'"):
+@pytest.mark.parametrize(
+    ("metrics", "key"),
+    [
+        ({"b_f1": WordErrorRate()}, "b_f1"),
+        ({"a": MetricCollection({"wer": WordErrorRate()}), "a_wer": WordErrorRate()}, "a_wer"),
+    ],
+)
+def test_two_metrics_with_one_key_are_an_error(encoder, metrics, key):
+    with pytest.raises(ValueError, match=re.escape(f"several metrics log under ['{key}']: give them different names")):
+        BERTScoreCallback({"b": BERTScore(encoder)} | metrics)
+
+
+@pytest.mark.parametrize(("names", "said"), [("bc", "b_f1', 'b_precision', 'b_recall"), (["b_f1"], "b_f1")])
+def test_two_callbacks_with_one_key_are_an_error(encoder, pairs, tmp_path, names, said):
+    other = {name: BERTScore(encoder) if name != "b_f1" else WordErrorRate() for name in names}
+    callbacks = [BERTScoreCallback({name: BERTScore(encoder) for name in "ab"}), BERTScoreCallback(other)]
+    with pytest.raises(MisconfigurationException, match=re.escape(f"several BERTScoreCallbacks log under ['{said}']")):
         trainer(tmp_path, callbacks, max_epochs=1).fit(chooser(pairs), loader(3), loader(3))
+
+
+class Halves(WordErrorRate):
+    """Two numbers for all texts."""
+
+    def compute(self):
+        return super().compute(), super().compute()
+
+
+@pytest.mark.parametrize(
+    ("metric", "said"),
+    [(EditDistance(reduction="none"), "EditDistance) returned tensor(["), (Halves(), "Halves) returned (tensor(")],
+)
+def test_a_metric_of_several_values_is_an_error(encoder, pairs, tmp_path, metric, said):
+    metrics = {"bertscore": BERTScore(encoder), "other": metric}
+    with pytest.raises(
+        MisconfigurationException, match=f"the metric 'other' .*{re.escape(said)}.*: choose its options"
+    ):
+        trainer(tmp_path, [BERTScoreCallback(metrics)]).validate(chooser(pairs), loader(3), verbose=False)

@@ -5,7 +5,7 @@ from unittest.mock import Mock, patch
 import pytest
 import torch
 from torchmetrics import MetricCollection
-from torchmetrics.text import BLEUScore, CharErrorRate, EditDistance, ROUGEScore
+from torchmetrics.text import BLEUScore, CharErrorRate, CHRFScore, EditDistance, ROUGEScore
 
 from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.callbacks import BERTScoreCallback, TextListener
@@ -21,6 +21,7 @@ def test_every_metric_scores_the_same_texts(pairs, encoder, shallow, tmp_path):
         "shallow": BERTScore(shallow),
         "bleu": BLEUScore(n_gram=2),
         "rouge": ROUGEScore(rouge_keys=("rouge1", "rougeL")),
+        "chrf": CHRFScore(return_sentence_level_score=True),
         "errors": MetricCollection({"cer": CharErrorRate(), "distance": EditDistance()}),
     }
     module = chooser(pairs, kind=Returns)
@@ -34,6 +35,7 @@ def test_every_metric_scores_the_same_texts(pairs, encoder, shallow, tmp_path):
         scores = bert_score(preds, target, model, **options)
         wanted |= {f"val_{name}_{key}": score.mean().item() for key, score in scores.items()}
     wanted["val_bleu"] = BLEUScore(n_gram=2)(preds, [[text] for text in target]).item()
+    wanted["val_chrf"] = CHRFScore()(preds, [[text] for text in target]).item()
     rouge = ROUGEScore(rouge_keys=("rouge1", "rougeL"))(preds, target)
     wanted |= {f"val_rouge_{key}": value.item() for key, value in rouge.items()}
     wanted["val_errors_cer"] = CharErrorRate()(preds, target).item()
