@@ -1,9 +1,13 @@
 """BERTScoreCallback scores every n-th validation only, and repeats a validation that was interrupted."""
 
 import json
+import re
+import warnings
+from datetime import timedelta
 
 import pytest
-from lightning.pytorch.callbacks import ModelCheckpoint, OnExceptionCheckpoint
+import torch
+from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint, OnExceptionCheckpoint
 
 from bertscore_tm import BERTScore
 from bertscore_tm.callbacks import BERTScoreCallback, BERTScoreEarlyStopping, SampleLogger, ScoredTextWriter
@@ -103,3 +107,100 @@ def test_a_validation_in_which_a_training_was_interrupted_is_repeated_as_a_whole
     assert [[json.loads(line)["example"] for line in part] for part in lines] == [list(range(1, 9))] * 2
     assert resumed.scores == unbroken.scores[1:]
     assert tables == [2]
+
+
+class Scheduled(Quality):
+    """A Quality whose learning rate falls by a tenth with the first score that is no better.
+
+    ``rates`` and ``scores`` keep what each epoch has and sees.
+    """
+
+    def __init__(self, choices, references, qualities, **scheduler):
+        super().__init__(choices, references, qualities)
+        self.scheduler, self.rates, self.scores = scheduler, [], []
+
+    def configure_optimizers(self):
+        optimizer = torch.optim.SGD(self.parameters(), 1.0)
+        plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, mode="max", factor=0.1, patience=0)
+        config = {"scheduler": plateau, "monitor": "val_bertscore_f1", "strict": False} | self.scheduler
+        return {"optimizer": optimizer, "lr_scheduler": config}
+
+    def on_train_epoch_start(self):
+        self.rates.append(self.optimizers().param_groups[0]["lr"])
+
+    def on_train_epoch_end(self):
+        self.scores.append(float(self.trainer.callback_metrics.get("val_bertscore_f1", 0)))
+
+
+RISING = [0, 0, 2, 2, 5, 5, 7, 9, 9]
+
+
+@pytest.mark.parametrize(
+    ("settings", "options", "qualities", "rates"),
+    [
+        ({"every_n_validations": 2}, {}, RISING, [1.0] * 9),
+        ({"every_n_validations": 2, "first_validation": 2}, {}, [0, *RISING[:-1]], [1.0] * 9),
+        ({}, {"check_val_every_n_epoch": 2}, [0, *RISING[:-1]], [1.0] * 9),
+        ({"every_n_validations": 2}, {"val_check_interval": 0.5}, range(9), [1.0] * 9),
+        ({"every_n_validations": 4}, {"val_check_interval": 0.5}, RISING, [1.0] * 9),
+        # Falls with the second score, and again with the fourth.
+        ({"every_n_validations": 2}, {}, [5, 5, 2, 2, 7, 7, 1, 1, 1], [1.0] * 4 + [0.1] * 4 + [0.01]),
+    ],
+)
+def test_the_learning_rate_follows_the_score(pairs, encoder, tmp_path, settings, options, qualities, rates):
+    module = chooser(pairs, qualities, kind=Scheduled)
+    run = trainer(tmp_path, [BERTScoreCallback(BERTScore(encoder), **settings)], max_epochs=9, **options)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="ReduceLROnPlateau")
+        run.fit(module, loader(4, batch_size=1), loader(9))
+    assert module.rates == pytest.approx(rates)
+    assert (module.scores == sorted(module.scores)) == (rates[-1] == 1)
+    assert len(set(module.scores)) >= 4
+
+
+STALE = r"counts the last val_bertscore_f1 again where there is no new one: {}"
+WATCH, SKIPS = {"monitor": "val_bertscore_f1", "mode": "max"}, {"every_n_validations": 2}
+SPACED = {"every_n_validations": 2, "first_validation": 2}
+
+
+@pytest.mark.parametrize(
+    ("settings", "reader", "options", "remedy"),
+    [
+        (SKIPS, lambda path: EarlyStopping(**WATCH, patience=9), {}, "use BERTScoreEarlyStopping"),
+        (SKIPS, lambda path: ModelCheckpoint(path, save_top_k=2, **WATCH), {}, ".* save_top_k=1 or every_n_epochs=2 "),
+        (
+            SKIPS,
+            lambda path: ModelCheckpoint(path, save_top_k=-1, **WATCH),
+            {"check_val_every_n_epoch": 3},
+            ".*epochs=6",
+        ),
+        ({}, lambda path: ModelCheckpoint(path, every_n_train_steps=3, **WATCH), {}, "leave out every_n_train_steps"),
+        ({}, lambda path: ModelCheckpoint(path, train_time_interval=timedelta(1), **WATCH), {}, "leave out"),
+        ({}, {"interval": "step"}, {}, "set the frequency="),
+        (SKIPS, {"interval": "step", "frequency": 4}, {}, "set the frequency="),
+        ({}, {}, {"val_check_interval": 6, "check_val_every_n_epoch": None}, "set the frequency="),
+        ({}, {}, {"val_check_interval": timedelta(days=1)}, "set the frequency="),
+        # These see each score once.
+        ({}, lambda path: EarlyStopping(**WATCH), {}, None),
+        (SKIPS, lambda path: EarlyStopping("train_loss"), {}, None),
+        (SKIPS, lambda path: BERTScoreEarlyStopping(), {}, None),
+        (SKIPS, lambda path: ModelCheckpoint(path, **WATCH), {}, None),
+        (SKIPS, lambda path: ModelCheckpoint(path, every_n_train_steps=3), {}, None),
+        (SPACED, lambda path: ModelCheckpoint(path, save_top_k=2, every_n_epochs=2, **WATCH), {}, None),
+        ({}, {"interval": "step", "frequency": 4}, {}, None),
+        ({}, {}, {"val_check_interval": 4, "check_val_every_n_epoch": None}, None),
+        (SKIPS, {}, {"val_check_interval": 2}, None),
+    ],
+)
+def test_others_that_see_a_score_again_are_a_warning(pairs, encoder, tmp_path, settings, reader, options, remedy):
+    readers = [reader(tmp_path)] if callable(reader) else []
+    module = chooser(pairs, [5] * 9, kind=Quality if readers else Scheduled, **({} if readers else reader))
+    callbacks = [BERTScoreCallback(BERTScore(encoder), **settings), *readers]
+    run = trainer(tmp_path, callbacks, max_epochs=2, **options)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        run.fit(module, loader(4, batch_size=1), loader(3))
+    said = [str(warning.message) for warning in caught if "where there is no new one" in str(warning.message)]
+    assert len(said) == (remedy is not None)
+    if remedy:
+        assert re.search(STALE.format(remedy), said[0])
