@@ -38,12 +38,12 @@ def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
     from bertscore_tm.report.history import read_history, step_of
 
     pattern = f"{arguments.prefix}_step_*.jsonl"
-    paths = sorted(map(str, Path(arguments.folder).glob(pattern)), key=step_of)
+    paths = [str(path) for path in Path(arguments.folder).glob(pattern)]
     if not paths:
         raise CommandError(f"{arguments.folder} has no files {pattern}, as ScoredTextWriter writes them: give --prefix")
     settings: dict[str, Any] = {"title": arguments.title}
     if arguments.model is not None or arguments.language is not None:
-        _, references, _ = read_history(paths[-1:])
+        _, references, _ = read_history([max(paths, key=step_of)])
         settings |= alignment_options(options.build_encoder(arguments), references, arguments.idf, arguments.rescale)
     page = Report.from_files(paths, num_alignments=40, **settings)
     output.write_output(page.to_html().encode(), arguments.output)

@@ -3,11 +3,13 @@
 import json
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import PurePath
 
 import fsspec
 
 from bertscore_tm.utilities.score_names import SCORES
+from bertscore_tm.utilities.user_warnings import warn_user
 
 # Of the candidates of all validations in a page.
 _MOST_CHARACTERS = 5_000_000
@@ -24,15 +26,19 @@ def step_of(path: str) -> int:
 def read_history(
     paths: Sequence[str],
 ) -> tuple[dict[str, list[str] | None], list[list[str]], dict[str, dict[str, list[float]]]]:
-    """Return the candidates of validations by name, in order, the references of the last one, and scores by name.
+    """Return the candidates of validations by name, by step, the references of the last one, and scores by name.
 
-    Validations with other references are left out. Beyond five million characters the candidates of old ones are
-    ``None``, except of the first and the best one.
+    Validations with other references are left out, with a warning. Beyond five million characters the candidates of old
+    ones are ``None``, except of the first and the best one.
     """
+    paths = sorted(paths, key=step_of)
+    for path, other in pairwise(paths):
+        if step_of(path) == step_of(other):
+            raise ValueError(f"{path} and {other} are of one step: give the files of one training and one dataloader")
     validations = {}
     for path in paths:
         with fsspec.open(path, encoding="utf-8") as file:
-            validations[f"step {step_of(path)}"] = [json.loads(line) for line in file]
+            validations[f"step {step_of(path)}"] = [json.loads(line) for line in file if line.strip()]
     references = [row["references"] for row in validations[next(reversed(validations))]]
     candidates: dict[str, list[str] | None] = {}
     scores, sizes = {}, {}
@@ -42,6 +48,11 @@ def read_history(
             # Scores that are not finite are null in JSON.
             scores[name] = {key: [math.nan if row[key] is None else row[key] for row in rows] for key in SCORES}
             sizes[name] = sum(len(row["candidate"]) for row in rows)
+    if left_out := [name for name in validations if name not in candidates]:
+        warn_user(
+            f"validations left out because their references differ from those of the last one: {len(left_out)} "
+            f"({', '.join(left_out)}). Shuffled data needs BERTScoreCallback(index_key=...)"
+        )
     best = max(scores, key=lambda name: sum(f1 for f1 in scores[name]["f1"] if math.isfinite(f1)))
     for name in list(sizes)[1:-1]:
         if sum(sizes.values()) > _MOST_CHARACTERS and name != best:

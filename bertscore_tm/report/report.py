@@ -154,15 +154,15 @@ class Report:
         """Report the validations of a training, as :class:`bertscore_tm.callbacks.BERTScoreReport` does.
 
         Args:
-            paths: files of :class:`bertscore_tm.callbacks.ScoredTextWriter`, such as ``val_step_499.jsonl``, in order;
-                also URLs. Those with other references than the last one are left out.
+            paths: files of :class:`bertscore_tm.callbacks.ScoredTextWriter`, such as ``val_step_499.jsonl``, in any
+                order; also URLs. Those with other references than the last one are left out, with a warning.
             **options: the keywords of the class, such as ``align``, ``encoder``, ``signature`` and ``title``.
 
         Returns:
             The report.
 
         Raises:
-            ValueError: a file is not named like those of ScoredTextWriter.
+            ValueError: a file is not named like those of ScoredTextWriter, or two are of the same step.
             OSError: a file cannot be read.
 
         Example:

@@ -1,0 +1,57 @@
+"""Pages of the validations of a training, from files."""
+
+import json
+
+import pytest
+
+from bertscore_tm import Report
+from bertscore_tm.cli import main
+from tests.support.report_pages import read_data
+from tests.support.shell import check_error, run_here
+
+
+def write(path, f1, reference="the cat", end="\n"):
+    """Write the file of a validation of one pair."""
+    row = {"candidate": path.stem, "references": [reference], "precision": f1, "recall": f1, "f1": f1}
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(row) + end)
+    return path
+
+
+def test_files_are_put_in_the_order_of_their_steps(tmp_path):
+    scores = {499: 0.25, 999: 0.5, 1000: 0.75, 20000: 1.0}
+    paths = sorted(write(tmp_path / f"val_step_{step}.jsonl", f1) for step, f1 in scores.items())
+    assert paths[0].name == "val_step_1000.jsonl"
+    data = read_data(Report.from_files(paths).to_html())
+    assert data["names"] == [f"step {step}" for step in scores]
+    assert [means[2][0] for means in data["summary"]] == list(scores.values())
+    assert data["candidates"] == [[f"val_step_{step}"] for step in scores]
+
+
+def test_blank_lines_are_skipped(tmp_path):
+    data = read_data(Report.from_files([write(tmp_path / "val_step_2.jsonl", 0.5, end="\n \n\n")]).to_html())
+    assert data["candidates"] == [["val_step_2"]]
+
+
+@pytest.mark.parametrize("others", ["run2/val_step_2.jsonl", "run1/val_news_step_2.jsonl"])
+def test_two_files_of_one_step_are_refused(tmp_path, others):
+    paths = [write(tmp_path / name, 0.5) for name in ("run1/val_step_5.jsonl", "run1/val_step_2.jsonl", others)]
+    with pytest.raises(ValueError, match=r"val_step_2\.jsonl and .*_2\.jsonl are of one step: give the files of one"):
+        Report.from_files(paths)
+
+
+def test_validations_with_other_references_are_named(tmp_path, monkeypatch, capsys):
+    for step, reference in {2: "a cat", 5: "the cat", 8: "a dog", 11: "the cat"}.items():
+        write(tmp_path / f"val_step_{step}.jsonl", 0.5, reference)
+    monkeypatch.chdir(tmp_path)
+    assert main(["report", ".", "-o", "page.html"]) == 0
+    said = "validations left out because their references differ from those of the last one: 2 (step 2, step 8)"
+    assert capsys.readouterr().err.count(said) == 1
+    assert read_data(tmp_path / "page.html")["names"] == ["step 5", "step 11"]
+
+
+def test_a_folder_with_two_files_of_one_step_is_an_error(tmp_path, monkeypatch, capsys):
+    for name in ("val_step_2.jsonl", "val_step_02.jsonl"):
+        write(tmp_path / name, 0.5)
+    monkeypatch.chdir(tmp_path)
+    check_error(run_here(capsys, "report", ".", "-o", "page.html", exit_code=2), "are of one step: give the files of")
