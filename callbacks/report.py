@@ -3,13 +3,13 @@
 import os
 from functools import partial
 from pathlib import PurePath
-from typing import Any
 
 import lightning.pytorch as pl
 
 from bertscore_tm.callbacks.loader_scores import ScoredLoader
 from bertscore_tm.callbacks.scored_texts import ScoredTextWriter, write_file
 from bertscore_tm.callbacks.scoring import BERTScoreCallback
+from bertscore_tm.callbacks.trainer import is_training_validation
 from bertscore_tm.report import Report
 from bertscore_tm.statistics import scipy_stats
 
@@ -27,11 +27,11 @@ class BERTScoreReport(ScoredTextWriter):
 
     Pairs are matched by their numbers: shuffled validation data, and several ranks with iterable data sets, need the
     ``index_key`` of :class:`BERTScoreCallback`; a validation with other references starts a new history. Nothing is
-    written in the sanity check, in test runs and with ``fast_dev_run``. Needs the extra ``[report]``.
+    written in the sanity check, by ``validate`` and ``test``, and with ``fast_dev_run``. Needs the extra ``[report]``.
 
     Args:
-        path: the page, which may be a URL.
-        folder: the folder of the validations' files. Default: ``texts`` in the trainer's log folder.
+        path: the page, which may be a URL. The next training with the same path replaces it; its files stay.
+        folder: the folder of the validations' files, as for :class:`ScoredTextWriter`.
         name: name of the BERTScore that is shown, if there are several. Default: the first one.
         num_alignments: number of pairs that open to their alignment.
 
@@ -60,11 +60,9 @@ class BERTScoreReport(ScoredTextWriter):
         super().__init__(folder, name=name)
         self.path = os.fspath(path)
         self.num_alignments = num_alignments
-        # By the dataloader's suffix, on rank 0.
-        self._files: dict[str, list[str]] = {}
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        """Check that the trainer has a BERTScoreCallback, and that scipy is installed."""
+        """Check that the trainer has a BERTScoreCallback and scipy is installed, and forget an earlier training."""
         super().setup(trainer, pl_module, stage)
         scipy_stats()
 
@@ -73,17 +71,9 @@ class BERTScoreReport(ScoredTextWriter):
         """Key of the state in a checkpoint, which depends on ``path`` and ``name``."""
         return self._generate_state_key(path=self.path, name=self.name)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the names of the validations' files for a checkpoint."""
-        return {"files": self._files}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore the names."""
-        self._files = state_dict["files"]
-
     def is_written(self, trainer: pl.Trainer, scorer: BERTScoreCallback) -> bool:
-        """Return whether this run is written, which no test run is."""
-        return not trainer.testing and super().is_written(trainer, scorer)
+        """Return whether this run is written, which is a validation of a training."""
+        return is_training_validation(trainer) and super().is_written(trainer, scorer)
 
     def write_loader(self, trainer: pl.Trainer, loader: ScoredLoader, name: str) -> str | None:
         """Write the file of a dataloader's validation, and the page of all so far."""
@@ -92,11 +82,8 @@ class BERTScoreReport(ScoredTextWriter):
         written = super().write_loader(trainer, loader, name)
         if written is None:
             return None
-        # A validation that is repeated replaces the first one.
-        files = [path for path in self._files.get(loader.suffix, ()) if path != written]
-        self._files[loader.suffix] = [*files, written]
         report = Report.from_files(
-            self._files[loader.suffix],
+            list(self._files[loader.suffix].values()),
             align=partial(metric.align, idf=weights),
             encoder=metric.encoder,
             signature=metric.signature(),

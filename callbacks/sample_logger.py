@@ -29,8 +29,10 @@ class SampleLogger(RunWriter):
     After each scored validation and test run a table is written to every logger of the trainer: input, prediction,
     reference, P, R and F1 of each example. The keys are ``val_samples`` and ``test_samples``, with several dataloaders
     ``val_samples_dataloader_idx_0`` and so on. ``TensorBoardLogger`` and ``WandbLogger`` show tables and plots. For
-    other loggers, and without a logger, files are written: for a CSVLogger in the folder ``samples`` next to
-    ``metrics.csv``. There, a text that a spreadsheet would compute as a formula starts with an apostrophe.
+    other loggers, files are written to ``samples`` in the logger's ``save_dir/name/version`` (for a CSVLogger, next to
+    ``metrics.csv``), and without a logger in the trainer's ``default_root_dir``. If a file exists, as of an earlier
+    run, the new name ends with ``-v1`` and so on, with a warning. A text that a spreadsheet would compute as a formula
+    starts with an apostrophe.
 
     Texts are not generated twice, only the aligned ones are encoded twice, and training is bitwise unchanged. Until the
     run ends each rank keeps its own texts. 2PR/(P+R) is meaningless where P or R is negative; such a pair gets
@@ -116,7 +118,6 @@ class SampleLogger(RunWriter):
     def write_loader(self, trainer: pl.Trainer, loader: ScoredLoader, name: str) -> None:
         """Write the samples of a dataloader."""
         metric, scores = loader.metrics[name], loader.scores[name]
-        folder = trainer.log_dir or trainer.default_root_dir  # a collective call
         weights = metric.token_weights() if self.num_alignments else None  # a collective call
         texts = gather_texts(trainer, loader)
         inputs = ChainMap(*gather_objects(trainer, self._inputs.pop(loader.dataloader_idx, {})))
@@ -153,7 +154,7 @@ class SampleLogger(RunWriter):
                 )
                 samples.append(sample)
         table = SampleTable(key + loader.suffix, count_steps(trainer), samples, pictures)
-        write = self.writer or partial(write_samples, folder=folder)
+        write = self.writer or partial(write_samples, trainer=trainer)
         loggers: Sequence[Logger | None] = trainer.loggers or [None]
         for logger in loggers:
             write(logger, table)

@@ -10,10 +10,11 @@ from html import escape
 from io import BytesIO, StringIO
 from typing import TYPE_CHECKING, Any
 
+import lightning.pytorch as pl
 from lightning.pytorch.loggers import Logger
 
-from bertscore_tm.callbacks.scored_texts import write_file
-from bertscore_tm.callbacks.trainer import is_of_class
+from bertscore_tm.callbacks.scored_texts import choose_unused, write_file
+from bertscore_tm.callbacks.trainer import find_run_folder, is_of_class
 from bertscore_tm.utilities.untrusted_text import for_spreadsheet
 from bertscore_tm.views import Alignment
 
@@ -93,14 +94,14 @@ class SampleTable:
         return text.getvalue()
 
 
-def write_samples(logger: Logger | None, table: SampleTable, folder: str) -> None:
-    """Write samples to TensorBoard, Weights and Biases, or files in the folder of another logger or in ``folder``."""
+def write_samples(logger: Logger | None, table: SampleTable, trainer: pl.Trainer) -> None:
+    """Write samples to TensorBoard, Weights and Biases, or files in the folder of the run in another logger."""
     if is_of_class(logger, "TensorBoardLogger"):
         _write_tensorboard(logger, table)
     elif is_of_class(logger, "WandbLogger"):
         _write_wandb(logger, table)
     else:
-        _write_files(getattr(logger, "log_dir", None) or folder, table)
+        _write_files(find_run_folder(trainer, logger), table)
 
 
 def _write_wandb(logger: Any, table: SampleTable) -> None:
@@ -110,7 +111,7 @@ def _write_wandb(logger: Any, table: SampleTable) -> None:
 
 
 def _write_files(folder: str, table: SampleTable) -> None:
-    start = f"{folder}/samples/{table.key}_step_{table.step}"
+    start = choose_unused(f"{folder}/samples/{table.key}_step_{table.step}", ".csv", "SampleLogger")
     write_file(f"{start}.csv", table.format_csv(), "SampleLogger")
     for name, figure in table.pictures.items():
         image = BytesIO()

@@ -1,10 +1,14 @@
 """Callbacks that write the scored texts of a run at its end: their base class, and a writer of files."""
 
+import glob
 import json
 import math
 import os
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from itertools import chain, count
+from pathlib import PurePath
 from typing import Any
 
 import lightning.pytorch as pl
@@ -15,7 +19,12 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from bertscore_tm.callbacks.generation import isolate_random_state
 from bertscore_tm.callbacks.loader_scores import ScoredLoader, merge_texts
 from bertscore_tm.callbacks.scoring import BERTScoreCallback, TextListener
-from bertscore_tm.callbacks.trainer import count_steps, find_callbacks
+from bertscore_tm.callbacks.trainer import (
+    count_steps,
+    find_callbacks,
+    find_run_folder,
+    is_training_validation,
+)
 from bertscore_tm.metric import BERTScore
 from bertscore_tm.scoring.texts import as_references
 from bertscore_tm.utilities.files import write_atomically
@@ -86,9 +95,9 @@ class ScoredTextWriter(RunWriter):
     """Write the predictions, references and scores of every validation and test run to a file of JSON lines.
 
     The files are named after the run and the step at which its scores are logged: ``val_step_499.jsonl``, with several
-    dataloaders ``val_dataloader_idx_0_step_499.jsonl`` and so on. Each line has the keys ``example`` (its place in the
-    data set, from 1), ``candidate``, ``references``, ``precision``, ``recall`` and ``f1``, in the order of the data on
-    all ranks.
+    dataloaders ``val_dataloader_idx_0_step_499.jsonl`` and so on; those of ``trainer.validate`` and ``trainer.test``
+    start with ``validate`` and ``test``. Each line has the keys ``example`` (its place in the data set, from 1),
+    ``candidate``, ``references``, ``precision``, ``recall`` and ``f1``, in the order of the data on all ranks.
     ``bertscore-tm score`` and ``compare`` read the files, and ``rank`` reads references from them::
 
         bertscore-tm compare -c texts/val_step_499.jsonl texts/val_step_999.jsonl -r texts/val_step_999.jsonl
@@ -96,8 +105,13 @@ class ScoredTextWriter(RunWriter):
     Texts are neither generated nor encoded twice, and training is unchanged. Until the run ends each rank keeps its
     texts; then rank 0 gathers them. Nothing is written in the sanity check and with ``fast_dev_run``.
 
+    Files of other runs stay. If the folder has validations of another training, as it may without a logger, this one is
+    written to ``texts-v1`` and so on, with a warning; a resumed training continues in its folder. If the file of a test
+    run exists, the new one is ``test_step_0-v1.jsonl``, and so on.
+
     Args:
-        folder: the folder of the files, which may be a URL. Default: ``texts`` in the trainer's log folder.
+        folder: the folder of the files, which may be a URL. Default: ``texts``, like ``checkpoints`` of Lightning's
+            ``ModelCheckpoint`` in ``save_dir/name/version`` of the first logger or in the ``default_root_dir``.
         name: name of the BERTScore whose scores are written, if there are several; file names start with it. Default:
             the first one.
 
@@ -116,12 +130,44 @@ class ScoredTextWriter(RunWriter):
 
     def __init__(self, folder: str | os.PathLike[str] | None = None, *, name: str | None = None) -> None:
         super().__init__(name)
-        self.folder = None if folder is None else os.fspath(folder)
+        self.folder = None if folder is None else os.fspath(folder).rstrip("/")
+        # On rank 0: paths of files by the dataloader's suffix and name, and the folder by the one without a number.
+        self._files: dict[str, dict[str, str]] = {}
+        self._folders: dict[str, str] = {}
+
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        """Check that the trainer has a BERTScoreCallback, and forget the files of an earlier training."""
+        super().setup(trainer, pl_module, stage)
+        if stage == "fit":
+            self._files = {}
+
+    @property
+    def state_key(self) -> str:
+        """Key of the state in a checkpoint, which depends on ``folder`` and ``name``."""
+        return self._generate_state_key(folder=self.folder, name=self.name)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the names of the validations' files for a checkpoint."""
+        return {"files": self._files}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore the names."""
+        self._files = state_dict["files"]
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Choose the folder: that of the resumed training, or one without validations."""
+        # Before any callback writes a file. Some strategies read the checkpoint after on_fit_start.
+        if trainer.is_global_zero and not trainer.fast_dev_run:  # type: ignore[attr-defined]
+            folder = self._find_folder(trainer)
+            written = (path.rpartition("/")[0] for files in self._files.values() for path in files.values())
+            own = next((path for path in written if re.fullmatch(rf"{re.escape(folder)}(-v\d+)?", path)), None)
+            self._folders[folder] = own or choose_unused(folder, "/*val_*step_*.jsonl", type(self).__name__)
+
+    def _find_folder(self, trainer: pl.Trainer) -> str:
+        return f"{find_run_folder(trainer, trainer.logger)}/texts" if self.folder is None else self.folder
 
     def write_loader(self, trainer: pl.Trainer, loader: ScoredLoader, name: str) -> str | None:
         """Write the file of a dataloader, and return its path on rank 0 if it could be written."""
-        log_folder = trainer.log_dir or trainer.default_root_dir  # a collective call
-        folder = f"{log_folder}/texts" if self.folder is None else self.folder
         texts = gather_texts(trainer, loader)
         if not trainer.is_global_zero:
             return None
@@ -131,9 +177,26 @@ class ScoredTextWriter(RunWriter):
             rounded = [round(score, 6) if math.isfinite(score) else None for score in row]
             line = {"example": number + 1, "candidate": prediction, "references": references}
             lines.append(json.dumps(line | dict(zip(SCORES, rounded, strict=True)), ensure_ascii=False) + "\n")
-        start = loader.stage if self.name is None else f"{self.name}_{loader.stage}"
-        path = f"{folder}/{start}{loader.suffix}_step_{count_steps(trainer)}.jsonl"
-        return path if write_file(path, "".join(lines), type(self).__name__) else None
+        folder, writer, in_training = self._find_folder(trainer), type(self).__name__, is_training_validation(trainer)
+        stage = "val" if in_training else trainer.state.fn.value  # type: ignore[union-attr]
+        start = stage if self.name is None else f"{self.name}_{stage}"
+        path = f"{self._folders.get(folder, folder)}/{start}{loader.suffix}_step_{count_steps(trainer)}"
+        path = (path if in_training else choose_unused(path, ".jsonl", writer)) + ".jsonl"
+        if not write_file(path, "".join(lines), writer):
+            return None
+        # A validation that is repeated replaces the first one, which a resumed training may have elsewhere.
+        self._files.setdefault(loader.suffix, {})[PurePath(path).name] = path
+        return path
+
+
+def choose_unused(start: str, pattern: str, writer: str) -> str:
+    """Return ``start`` or, with a warning, the first of ``start-v1`` and so on for which no file fits the pattern."""
+    endings = chain([""], (f"-v{number}" for number in count(1)))  # Lightning's
+    ending = next(end for end in endings if not get_filesystem(start).glob(glob.escape(start + end) + pattern))
+    if ending:
+        folder = f"{start}{pattern}".rpartition("/")[0]
+        warn_user(f"{folder} has files of an earlier run, which stay: {writer} writes to names that end with {ending}")
+    return start + ending
 
 
 def write_file(path: str, content: str | bytes, writer: str) -> bool:

@@ -170,6 +170,8 @@ class BERTScoreCallback(Callback):
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Check that the run has batches to score and that no two callbacks log the same keys."""
         self._warned = set()
+        if stage == "fit":
+            self._validations = 0  # the checkpoint of a resumed training is read later
         if stage == "fit" and not trainer.enable_validation:
             raise MisconfigurationException(
                 "BERTScoreCallback scores the validation loop, but this run has no validation: define "

@@ -1,10 +1,12 @@
 """Questions that the callbacks ask the trainer that runs them."""
 
+import os
 from typing import Any, TypeVar
 
 import lightning.pytorch as pl
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.loggers import Logger
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import CombinedLoader
 from torch.utils.data import BatchSampler, DistributedSampler
@@ -25,6 +27,14 @@ def find_callbacks(trainer: pl.Trainer, kind: type[CallbackT]) -> list[CallbackT
 def is_training_validation(trainer: pl.Trainer) -> bool:
     """Return whether the running validation is one of a training, other than the sanity check."""
     return trainer.state.fn == TrainerFn.FITTING and not trainer.sanity_checking
+
+
+def find_run_folder(trainer: pl.Trainer, logger: Logger | None) -> str:
+    """Return the folder of a logger's run, in which Lightning's ModelCheckpoint writes; known on rank 0 only."""
+    if logger is None:
+        return trainer.default_root_dir
+    version = logger.version if isinstance(logger.version, str) else f"version_{logger.version}"
+    return os.path.join(logger.save_dir or trainer.default_root_dir, str(logger.name), version)  # noqa: PTH118 - URLs
 
 
 def restart_validation(trainer: pl.Trainer) -> None:

@@ -5,7 +5,7 @@ import json
 import re
 
 import pytest
-from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger, WandbLogger
+from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger, WandbLogger
 
 from bertscore_tm.callbacks import SampleLogger
 from tests.support.lightning_runs import chooser
@@ -98,6 +98,28 @@ def test_a_writer_gets_each_logger_and_the_table(pairs, encoder, tmp_path):
         assert (shown.key, shown.step) == ("val_samples", 0)
         assert [dict(zip(shown.columns, map(str, row), strict=True)) for row in shown.rows] == rows
         assert list(shown.pictures) == ["worst_1", "median_1", "best_1"]
+
+
+class Plain(Logger):
+    """Names its run, and has no folder for logs."""
+
+    def __init__(self, version):
+        super().__init__()
+        self._version = version
+
+    name, version = "plain", property(lambda self: self._version)
+
+    def log_metrics(self, *args, **kwargs):
+        pass
+
+    log_hyperparams = log_metrics
+
+
+def test_files_are_in_the_folder_of_each_loggers_run(pairs, encoder, tmp_path):
+    for version in ("a", 3):
+        run_with(tmp_path, mixed(pairs), encoder, logger=[CSVLogger(tmp_path, "csv"), Plain(version)])
+    folders = ["csv/version_0", "csv/version_1", "plain/a", "plain/version_3"]
+    assert sorted(tmp_path.rglob("*samples*.csv")) == [tmp_path / name / "samples" / TABLE[0] for name in folders]
 
 
 def test_a_fast_development_run_needs_no_logger(pairs, encoder, tmp_path):

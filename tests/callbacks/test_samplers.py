@@ -140,8 +140,9 @@ def test_ranks_score_the_whole_data_set(reports, pairs, shallow, name):
         values["idf_f1"].append(bert_score(preds, target, shallow, idf=True)["f1"].mean().item())
         values["edits"].append(EditDistance(reduction="sum")(preds, target).item())
         # The same example in the same place in both epochs.
+        run = "val" if call == "fit" else call
         for step in (0, 1) if call == "fit" else (0,):
-            path = next(folder.glob(f"{name}-*")) / f"{stage}{end}_step_{step}.jsonl"
+            path = next(folder.glob(f"{name}-*")) / f"{run}{end}_step_{step}.jsonl"
             rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
             texts = [(row["candidate"], *row["references"]) for row in rows]
             assert texts == list(zip(preds, target, strict=True))

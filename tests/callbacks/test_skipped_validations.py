@@ -82,6 +82,18 @@ def test_a_resumed_training_goes_on_counting(pairs, encoder, tmp_path):
     assert set(texts.epochs) == {6}
 
 
+def test_a_second_training_counts_anew(pairs, encoder, tmp_path):
+    texts = Generations()
+    scorer = BERTScoreCallback(BERTScore(encoder), texts, every_n_validations=2)
+    tables = []
+    samples = SampleLogger(1, every_n_validations=2, writer=lambda logger, table: tables.append(table.step))
+    for number in range(2):
+        checkpoint = ModelCheckpoint(tmp_path / str(number), monitor="val_bertscore_f1")
+        trainer(tmp_path, [scorer, samples, checkpoint], max_epochs=3).fit(chooser(pairs, kind=Returns))
+    assert texts.epochs == [0, 0, 0, 2, 2, 2] * 2
+    assert tables == [8] * 2
+
+
 class Interrupted(Steady):
     """Stops at the fourth batch of the second validation."""
 
