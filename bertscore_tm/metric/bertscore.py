@@ -128,6 +128,8 @@ class BERTScore(Metric):
         self._num_references: int | None = None
         # The pairs of all ranks, while the metric is synchronised.
         self._combined: SyncedState | None = None
+        # The warning of a compute in progress.
+        self._warn: Callable[[], None] | None = None
         self._is_step = False
         self._has_leftovers = False
         self._dtypes: dict[str, torch.dtype] = dict(SCORE_STATES)
@@ -234,7 +236,8 @@ class BERTScore(Metric):
             forget_batch(self.encoder, self.device)
             is_weighted = self._weights is None or not self._weights.is_uniform
             limit = self.encoder.tokenizer.max_length
-            rank_zero_only(warn_about_scores)(combined.scores, combined.num_truncated, is_weighted, limit)
+            facts = combined.scores, combined.num_truncated, is_weighted, limit
+            self._warn = functools.partial(rank_zero_only(warn_about_scores), *facts)
         values = summarize(combined.scores, self._baseline, self.reduction).items()
         result = {name: (value if self.all_layers else value[0]).to(self.device) for name, value in values}
         return result if self.component is None else result[self.component]
@@ -278,7 +281,7 @@ class BERTScore(Metric):
         twin = deepcopy(self)
         twin._choose_f1(selection_f1)
         twin.reset()
-        return twin
+        return twin.to(self.device)
 
     def align(self, pred: str, target: str, *, idf: TokenWeights | None = None) -> Alignment:
         """Match the tokens of two texts with the settings of this metric.
@@ -419,7 +422,11 @@ class BERTScore(Metric):
 
         @functools.wraps(compute)
         def compute_with_dimensions(*args: Any, **kwargs: Any) -> Any:
-            return restore_dimensions(wrapped(*args, **kwargs), self.all_layers, self.reduction)
+            result = restore_dimensions(wrapped(*args, **kwargs), self.all_layers, self.reduction)
+            warn, self._warn = self._warn, None
+            if warn is not None:  # where it is an error, torchmetrics would leave the metric synchronised
+                warn()
+            return result
 
         return compute_with_dimensions
 

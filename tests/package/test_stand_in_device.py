@@ -47,6 +47,12 @@ def scored(device, encoder_options, options):
     return {name: value.cpu() for name, value in metric.compute().items()}, waits
 
 
+def selected(device):
+    metric = BERTScore(tiny(None)).to(device).for_selection()
+    metric.update(CANDIDATES, REFERENCES)
+    return {name: value.cpu() for name, value in metric.compute().items()}, None
+
+
 def trained(device, matching="softmax", from_hidden=False, bridged=False):
     """Return a loss and its gradient, and for what the second step waited."""
     encoder = tiny(None)
@@ -84,6 +90,7 @@ def rewarded(device):
 
 CHECKS = {
     **{f"metric, {name}": partial(scored, encoder_options=of, options=to) for name, (of, to) in METRICS.items()},
+    "selection": selected,
     **{f"loss, {name}": partial(trained, matching=name) for name in ("softmax", "max")},
     "loss from hidden states": partial(trained, from_hidden=True),
     "bridged loss": partial(trained, bridged=True),
