@@ -100,7 +100,8 @@ def compare_paired(
     The interval of the difference is :func:`mean_interval`. The p-value is that of the permutation test, which
     exchanges the scores of a text, or of all texts of a group, between the systems (Fisher 1935): exact for up to 13
     texts or groups, else with 9,999 seeded permutations. For groups of unequal size it is that of the interval's t
-    test, so that the two agree. Scores that differ by less than 1e-6 are equal.
+    test, so that the two agree, or 2^(1-G) for G groups, as in a permutation test, if that is more. Scores that
+    differ by less than 5e-7 are equal.
 
     Args:
         a: one score per text of the first system, shape (texts,).
@@ -124,6 +125,7 @@ def compare_paired(
     """
     first, second = as_paired_values(a, b, ("a", "b"))
     differences = ((second - first) / TIE).round()
+    gains = torch.where(differences == 0, 0, second - first)
     # Sums of integers are exact, so that equal ones are counted as equal.
     steps, sizes = (_sum_groups(values, groups) for values in (differences, torch.ones_like(differences)))
     if len(steps) < _MIN_COMPARED:
@@ -131,11 +133,13 @@ def compare_paired(
     elif (sizes == sizes[0]).all() or not differences.any():
         p_value = _permutation_p_value(steps.numpy())
     else:
-        mean, error, freedom = _estimate_mean(differences, groups)
+        mean, error, freedom = _estimate_mean(gains, groups)
         p_value = 2 * float(scipy_stats().t.sf((mean.abs() / error).item(), freedom))
+        # Equal differences have no error; the least p-value of a permutation test is that of two choices of signs.
+        p_value = max(p_value, 2.0 ** (1 - len(steps)))
     span = bounds[1] - bounds[0]
-    low, high = mean_interval(second - first, confidence, bounds=(-span, span), groups=groups)
-    return PairedComparison((second - first).mean().item(), low.item(), high.item(), p_value)
+    low, high = mean_interval(gains, confidence, bounds=(-span, span), groups=groups)
+    return PairedComparison(gains.mean().item(), low.item(), high.item(), p_value)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

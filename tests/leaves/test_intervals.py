@@ -168,6 +168,21 @@ def test_rounding_of_scores_makes_no_difference(count, dtype, unit):
     assert compare_paired(a, a + noise, groups=[0, *range(count - 1)]).p_value == 1
 
 
+@pytest.mark.parametrize("count", [6, 9, 40])
+def test_equal_differences_are_as_likely_in_groups_of_unequal_size(count):
+    groups, a = [0, *range(count)], np.linspace(0, 1, count + 1)
+    compared = compare_paired(a, a + 0.1, groups=groups)
+    # All signs equal: two of the choices of signs.
+    assert compared.p_value == 2 / 2**count
+    assert compared.low == pytest.approx(0.1)
+    # With a difference that is rounding, too.
+    for gain in (1e-7, 4e-7):
+        assert vars(compare_paired(a, a + gain, groups=groups)) == dict.fromkeys(("difference", "low", "high"), 0) | {
+            "p_value": 1
+        }
+        assert vars(compare_paired(a, a + gain)) == dict.fromkeys(("difference", "low", "high"), 0) | {"p_value": 1}
+
+
 @pytest.mark.parametrize("numbers_per_step", [1, 51, 10**9])
 def test_neither_memory_nor_the_random_state_changes_results(monkeypatch, numbers_per_step):
     a, b = two_systems(25)
