@@ -14,6 +14,8 @@ import torch
 from torch import nn
 from transformers import AutoModel, PretrainedConfig, PreTrainedTokenizerBase
 
+# Names of tables of absolute positions.
+_POSITION_TABLES = ("position_embeddings", "embed_positions", "wpe")
 # How texts share a forward pass, the fastest way first.
 Batching = Literal["packed", "padded", "equal", "single"]
 BATCHINGS: list[Batching] = [*get_args(Batching)]
@@ -209,6 +211,23 @@ def ready_config(model: nn.Module, tokenizer: PreTrainedTokenizerBase, *, has_fo
     placeholder = OwnModelConfig()
     placeholder.vocab_size = len(tokenizer)
     return placeholder
+
+
+def require_whole(encoder: nn.Module, config: PretrainedConfig, family: Family) -> None:
+    """Raise an error if a ready model has fewer layers or positions than its configuration says, as after a cut."""
+    layers = "num_hidden_groups" if hasattr(config, "num_hidden_groups") else "num_hidden_layers"  # of ALBERT
+    counts = [(layers, path, len(cast(Any, encoder.get_submodule(path)))) for path in family.layers]
+    for path, module in encoder.named_modules():
+        if isinstance(module, nn.Embedding) and path.rpartition(".")[2] in _POSITION_TABLES:
+            rows = len(module.weight) - getattr(module, "offset", 0)  # BART's first two are not in use
+            counts.append((family.absolute_positions or "", path, rows))
+    for name, path, count in counts:
+        number = getattr(config, name, count)
+        if count < number:
+            raise ValueError(
+                f"{type(encoder).__name__} has {count} entries in {path}, but its configuration says {name}={number}: "
+                f"set model.config.{name} = {count}, or pass the whole model"
+            )
 
 
 def family_of(config: PretrainedConfig, encoder: nn.Module | None = None, *, trust_remote_code: bool = False) -> Family:

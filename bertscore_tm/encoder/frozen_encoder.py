@@ -25,7 +25,7 @@ from bertscore_tm.core.memory import device_with_index, empty_cache, is_out_of_m
 from bertscore_tm.core.precision import may_use_tf32
 from bertscore_tm.core.token_vectors import TokenVectors, unit_vectors
 from bertscore_tm.encoder.backbone import Backbone
-from bertscore_tm.encoder.families import Family, family_of, ready_config, ready_encoder, text_config
+from bertscore_tm.encoder.families import Family, family_of, ready_config, ready_encoder, require_whole, text_config
 from bertscore_tm.encoder.identity import ModelSource, hash_tokenizer
 from bertscore_tm.encoder.loading import load_config, load_tokenizer, quiet_transformers, require_tokenizer
 from bertscore_tm.encoder.tokenization import PackedWindows, TextTokenizer, TokenizedTexts
@@ -120,6 +120,8 @@ class FrozenEncoder:
         family = family_of(config, ready, trust_remote_code=settings["trust_remote_code"])
         if forward_fn is not None:  # which takes ids
             family = replace(family, takes_embeddings=False)
+        elif ready is not None:
+            require_whole(ready, self.config, family)
         depth = None if forward_fn is not None else int(self.config.num_hidden_layers)
         self._listed = None if listed_as is None else catalog.layer_row(listed_as, depth)
         self.num_layers = self._resolve_layer(settings["num_layers"])

@@ -218,6 +218,42 @@ def test_opt_with_narrow_embeddings_has_single_layers_only():
         FrozenEncoder(model, tokenizer, all_layers=True)
 
 
+@pytest.mark.parametrize("family", sorted(set(EVERY_FAMILY) - {"albert"}))
+def test_a_ready_model_without_its_last_layer_needs_a_configuration_that_says_so(family):
+    model, tokenizer = tiny_model(family)
+    # A part of a model with a decoder shares the configuration.
+    shorter = plain_encoder(model)
+    for path in FAMILIES[family].layers:
+        parent, _, name = path.rpartition(".")
+        setattr(shorter.get_submodule(parent), name, shorter.get_submodule(path)[:2])
+    with pytest.raises(ValueError, match=r"2 entries in .*num_hidden_layers=3: set model.config.num_hidden_layers = 2"):
+        FrozenEncoder(shorter, tokenizer, num_layers=-1)
+    # ProphetNet refuses to set the common name.
+    setattr(shorter.config, "num_encoder_layers" if family == "prophetnet" else "num_hidden_layers", 2)
+    cut, whole = FrozenEncoder(shorter, tokenizer, num_layers=-1), FrozenEncoder(model, tokenizer, num_layers=2)
+    assert cut.num_layers == 2
+    torch.testing.assert_close(cut.encode(TEXTS).vectors, whole.encode(TEXTS).vectors, atol=ROUNDING, rtol=0)
+    with pytest.raises(ValueError, match="num_layers=3 is not one of the layers 0 to 2"):
+        FrozenEncoder(shorter, tokenizer, num_layers=3)
+
+
+@pytest.mark.parametrize(
+    ("family", "path"),
+    [("bert", "embeddings.position_embeddings"), ("gpt2", "wpe"), ("opt", "decoder.embed_positions")],
+)
+def test_a_ready_model_with_fewer_positions_needs_a_configuration_that_says_so(family, path):
+    model, tokenizer = copy.deepcopy(tiny_model(family)[0]), tiny_model(family)[1]
+    table = model.get_submodule(path)
+    table.weight = torch.nn.Parameter(table.weight[:32].detach())
+    count = 30 if family == "opt" else 32  # OPT's first position is that of row 2
+    with pytest.raises(
+        ValueError, match=rf"{count} entries in {path}.* set model.config.max_position_embeddings = {count}"
+    ):
+        FrozenEncoder(model, tokenizer, num_layers=2)
+    model.config.max_position_embeddings = count
+    assert FrozenEncoder(model, tokenizer, num_layers=2).encode(["a " * 100]).lengths.tolist() == [count]
+
+
 def test_a_model_that_gives_nan_for_padding_is_not_padded():
     """Gemma 2 in float64; texts of equal length share a batch."""
     exact, plain = (FrozenEncoder(*tiny_model("gemma2"), num_layers=3, dtype=dtype) for dtype in ("float64", "float32"))
