@@ -6,6 +6,7 @@ parameters, ``state_dict()``, checkpoints, optimizers or DDP buckets.
 
 from __future__ import annotations
 
+import gc
 import os
 from bisect import bisect_right
 from collections.abc import Hashable, Mapping, Sequence
@@ -392,6 +393,7 @@ class FrozenEncoder:
             for key in [key for key in self._caches if key[0] == used]:
                 self._caches.pop(key).clear()
             self._backbone.unload(used)
+            gc.collect()  # modules may refer to each other, as through hooks
             empty_cache(used)
 
     def backbone(self, device: torch.device | str) -> Any:

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from bertscore_tm import BERTScore, FrozenEncoder, bert_score
+from bertscore_tm.encoder import frozen_encoder
 from bertscore_tm.losses import SoftBERTScoreLoss
 from tests.support.models import tiny_model
 from tests.support.shell import run_here, write_lines
@@ -103,6 +104,18 @@ def test_unloading_frees_the_model_and_its_vectors(minilm):
     metric.update(["a cat sat"], ["the cat sat"])
     first, second = metric.scores
     assert torch.equal(first, second)
+
+
+def test_memory_is_returned_after_models_whose_parts_refer_to_each_other(minilm, monkeypatch):
+    encoder = FrozenEncoder(minilm, num_layers=1, dtype="float64")
+    model, alive = weakref.ref(encoder.backbone("cpu")), []
+    # As of a profiler: the hook of a layer knows the model.
+    hook = partial(lambda model, *_: None, model())
+    model().encoder.layer[0].register_forward_hook(hook)
+    del hook
+    monkeypatch.setattr(frozen_encoder, "empty_cache", lambda device: alive.append(model() is not None))
+    encoder.unload("cpu")
+    assert alive == [False]
 
 
 def test_a_ready_model_stays_on_the_cpu():
