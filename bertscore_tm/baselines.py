@@ -13,7 +13,7 @@ from torch import Tensor
 from bertscore_tm.encoder import FrozenEncoder
 from bertscore_tm.scoring.corpus import score_corpus
 from bertscore_tm.scoring.signature import score_signature
-from bertscore_tm.scoring.texts import TextPairs
+from bertscore_tm.scoring.texts import TextPairs, as_documents
 from bertscore_tm.scoring.token_weights import TEXTS_PER_BLOCK, WeightSource, token_weights
 from bertscore_tm.utilities.settings import require_at_least
 
@@ -81,7 +81,7 @@ class RandomPairs:
         if not getattr(encoder, "all_layers", False):
             raise ValueError("a baseline table has one row per layer: pass FrozenEncoder(model, all_layers=True)")
         require_at_least("num_pairs", num_pairs, 2)
-        stripped = list(dict.fromkeys(text.strip() for text in texts))
+        stripped = list(dict.fromkeys(text.strip() for text in as_documents(texts, "texts")))
         distinct, num_truncated = [], 0
         for start in range(0, len(stripped), TEXTS_PER_BLOCK):
             block = stripped[start : start + TEXTS_PER_BLOCK]
@@ -137,6 +137,7 @@ def make_baseline(
         The baseline.
 
     Raises:
+        TypeError: ``texts`` is a single string, or one of them is not a string.
         ValueError: an argument is out of range, or there are fewer than two distinct texts.
 
     Example:

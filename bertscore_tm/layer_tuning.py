@@ -82,6 +82,8 @@ def rank_layers(
         >>> len(ranked), ranked[0].mean > ranked[-1].mean
         (7, True)
     """
+    if not human:
+        raise ValueError("human is empty: pass at least one kind of judgement by name")
     ranked = [
         LayerAgreement(layer, {name: correlation(row, x, how, confidence=confidence) for name, x in human.items()})
         for layer, row in enumerate(scores)
@@ -116,6 +118,9 @@ def rank_layers_by_preference(better: Tensor, worse: Tensor, *, confidence: floa
         [(1, 0.333), (0, -0.333)]
     """
     require_between("confidence", confidence, 0, 1)
+    if better.ndim != 2 or better.shape != worse.shape:
+        shapes = f"{tuple(better.shape)} and {tuple(worse.shape)}"
+        raise ValueError(f"better and worse must both have shape (layers, pairs), got {shapes}")
     ranked = []
     for layer, (better_row, worse_row) in enumerate(zip(better, worse, strict=True)):
         preferred, other = as_paired_values(better_row, worse_row, ("better", "worse"))
@@ -135,10 +140,15 @@ def system_means(values: Tensor, systems: Sequence[str]) -> Tensor:
     Returns:
         One mean per system in order of first appearance, shape (..., systems), float64.
 
+    Raises:
+        ValueError: the numbers of texts and names differ.
+
     Example:
         >>> system_means(torch.tensor([[1.0, 2.0, 6.0]]), ["A", "B", "A"])
         tensor([[3.5000, 2.0000]], dtype=torch.float64)
     """
+    if values.shape[-1:] != (len(systems),):
+        raise ValueError(f"systems must have one name for each of {values.shape[-1]} texts, got {len(systems)} names")
     indices = {system: index for index, system in enumerate(dict.fromkeys(systems))}
     system_of_text = torch.tensor([indices[system] for system in systems], device=values.device)
     sums = values.new_zeros((*values.shape[:-1], len(indices)), dtype=torch.float64)

@@ -17,6 +17,7 @@ from bertscore_tm.scoring.rescaling import Baseline, find_baseline, rescale_scor
 from bertscore_tm.scoring.signature import score_signature
 from bertscore_tm.scoring.texts import TextPairs, as_documents, as_text_pairs
 from bertscore_tm.scoring.token_weights import Idf, TokenWeights, WeightSource, token_weights
+from bertscore_tm.utilities.settings import require_at_least
 from bertscore_tm.utilities.user_warnings import warn_user
 from bertscore_tm.views import draw_alignment, require_matplotlib
 
@@ -226,6 +227,7 @@ class BERTScorer:
         """Score candidates against references, as :func:`score`."""
         if self.idf and self._weights is None:
             raise AssertionError("IDF weights are not computed: pass idf_sents=, or call compute_idf")
+        require_at_least("batch_size", batch_size, 1)
         self.encoder.batch_size = batch_size
         texts = as_text_pairs(cands, refs, ("cands", "refs"), keep_blank=True)
         idf = self._weights if self.idf else False

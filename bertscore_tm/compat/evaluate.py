@@ -77,6 +77,9 @@ class BERTScore:
         Returns:
             ``precision``, ``recall`` and ``f1``: lists with a number per pair; and ``hashcode``, the signature of the
             settings.
+
+        Raises:
+            ValueError: neither ``lang`` nor ``model_type`` is given.
         """
         try:
             if predictions is not None or references is not None:
@@ -84,6 +87,8 @@ class BERTScore:
             texts = self._texts
         finally:
             self._texts = TextPairs([], [])
+        if model_type is None and lang is None:
+            raise ValueError("neither model_type nor lang is given: pass lang='en', or the model to use")
         settings: dict[str, Any] = {
             "model_type": model_type,
             "num_layers": num_layers,

@@ -34,7 +34,7 @@ from bertscore_tm.encoder.vector_cache import VectorCache, shared_caches
 from bertscore_tm.encoder_options import EncoderOptions, LongText, PrecisionName, document_options, with_defaults
 from bertscore_tm.utilities.compilation import untraced
 from bertscore_tm.utilities.option_names import name_option
-from bertscore_tm.utilities.settings import as_integer, full_class_name, require_choice
+from bertscore_tm.utilities.settings import as_integer, full_class_name, require_at_least, require_choice
 from bertscore_tm.utilities.user_warnings import warn_user
 
 # Tokens per forward pass, by whether it is on a CPU, whose caches hold this many, and whether texts are padded.
@@ -90,6 +90,8 @@ class FrozenEncoder:
             numbers = cast(dict[str, Any], settings)
             if numbers[name] is not None:
                 numbers[name] = as_integer(name_option(name), numbers[name])
+        if settings["batch_size"] is not None:
+            require_at_least(name_option("batch_size"), settings["batch_size"], 1)
         if tokenizer is not None:
             require_tokenizer(tokenizer, "tokenizer")
         self.language: str | None = None
@@ -190,7 +192,7 @@ class FrozenEncoder:
 
     def layer_number(self, num_layers: int) -> int:
         """Return the number, from 0, of a layer that the encoder returns; negative ones count from the model's last."""
-        return self._count_from_zero(num_layers, self.num_layers, repr(self))
+        return self._count_from_zero(as_integer("layer", num_layers), self.num_layers, repr(self))
 
     def _resolve_layer(self, num_layers: int | None) -> int:
         """Return the number of the compared layer: by default the tuned one, or the last one with ``all_layers``."""
@@ -198,7 +200,9 @@ class FrozenEncoder:
         if self._forward_fn is not None:
             if self.all_layers:
                 raise ValueError("forward_fn returns one layer: all_layers=True is not possible with it")
-            return (listed_layer or 0) if num_layers is None else num_layers
+            layer = (listed_layer or 0) if num_layers is None else num_layers
+            require_at_least(f"with forward_fn, which returns one layer, {name_option('num_layers')}", layer, 0)
+            return layer
         available = int(self.config.num_hidden_layers)
         if num_layers is None and self.all_layers:
             num_layers = available
@@ -273,7 +277,7 @@ class FrozenEncoder:
             model += [digest[:8] for digest in (self._backbone.content_hash(), tokenizer_hash) if digest]
         return {
             "model": "#".join(model) + (f"@{source.revision}" if source.revision else ""),
-            "layer": layers if layer is None else layer,
+            "layer": layers if layer is None else self.layer_number(layer),
             "dtype": str(self.dtype).removeprefix("torch."),
             "tf32": "yes" if self.dtype in (torch.float32, "auto") and may_use_tf32(self.device) else None,
             **tokenizer.signature_fields(),
@@ -469,7 +473,6 @@ def join_signature(fields: Mapping[str, object]) -> str:
 
 
 def _as_dtype(dtype: str | torch.dtype) -> torch.dtype | Literal["auto"]:
-    if isinstance(dtype, torch.dtype):
-        return dtype
-    require_choice("dtype", dtype, PrecisionName)
-    return "auto" if dtype == "auto" else cast(torch.dtype, getattr(torch, dtype))
+    name = str(dtype).removeprefix("torch.")
+    require_choice("dtype", name, PrecisionName)
+    return "auto" if name == "auto" else cast(torch.dtype, getattr(torch, name))

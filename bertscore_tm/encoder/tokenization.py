@@ -121,6 +121,10 @@ class TextTokenizer:
     def special_affixes(self) -> tuple[list[int], list[int]]:
         """Ids of the special tokens that the tokenizer adds before and after a text."""
         probe = self.tokenizer("a", return_special_tokens_mask=True)
+        if 0 not in probe["special_tokens_mask"]:  # it has neither "a" nor an unknown token
+            texts = map(self.tokenizer.decode, self.vocabulary.values())
+            probes = (self.tokenizer(text, return_special_tokens_mask=True) for text in texts)
+            probe = next(encoded for encoded in probes if 0 in encoded["special_tokens_mask"])
         ids, mask = probe["input_ids"], probe["special_tokens_mask"]
         first = mask.index(0)
         last = len(mask) - mask[::-1].index(0)
@@ -174,6 +178,8 @@ class TextTokenizer:
 
     def __call__(self, texts: Sequence[str]) -> TokenizedTexts:
         """Tokenize texts, whose tokens must have embeddings, and whose length must be allowed by ``long_text``."""
+        if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
+            raise TypeError(f"texts must be a list of strings, got {texts!r:.80}: pass a single text as [text]")
         if not texts:
             return TokenizedTexts([], [], [], self.num_excluded)
         prepared = [self.prepare(text) for text in texts]

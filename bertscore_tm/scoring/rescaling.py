@@ -85,7 +85,13 @@ class Baseline:
                 f"the baseline table {self.name} ends at layer {len(self.table) - 1}, but the encoder's layer is "
                 f"{layers.stop - 1}: pass the table of the same model"
             )
-        return replace(self, table=self.table[layers.start : layers.stop])
+        table = self.table[layers.start : layers.stop]
+        for row, column in (~(table < 1) | table.isinf()).nonzero()[:1].tolist():
+            raise ValueError(
+                f"the baseline table {self.name} has {table[row, column]} at layer {layers[row]}: mean scores of "
+                f"unrelated texts must be numbers below 1; compare another layer, or pass another table"
+            )
+        return replace(self, table=table)
 
     def require_model(self, encoder: FrozenEncoder) -> None:
         """Raise an error if the table names another model than the encoder's.
@@ -93,13 +99,16 @@ class Baseline:
         Contents are compared by their hashes. Models of the hub have none, and neither may the encoder's or the
         table's: names are compared then, without the folder or the owner.
         """
-        model = str(encoder.signature_fields()["model"])
+        if not self.model:
+            return
+        # Hashing reads a whole model.
+        model = str(encoder.signature_fields(hashed="#" in self.model)["model"])
         (table_name, *table_hashes), (name, *hashes) = self.model.split("#"), model.split("#")
         names = {Path(name.partition("@")[0]).name, Path(encoder.listed_name).name}
         is_same = (
             table_hashes == hashes if table_hashes and hashes else Path(table_name.partition("@")[0]).name in names
         )
-        if self.model and not is_same:
+        if not is_same:
             raise ValueError(
                 f"the baseline table {self.name} was measured on the model {self.model}, but the encoder's is {model}: "
                 f"pass the table of the same model, or remove the comment from the table's first line to use it"

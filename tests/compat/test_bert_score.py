@@ -195,6 +195,9 @@ def test_what_the_other_package_asserts(minilm):
             package.score(["a"], ["b"])
         with pytest.raises(AssertionError, match=r"(?i)language"):
             package.score(["a"], ["b"], model_type=minilm, num_layers=2, rescale_with_baseline=True)
+    for size in (0, -1):
+        with pytest.raises(ValueError, match=f"batch_size must be at least 1, got {size}"):
+            drop_in.BERTScorer(minilm, 2).score(["a"], ["b"], batch_size=size)
     with pytest.raises(ValueError, match="cands and refs must have equal lengths, got 2 and 1"):
         BERTScorer(minilm, 2).score(["a", "b"], ["b"])
 

@@ -22,7 +22,7 @@ from bertscore_tm.encoder import backbone as backbone_module
 from bertscore_tm.encoder.backbone import warn_of_slow_bfloat16
 from bertscore_tm.encoder.soft_tokens import encode_soft
 from bertscore_tm.encoder_options import OPTIONS
-from tests.support.models import live_models, save_tiny_model, soft_texts, tiny_model
+from tests.support.models import last_hidden_state, live_models, save_tiny_model, soft_texts, tiny_model
 
 TEXTS = ["a cat sat on the mat", "", "hello", "the quick brown fox jumps over the lazy dog"]
 
@@ -109,12 +109,35 @@ def test_negative_layers_count_from_the_last(minilm):
         *(({"num_layers": n}, ValueError, f"num_layers={n} is not one of the layers 0 to 6") for n in (7, -8)),
         *(({"num_layers": n}, TypeError, "num_layers must be an integer, got ") for n in (2.0, True)),
         ({"max_length": "64"}, TypeError, "max_length must be an integer, got "),
+        *(({"batch_size": n}, ValueError, f"batch_size must be at least 1, got {n}") for n in (0, -1)),
+        *(({"dtype": dtype}, ValueError, "is not one of 'float32', ") for dtype in (torch.int8, torch.complex64, None)),
         ({"layers": 5}, TypeError, "has no argument 'layers'; its options are num_layers, "),
     ],
 )
 def test_impossible_settings(minilm, options, error, message):
     with pytest.raises(error, match=message):
         FrozenEncoder(minilm, **{"num_layers": 2} | options).encode(["a"])
+
+
+def test_a_layer_cannot_be_counted_from_the_last_of_a_function():
+    with pytest.raises(ValueError, match="with forward_fn, which returns one layer, num_layers must be at least 0"):
+        FrozenEncoder(*tiny_model("bert"), forward_fn=last_hidden_state, num_layers=-1)
+
+
+@pytest.mark.parametrize("layer", [True, 2.0, "2", torch.tensor(2.0)])
+def test_a_layer_of_all_must_be_an_integer(minilm, layer):
+    every = FrozenEncoder(minilm, all_layers=True)
+    for call in (every.layer_number, every.signature, lambda number: BERTScore(every, layer=number)):
+        with pytest.raises(TypeError, match="layer must be an integer, got "):
+            call(layer)
+    assert every.signature(torch.tensor(-5)) == FrozenEncoder(minilm, num_layers=2).signature()
+
+
+@pytest.mark.parametrize("texts", ["hello", ["a", None], [["a"]], [3]])
+def test_what_is_not_a_list_of_strings_is_an_error(encoder, texts):
+    for call in (encoder.encode, encoder.tokenizer):
+        with pytest.raises(TypeError, match="texts must be a list of strings, got "):
+            call(texts)
 
 
 # Precision.

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from tokenizers import Regex, Tokenizer, normalizers
 from transformers import AutoConfig, AutoTokenizer
 from transformers.convert_slow_tokenizer import import_protobuf
+from tokenizers import Tokenizer, models, processors
+from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerFast
 
 from bertscore_tm import FrozenEncoder, bert_score
 from bertscore_tm.encoder.identity import ModelSource
@@ -52,6 +54,16 @@ def test_a_space_goes_before_texts_for_the_tokenizers_of_roberta_and_gpt2_only(f
     expected = has_space if prefix_space is None else prefix_space
     assert tokenized.ids == [spaced if expected else plain, tokenizer.encode("")]
     assert tokenized.has_content == [True, False]
+
+
+def test_a_tokenizer_without_a_and_without_an_unknown_token():
+    tokenizer = Tokenizer(models.BPE({"[PAD]": 0, "[CLS]": 1, "[SEP]": 2, "C": 3, "G": 4, "CG": 5}, [("C", "G")]))
+    tokenizer.post_processor = processors.BertProcessing(("[SEP]", 2), ("[CLS]", 1))
+    roles = {"pad_token": "[PAD]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
+    bases = PreTrainedTokenizerFast(tokenizer_object=tokenizer, **roles)
+    encoder = FrozenEncoder(tiny_model("bert")[0], bases, num_layers=2, exclude_special_tokens=True)
+    assert encoder.tokenizer.special_affixes == ([1], [2])
+    assert encoder.encode(["CGC", "G", "a"]).lengths.tolist() == [2, 1, 0]
 
 
 def test_truncation_keeps_special_tokens_and_is_counted(make_tokenizer):

@@ -4,6 +4,7 @@ import itertools
 import shutil
 from collections import Counter
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,6 +16,7 @@ from torchmetrics.functional.text.bert import _load_baseline
 
 from bertscore_tm import Baseline, BERTScore, FrozenEncoder, bert_score
 from bertscore_tm.baselines import MeasuredBaseline, RandomPairs, make_baseline
+from bertscore_tm.encoder import backbone
 from tests.support.models import tiny_model
 from tests.support.oracle import oracle_scores
 from tests.support.texts import real_pairs
@@ -131,9 +133,32 @@ def test_a_table_of_another_model_is_an_error(minilm, table, tmp_path):
 )
 def test_models_without_a_hash_are_compared_by_name(named, is_same):
     baseline = Baseline(torch.zeros(25, 3), "table.csv", model=named)
-    encoder = SimpleNamespace(signature_fields=lambda: {"model": "roberta-large@main"}, listed_name="roberta-large")
+    encoder = SimpleNamespace(
+        signature_fields=lambda hashed: {"model": "roberta-large@main"}, listed_name="roberta-large"
+    )
     with nullcontext() if is_same else pytest.raises(ValueError, match=f"measured on the model {named}, but"):
         baseline.require_model(encoder)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), 1.0, 1.5])
+def test_a_table_that_cannot_rescale_is_an_error(all_layers, minilm, value):
+    table = torch.full((7, 3), 0.25, dtype=torch.float64)
+    table[5, 2] = value
+    with pytest.raises(ValueError, match=rf"the baseline table mine has {value} at layer 5: .* numbers below 1"):
+        bert_score(["a cat"], ["a dog"], FrozenEncoder(minilm, num_layers=5), rescale=Baseline(table, "mine"))
+    with pytest.raises(ValueError, match="at layer 5"):
+        BERTScore(all_layers, rescale=Baseline(table, "mine"))
+    # Other layers are as good as before.
+    assert BERTScore(all_layers, rescale=Baseline(table, "mine"), layer=4)(["a cat"], ["a dog"])["f1"].isfinite()
+
+
+def test_a_model_is_hashed_only_for_a_table_with_a_hash(minilm, table, monkeypatch):
+    monkeypatch.setattr(backbone, "hash_files", lambda *_: pytest.fail("the model was read"))
+    encoder, baseline = FrozenEncoder(minilm, num_layers=5), Baseline.read(table)
+    BERTScore(encoder, rescale=replace(baseline, model=""))
+    BERTScore(encoder, rescale=replace(baseline, model=f"owner/{Path(minilm).name}"))
+    with pytest.raises(ValueError, match="measured on the model another, but the encoder's is model"):
+        BERTScore(encoder, rescale=replace(baseline, model="another"))
 
 
 @pytest.mark.parametrize(
@@ -148,3 +173,9 @@ def test_models_without_a_hash_are_compared_by_name(named, is_same):
 def test_bad_arguments(tiny, changed, message):
     with pytest.raises(ValueError, match=message):
         make_baseline(**({"encoder": tiny, "texts": TEXTS} | changed))
+
+
+@pytest.mark.parametrize("texts", ["wiki.txt", ["a cat", None]])
+def test_the_name_of_a_file_is_no_list_of_texts(tiny, texts):
+    with pytest.raises(TypeError, match=r"texts is a single string: pass a list of texts|texts\[1\] must be a string"):
+        make_baseline(tiny, texts)

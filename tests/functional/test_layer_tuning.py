@@ -1,5 +1,7 @@
 """Layers ranked by agreement with people, against scipy and plain loops."""
 
+from functools import partial
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -58,6 +60,13 @@ def test_of_equal_layers_the_lower_is_first():
     [
         (lambda: rank_layers(torch.rand(2, 8), {"human": [1, 2]}), r"got shapes \(8,\) and \(2,\)"),
         (lambda: rank_layers(torch.rand(2, 8), {"human": [1] * 8}), "all values of y are 1.0"),
+        (lambda: rank_layers(torch.rand(2, 8), {}), "human is empty: pass at least one kind of judgement"),
+        *(
+            (partial(system_means, torch.rand(2, 8), ["a"] * n), f"one name for each of 8 texts, got {n} names")
+            for n in (7, 9)
+        ),
+        (lambda: rank_layers_by_preference(torch.rand(2, 8), torch.rand(3, 8)), r"got \(2, 8\) and \(3, 8\)"),
+        (lambda: rank_layers_by_preference(torch.rand(8), torch.rand(8)), "better and worse must both"),
         (lambda: rank_layers_by_preference(torch.rand(2, 8), torch.rand(2, 7)), "better and worse must both"),
         (lambda: rank_layers_by_preference(torch.rand(2, 1), torch.rand(2, 1)), "better and worse must both"),
         (lambda: rank_layers_by_preference(torch.rand(2, 8), torch.rand(2, 8), confidence=1), "confidence must be"),

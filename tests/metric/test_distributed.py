@@ -246,9 +246,9 @@ def test_a_warning_as_an_error_leaves_the_pairs_of_this_rank(minilm):
     settings: dict[str, Any] = {"dist_sync_fn": gather_twice, "distributed_available_fn": lambda: True}
     metric = BERTScore(FrozenEncoder(minilm, num_layers=LAYERS), reduction="none", **settings)
     metric.update([""], ["the cat"])
-    with warnings.catch_warnings(action="error"), pytest.raises(UserWarning, match="^2 candidates scored 0"):
+    with warnings.catch_warnings(action="error"), pytest.raises(UserWarning, match=r"^2 candidates scored 0"):
         metric.compute()
     metric.update(["a cat"], ["a cat"])
-    with pytest.warns(UserWarning, match="^2 candidates scored 0"):
+    with pytest.warns(UserWarning, match=r"^2 candidates scored 0"):
         assert metric.compute()["f1"].tolist() == pytest.approx([0, 1] * 2)
     assert num_pairs(metric) == 2
