@@ -251,6 +251,12 @@ class FrozenEncoder:
         """Return a number that is equal for encoders of one process that give the same vectors."""
         return hash(self._key)  # a function of the user needs a ready model, which has a number of its own
 
+    @cached_property
+    def identity(self) -> str:
+        """Hashes of the contents of model and tokenizer, which are read once; a hub model's name and revision."""
+        model = str(self.signature_fields()["model"])
+        return f"{self.name} {model}" if self._backbone.source.kind == "hub" else model.partition("#")[2]
+
     @property
     def _key(self) -> Hashable:
         """Everything that token vectors depend on, besides the text and the device."""

@@ -145,6 +145,13 @@ class BERTScore(Metric):
         """Whether results have a leading dimension of layers."""
         return self.encoder.all_layers and self.layer is None
 
+    @property
+    def metric_state(self) -> dict[str, list[Tensor] | Tensor]:
+        """States by name; the fingerprint has the contents of the model, to be compared in other processes."""
+        contents = [*hashlib.sha256(self.encoder.identity.encode()).digest()[:8]]
+        fingerprint = torch.cat([self.fingerprint.new_tensor(contents), self.fingerprint])
+        return {**super().metric_state, "fingerprint": fingerprint}
+
     @untraced
     def update(
         self,
@@ -175,7 +182,7 @@ class BERTScore(Metric):
             return
         # Once per corpus.
         self._has_leftovers = self._has_leftovers or warn_of_leftovers(texts.candidates, self.encoder.tokenizer)
-        check_indices(self.metric_state, indices is not None)
+        check_indices(super().metric_state, indices is not None)
         numbers = None if indices is None else as_indices(indices, len(texts))
         matched = match_batch(texts, self.encoder, self.device, self.layer, self.cache_bytes)
         if self._weights is not None:
@@ -208,7 +215,7 @@ class BERTScore(Metric):
         # torchmetrics sets the states aside during the step, and would lose them on an error.
         before = {name: list(value) if isinstance(value, list) else value for name, value in self.__dict__.items()}
         if not hasattr(preds, "__len__") or len(preds):
-            check_indices(self.metric_state, indices is not None)
+            check_indices(super().metric_state, indices is not None)
         try:
             self._is_step = True
             result = super().forward(preds, target, indices)
@@ -354,8 +361,14 @@ class BERTScore(Metric):
                 f"incoming_state must be a bertscore_tm.BERTScore or its metric_state, got a "
                 f"{full_class_name(incoming_state)}"
             )
-        states: Any = incoming_state.metric_state if isinstance(incoming_state, BERTScore) else incoming_state
-        check_mergeable(states, self.metric_state)
+        states: Any = incoming_state
+        if isinstance(states, BERTScore) and states.encoder.process_hash() == self.encoder.process_hash():
+            # Contents need not be read.
+            states = super(BERTScore, states).metric_state
+            check_mergeable(states, super().metric_state)
+        else:
+            states = states.metric_state if isinstance(states, BERTScore) else states
+            check_mergeable(states, self.metric_state)
         # Counts the update, and drops a cached result.
         self.update([], [])
         for name in self._dtypes:
@@ -385,7 +398,8 @@ class BERTScore(Metric):
         self._f1 = f1
         source = WeightSource("references") if self._weights is None else self._weights.source
         # A state, since MetricCollection merges metrics whose states are equal after the first update.
-        settings = f"{join_signature(self.encoder.signature_fields(self.layer, hashed=False))}|{source}|{f1.__name__}"
+        fields = self.encoder.signature_fields(self.layer, hashed=False) | {"model": None}
+        settings = f"{join_signature(fields)}|{source}|{f1.__name__}"
         # The last number tells encoders of equal settings apart, within a process.
         numbers = [*hashlib.sha256(settings.encode()).digest()[:8], self.encoder.process_hash()]
         self.add_state("fingerprint", default=torch.tensor(numbers, device="cpu"), dist_reduce_fx="max")
@@ -396,7 +410,8 @@ class BERTScore(Metric):
             return self._combined
         device = torch.device("cpu") if self.compute_on_cpu else self.device
         states = {name: join_parts(getattr(self, name), dtype, device) for name, dtype in self._dtypes.items()}
-        states |= {"num_truncated": self.num_truncated, "fingerprint": self.fingerprint[:-1]}
+        fingerprint: Any = self.fingerprint if collectives is None else self.metric_state["fingerprint"]
+        states |= {"num_truncated": self.num_truncated, "fingerprint": fingerprint[:-1]}
         num_layers = self.encoder.num_outputs if self.layer is None else 1
         collectives = collectives or Collectives(self.device)
         return combine_ranks(states, collectives, num_layers=num_layers, tokenizer=self.encoder.tokenizer, f1=self._f1)

@@ -10,11 +10,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Regex, Tokenizer, normalizers
-from transformers import AutoConfig, AutoTokenizer
-from transformers.convert_slow_tokenizer import import_protobuf
-from tokenizers import Tokenizer, models, processors
+from tokenizers import Regex, Tokenizer, models, normalizers, processors
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerFast
+from transformers.convert_slow_tokenizer import import_protobuf
 
 from bertscore_tm import FrozenEncoder, bert_score
 from bertscore_tm.encoder.identity import ModelSource

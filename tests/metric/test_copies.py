@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import shutil
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from torchmetrics import MetricCollection
 
 from bertscore_tm import BERTScore, FrozenEncoder
 from tests.support.metrics import FIRST, SECOND, THIRD, assert_equal, mean, per_pair, updated
+from tests.support.models import tiny_model
 
 
 def test_copies_of_a_synchronised_metric(encoder):
@@ -16,7 +18,9 @@ def test_copies_of_a_synchronised_metric(encoder):
     metric = updated(BERTScore(encoder, sync_on_compute=False, compute_with_cache=False), FIRST)
     other = updated(BERTScore(encoder), SECOND)
     # Ranks gather numbers of pairs, indices and truncated texts with the fingerprint, and then the scores.
-    gathered = iter([torch.tensor([0, len(SECOND[0]), 0, 0, *other.fingerprint[:-1]]), other.scores[0].flatten()])
+    gathered = iter(
+        [torch.tensor([0, len(SECOND[0]), 0, 0, *other.metric_state["fingerprint"][:-1]]), other.scores[0].flatten()]
+    )
     metric.sync(dist_sync_fn=lambda tensor, group: [tensor, next(gathered)], distributed_available=lambda: True)
     for copied in (metric.clone(), copy.deepcopy(metric), pickle.loads(pickle.dumps(metric))):
         assert_equal(copied.compute(), both)
@@ -64,6 +68,42 @@ def test_merge_state_of_something_else(encoder):
     assert_equal(metric.compute(), mean(per_pair(encoder, FIRST, SECOND, idf=sents)))
 
 
+def test_merge_state_compares_the_contents_of_models(tmp_path):
+    model, tokenizer = copy.deepcopy(tiny_model("bert"))
+    folders = [tmp_path / run / "checkpoint-500" for run in ("run1", "run2")]
+    encoders = []
+    for folder in folders:
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        encoders += [FrozenEncoder(folder, num_layers=2), FrozenEncoder(model, tokenizer, num_layers=2)]
+        with torch.no_grad():
+            model.encoder.layer[0].output.dense.bias.add_(1)
+    first, ready, second, trained = (updated(BERTScore(encoder), SECOND) for encoder in encoders)
+    for metric, other in ((first, second), (ready, trained), (first, ready)):
+        for incoming in (other, other.metric_state, pickle.loads(pickle.dumps(other))):
+            with pytest.raises(ValueError, match="the state belongs to a metric that differs in model"):
+                metric.merge_state(incoming)
+    # Equal contents, wherever they are.
+    moved = BERTScore(FrozenEncoder(shutil.copytree(folders[0], tmp_path / "copy"), num_layers=2))
+    for metric in (moved, BERTScore(FrozenEncoder(folders[0], num_layers=2))):
+        metric.merge_state(first)
+        metric.merge_state(first.metric_state)
+        assert_equal(metric.compute(), first.compute(), 1e-6)
+    again = pickle.loads(pickle.dumps(ready))
+    again.merge_state(ready)
+    assert_equal(again.compute(), ready.compute(), 1e-6)
+
+
+def test_contents_are_not_read_within_a_process(minilm, monkeypatch):
+    monkeypatch.setattr(FrozenEncoder, "identity", property(lambda _: pytest.fail("the contents were read")))
+    metric, other = (BERTScore(FrozenEncoder(minilm, num_layers=2)) for _ in range(2))
+    for batch in (FIRST, SECOND):
+        metric(*batch)
+        other.update(*batch)
+    pickle.loads(pickle.dumps(metric)).merge_state(other)
+    assert_equal(metric.clone().compute(), other.compute())
+
+
 @pytest.mark.parametrize("idf", [False, True])
 def test_inference_mode(minilm, idf):
     encoder = FrozenEncoder(minilm, num_layers=1)
@@ -92,4 +132,4 @@ def test_bytes_of_the_states(minilm, options, indices):
     num_bytes = sum(part.untyped_storage().nbytes() for part in parts)
     tokens = sum(map(len, encoder.tokenizer([*preds, *target]).ids))
     per_update = 8 * tokens + 12 * 1000 if "idf" in options else 12 * 1000
-    assert num_bytes == 3 * (per_update + (8 * 1000 if indices else 0)) + 8 * (1 + 9)
+    assert num_bytes == 3 * (per_update + (8 * 1000 if indices else 0)) + 8 * (1 + 17)

@@ -1,8 +1,10 @@
 """The metric on several ranks: scores of one process, few bytes, uneven updates, errors, calls by hand."""
 
+import shutil
 import warnings
 from functools import partial
 from itertools import chain, product
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ from torchmetrics.utilities.prints import rank_zero_only
 from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.functional import bert_score
 from bertscore_tm.metric.states import Collectives
+from tests.support.models import save_tiny_model
 from tests.support.ranks import run_ranks
 from tests.support.texts import real_pairs, several_references
 
@@ -122,8 +125,8 @@ def test_bytes_grow_with_pairs_and_vocabulary_alone(minilm, idf, indexed, count,
     metric.compute()
     # What a rank holds after compute is its own share.
     assert num_pairs(metric) == count
-    # Four counts and the settings; an index and three scores per pair.
-    header, per_index, per_score, per_token_id = 8 * (4 + 8), 8, 3 * 4, 8
+    # Four counts, the settings and the model's contents; an index and three scores per pair.
+    header, per_index, per_score, per_token_id = 8 * (4 + 8 + 8), 8, 3 * 4, 8
     frequencies = per_token_id * (encoder.tokenizer.vocab_size + 1) if idf else 0
     assert sum(sizes) == header + frequencies + (per_score + per_index * indexed) * count
 
@@ -132,6 +135,28 @@ def test_frequencies_are_reduced_instead_of_gathered(monkeypatch):
     monkeypatch.setattr(dist, "all_reduce", lambda tensor, group: tensor.mul_(2))
     collectives, counts = Collectives(torch.device("cpu"), gather_all_tensors), torch.tensor([3])
     assert (collectives.sum(counts).item(), counts.item()) == (6, 3)
+
+
+# --- models of the same name
+
+
+def compute_with(rank: int, folders: list[str]) -> Any:
+    metric = BERTScore(FrozenEncoder(folders[rank], num_layers=1))
+    metric.update(["a cat"], ["a cat"])
+    try:
+        return metric.compute()["f1"].item()
+    except ValueError as error:
+        return str(error)
+
+
+def test_ranks_have_models_of_the_same_contents(tmp_path):
+    first, second = (str(tmp_path / run / "checkpoint-500") for run in ("run1", "run2"))
+    save_tiny_model("bert", Path(first))
+    save_tiny_model("electra", Path(second))
+    copied = shutil.copytree(first, tmp_path / "another name")
+    assert run_ranks(compute_with, 2, [first, str(copied)]) == pytest.approx([1, 1])
+    for error in run_ranks(compute_with, 2, [first, second]):
+        assert error.startswith("the metrics of the ranks differ in model")
 
 
 # --- as in training
