@@ -6,7 +6,14 @@ import pickle
 import pytest
 import torch
 from torch.nn.functional import normalize
-from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForSeq2SeqLM
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoModelForSeq2SeqLM,
+    XLMModel,
+)
 from transformers.utils import logging as transformers_logging
 
 from bertscore_tm import FrozenEncoder
@@ -102,11 +109,19 @@ def test_layers_of_albert_with_parts_and_groups_equal_a_plain_loop(options):
         torch.testing.assert_close(vectors[0], expected[layer], atol=ROUNDING, rtol=0)
 
 
-def test_a_model_with_fewer_layers_than_its_configuration_returns_no_states():
-    model, tokenizer = copy.deepcopy(tiny_model("bert"))
-    model.encoder.layer = model.encoder.layer[:2]
-    with pytest.raises(ValueError, match=r"BertModel returned 3 hidden states for 3 layers.*config.num_hidden_layers"):
-        FrozenEncoder(model, tokenizer, all_layers=True).encode(TEXTS)
+class LosesState(XLMModel):
+    def forward(self, **kwargs):
+        output = super().forward(**kwargs)
+        output.hidden_states = output.hidden_states and output.hidden_states[1:]
+        return output
+
+
+def test_states_that_cannot_be_counted_nor_recorded_are_an_error():
+    """The layers of XLM are in four lists."""
+    model, tokenizer = tiny_model("xlm")
+    loses = LosesState(model.config).eval()
+    with pytest.raises(ValueError, match=r"LosesState returned 3 hidden states for 3 layers.*config.num_hidden_layers"):
+        FrozenEncoder(loses, tokenizer, all_layers=True)
 
 
 # Length limits.
