@@ -1,5 +1,6 @@
 """Training for the score itself: minimum risk over a generator's own samples, balanced with cross-entropy."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -11,11 +12,19 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from bertscore_tm.encoder import Encoder
 from bertscore_tm.encoder.loading import require_tokenizer
 from bertscore_tm.losses.sequence.rewards import BERTScoreReward
-from bertscore_tm.losses.sequence.sampling import require_count, sample_with_log_probs, sequence_log_probs
+from bertscore_tm.losses.sequence.sampling import (
+    SampledSequences,
+    end_ids,
+    require_count,
+    sample_with_log_probs,
+    sequence_log_probs,
+)
 from bertscore_tm.losses.sequence.sequence_level import MinimumRiskLoss
 from bertscore_tm.losses.sequence.texts import list_references
 from bertscore_tm.utilities.settings import require_positive
 
+# Id of ignored positions in the labels of models of transformers.
+_IGNORE_INDEX = -100
 # Share of the earlier measurements in the running means of the gradients' norms.
 _DECAY = 0.9
 
@@ -30,10 +39,9 @@ class BERTScoreRisk(nn.Module):
         Q(y) \propto \exp\Bigl(\frac{\alpha}{|y|} \sum_t \log p(y_t)\Bigr)
 
     (Shen et al., ACL 2016), scaled so that its gradient at the output layer is as large as that of the cross-entropy of
-    the first references. The factor is a ratio of running means, which a checkpoint of the module holds. Use a shallow
-    encoder layer, all references, a learning rate that falls to 0, and a part of cross-entropy's batch, 6 to 8 inputs.
-    Each rank of DDP measures its own factor, and a checkpoint has that of rank 0; call the module within the
-    ``forward`` that DDP wraps.
+    the labels. The factor is a ratio of running means, which a checkpoint of the module holds. Use a shallow encoder
+    layer, all references, a learning rate that falls to 0, and a part of cross-entropy's batch, 6 to 8 inputs. All
+    ranks share one factor, so they must call the module alike; with DDP call it within the ``forward`` that DDP wraps.
 
     Args:
         encoder: a :class:`bertscore_tm.FrozenEncoder` of one layer, or the hub name or local folder of a model.
@@ -46,7 +54,7 @@ class BERTScoreRisk(nn.Module):
             repetitive.
         reward: function of ``completions`` and ``references`` that returns a number for each, or ``None``, which leaves
             the text out. Default: ``BERTScoreReward(encoder)``.
-        balance_every: samplings between two measurements of the factor.
+        balance_every: samplings between two measurements of the factor; until one succeeds, each sampling measures.
         every: calls per sampling. The others return a constant 0 and cost nothing, so that training with ``every=3``
             samples on every third step. Calls are counted where gradients are on, on each rank alike, and a checkpoint
             holds the count; with accumulated gradients each of a step's batches is a call.
@@ -93,8 +101,7 @@ class BERTScoreRisk(nn.Module):
         self.num_samples, self.temperature, self.max_new_tokens = num_samples, temperature, max_new_tokens
         self.weight, self.balance_every, self.every = weight, balance_every, every
         self.risk = MinimumRiskLoss(alpha, normalize="length")
-        # Running means of the norms of both gradients, cross-entropy's first. Not buffers, which DDP would overwrite
-        # with those of rank 0.
+        # Running means of the norms of both gradients, cross-entropy's first. Not a buffer, which would follow a dtype.
         self.norms = torch.zeros(2, dtype=torch.float32, device="cpu")
         self.calls = 0
 
@@ -103,6 +110,7 @@ class BERTScoreRisk(nn.Module):
         model: PreTrainedModel,
         inputs: Mapping[str, Tensor],
         references: Sequence[str | Sequence[str] | None],
+        labels: Tensor | None = None,
     ) -> Tensor:
         """Return the scaled risk of a batch; without gradients, as in validation, with the factor so far.
 
@@ -110,6 +118,9 @@ class BERTScoreRisk(nn.Module):
             model: the generator, and
             inputs: its inputs, both as for :func:`bertscore_tm.losses.sample_with_log_probs`.
             references: for each input a text, or several, or ``None``; without any, an input is left out.
+            labels: labels of the same inputs, as cross-entropy gets them, with -100 at ignored positions, shape (batch,
+                positions). Default: the first references as the tokenizer encodes targets or, for a decoder, without
+                its special tokens and with the generator's end token.
 
         Returns:
             The loss, a scalar; without effect where all texts of each input have the same reward, and a constant 0 in
@@ -117,12 +128,14 @@ class BERTScoreRisk(nn.Module):
 
         Raises:
             TypeError: a reference is not a text.
-            ValueError: the numbers of inputs and references or of texts and rewards differ, or the inputs do not fit
-                the model.
+            ValueError: the numbers of inputs and references or of texts and rewards differ, a reward is not finite, or
+                the inputs do not fit the model.
         """
         texts = list_references(references)
-        if len(texts) != len(inputs["input_ids"]):
-            raise ValueError(f"got references of {len(texts)} inputs for {len(inputs['input_ids'])} inputs")
+        batch = len(inputs["input_ids"])
+        for name, rows in (("references", texts), ("labels", texts if labels is None else labels)):
+            if len(rows) != batch:
+                raise ValueError(f"got {name} of {len(rows)} inputs for {batch} inputs")
         count = self.calls
         if torch.is_grad_enabled():
             self.calls += 1
@@ -131,13 +144,13 @@ class BERTScoreRisk(nn.Module):
         sampled = sample_with_log_probs(
             model, inputs, self.num_samples, max_new_tokens=self.max_new_tokens, temperature=self.temperature
         )
-        rewards, is_scored = self._reward_samples(sampled.ids, texts)  # (batch, samples)
+        rewards, is_scored = self._reward_samples(sampled, texts)  # (batch, samples)
         tokens = sampled.ids.masked_fill(~sampled.mask, -1)
         is_equal = (tokens[:, :, None] == tokens[:, None]).all(-1)  # (batch, samples, samples)
         is_repeated = is_equal.tril(-1).any(-1)  # (batch, samples)
         risk: Tensor = self.risk(sampled.log_probs, rewards, sampled.mask & (is_scored & ~is_repeated)[..., None])
-        if risk.requires_grad and count // self.every % self.balance_every == 0 and any(texts):
-            self._measure(model, inputs, texts, risk)
+        if risk.requires_grad and (count // self.every % self.balance_every == 0 or not self.norms[1] > 0):
+            self._measure(model, inputs, self._list_labels(model, texts, labels), risk)
         cross_entropy_norm, risk_norm = self.norms.to(risk)
         factor = torch.where(risk_norm > 0, cross_entropy_norm / torch.where(risk_norm > 0, risk_norm, 1.0), 1.0)
         return self.weight * factor * risk
@@ -154,25 +167,39 @@ class BERTScoreRisk(nn.Module):
         """
         self.norms, self.calls = state["norms"], state["calls"]
 
-    def _reward_samples(self, ids: Tensor, references: list[list[str]]) -> tuple[Tensor, Tensor]:
+    def _reward_samples(self, sampled: SampledSequences, references: list[list[str]]) -> tuple[Tensor, Tensor]:
         """Return the reward of each sample, and which samples have one, shape (batch, samples) each."""
-        texts = self.tokenizer.batch_decode(ids.flatten(0, 1), skip_special_tokens=True)
+        texts = sampled.decode(self.tokenizer)
         repeated = [reference for reference in references for _ in range(self.num_samples)]
         rewards = list(self.reward(completions=texts, references=repeated))
         if len(rewards) != len(texts):
             raise ValueError(f"reward must return a number or None for each of {len(texts)} texts, got {len(rewards)}")
-        is_scored = torch.tensor([reward is not None for reward in rewards], device=ids.device)
-        numbers = torch.tensor([reward or 0.0 for reward in rewards], dtype=torch.float32, device=ids.device)
-        return numbers.view(ids.shape[:2]), is_scored.view(ids.shape[:2])
+        for reward, text in zip(rewards, texts, strict=True):
+            if reward is not None and not math.isfinite(reward):
+                raise ValueError(f"reward must be finite, or None to leave a text out, got {reward} for {text!r}")
+        shape, device = sampled.ids.shape[:2], sampled.ids.device
+        is_scored = torch.tensor([reward is not None for reward in rewards], device=device)
+        numbers = torch.tensor([reward or 0.0 for reward in rewards], dtype=torch.float32, device=device)
+        return numbers.view(shape), is_scored.view(shape)
+
+    def _list_labels(self, model: Any, references: list[list[str]], labels: Tensor | None) -> list[Tensor]:
+        """Return the labels of each input, without ignored positions; none where it has no reference."""
+        if labels is not None:
+            return [row[row != _IGNORE_INDEX] for row in labels]
+        options, end = {}, []
+        if not model.config.is_encoder_decoder:
+            ends, options = end_ids(model.generation_config), {"add_special_tokens": False}
+            end = [self.tokenizer.eos_token_id] if self.tokenizer.eos_token_id in ends else ends[:1]
+        rows = [self.tokenizer(text_target=t[0], **options)["input_ids"] + end if t else [] for t in references]
+        return [torch.tensor(row[: self.max_new_tokens], dtype=torch.long) for row in rows]
 
     def _measure(
-        self, model: PreTrainedModel, inputs: Mapping[str, Tensor], references: list[list[str]], risk: Tensor
+        self, model: PreTrainedModel, inputs: Mapping[str, Tensor], labels: Sequence[Tensor], risk: Tensor
     ) -> None:
-        """Update the running means of the norms of the gradients."""
-        rows = [self.tokenizer(text_target=texts[0])["input_ids"] if texts else [] for texts in references]
-        tensors = [torch.tensor(row[: self.max_new_tokens], dtype=torch.long, device=risk.device) for row in rows]
-        ids = pad_sequence(tensors, batch_first=True)[:, None]  # (batch, 1, tokens)
-        mask = pad_sequence([torch.ones_like(row) for row in tensors], batch_first=True).bool()[:, None]
+        """Update the running means of the norms of the gradients, alike on all ranks."""
+        ids = pad_sequence(list(labels), batch_first=True)[:, None].to(risk.device)  # (batch, 1, tokens)
+        mask = pad_sequence([torch.ones_like(row) for row in labels], batch_first=True).bool()[:, None].to(risk.device)
+        # NaN without labels.
         cross_entropy = -sequence_log_probs(model, inputs, ids, mask).sum() / mask.sum()
         output: nn.Module = model.get_output_embeddings()  # type: ignore[no-untyped-call]
         # Without a trained output layer, as with adapters, all parameters are compared.
@@ -180,7 +207,12 @@ class BERTScoreRisk(nn.Module):
         trained = trained or [parameter for parameter in model.parameters() if parameter.requires_grad]
         norms = torch.stack([_gradient_norm(loss, trained) for loss in (cross_entropy, risk)])
         # Not finite in half precision now and then; 0 where all texts of each input have the same reward.
-        if norms.isfinite().all() and norms[1] > 0:
+        is_valid = norms.isfinite().all() & (norms[1] > 0)
+        total = torch.cat([torch.where(is_valid, norms, 0.0), is_valid[None].to(norms)])
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            torch.distributed.all_reduce(total)
+        if total[2] > 0:
+            norms = total[:2] / total[2]
             before = self.norms.to(norms) if self.norms[1] > 0 else norms
             self.norms = _DECAY * before + (1 - _DECAY) * norms
 

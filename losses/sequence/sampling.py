@@ -11,11 +11,14 @@ import torch
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils.rnn import pad_sequence
-from transformers import GenerationConfig, PreTrainedModel
+from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from bertscore_tm.losses.evaluation import evaluation_mode
 from bertscore_tm.utilities.compilation import untraced
 from bertscore_tm.utilities.settings import require_positive
+
+# Recurrent models whose states depend on padding.
+_READS_PADDING = {"recurrent_gemma", "rwkv", "xlstm"}
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,16 @@ class SampledSequences:
     ids: Tensor
     log_probs: Tensor
     mask: Tensor
+
+    def decode(self, tokenizer: PreTrainedTokenizerBase) -> list[str]:
+        """Return the text of each sequence, all of the first input first, without what pads it after its end.
+
+        Args:
+            tokenizer: the generator's tokenizer.
+        """
+        pairs = zip(self.ids.flatten(0, 1), self.mask.flatten(0, 1), strict=True)
+        texts: list[str] = tokenizer.batch_decode([ids[real].tolist() for ids, real in pairs], skip_special_tokens=True)
+        return texts
 
 
 @untraced
@@ -61,13 +74,13 @@ def sample_with_log_probs(
         temperature: u, above 0; below 1 samples more probable texts.
 
     Returns:
-        The samples. Decode them with ``tokenizer.batch_decode(sampled.ids.flatten(0, 1), skip_special_tokens=True)``,
-        since tokens after the end token are padding.
+        The samples; :meth:`SampledSequences.decode` returns their texts.
 
     Raises:
         TypeError: the model is wrapped in DDP.
-        ValueError: the inputs have others such as pixels, a row has no token, a number is below 1, the temperature is
-            not positive, or PEFT adds virtual tokens.
+        ValueError: the inputs have others such as pixels, there is no row, a row has no token, a number is below 1, the
+            temperature is not positive, PEFT adds virtual tokens, or prompts of a recurrent model that reads padding
+            are padded.
 
     Example:
         >>> from transformers import T5Config, T5ForConditionalGeneration
@@ -101,8 +114,7 @@ def sample_with_log_probs(
     with evaluation_mode(model), torch.no_grad(), _own_config(model, plain):
         ids = generator.generate(**inputs, generation_config=plain)
     sequences = ids[:, start:].unflatten(0, (-1, num_samples))
-    ends = [] if special.eos_token_id is None else special.eos_token_id
-    is_end = torch.isin(sequences, torch.tensor(ends, device=sequences.device, dtype=sequences.dtype))
+    is_end = torch.isin(sequences, torch.tensor(end_ids(special), device=sequences.device, dtype=sequences.dtype))
     mask = is_end.cumsum(-1) - is_end.long() == 0  # (batch, samples, tokens)
     if forced is not None:
         # Not sampled, so it has no probability.
@@ -116,8 +128,10 @@ def sequence_log_probs(
 ) -> Tensor:
     """Return the log-probabilities of the tokens of given sequences, such as stored candidates, with gradient.
 
-    An encoder-decoder reads each input once for all of its sequences. Dropout is off, as in sampling. For DDP, see
-    :func:`sample_with_log_probs`.
+    An encoder-decoder reads each input once for all of its sequences. The model runs in evaluation mode, without
+    dropout, as in sampling. Models of transformers checkpoint activations in training mode only, so their
+    ``gradient_checkpointing_enable`` saves no memory here; with torch's ``checkpoint_wrapper``, set dropout to 0, since
+    the backward pass recomputes in training mode. For DDP, see :func:`sample_with_log_probs`.
 
     Args:
         model: encoder-decoder or decoder of Hugging Face with a language-modelling head, or PEFT's model of one.
@@ -132,8 +146,8 @@ def sequence_log_probs(
 
     Raises:
         TypeError: the model is wrapped in DDP.
-        ValueError: shapes do not fit, the inputs have others such as pixels, a row has no token, the temperature is
-            not positive, or PEFT adds virtual tokens.
+        ValueError: shapes do not fit, there is no sequence, the temperature is not positive, or the inputs are refused
+            by :func:`sample_with_log_probs`.
 
     Example:
         >>> from transformers import T5Config, T5ForConditionalGeneration
@@ -147,10 +161,10 @@ def sequence_log_probs(
     require_positive("temperature", temperature)
     inputs = _check_inputs(model, inputs)
     batch = len(inputs["input_ids"])
-    if ids.ndim != 3 or len(ids) != batch or mask.shape != ids.shape:
+    if ids.ndim != 3 or len(ids) != batch or not ids.shape[1] or mask.shape != ids.shape:
         raise ValueError(
-            f"ids and mask must have one shape (batch, sequences, tokens) with batch {batch}, got {tuple(ids.shape)} "
-            f"and {tuple(mask.shape)}"
+            f"ids and mask must have one shape, ({batch}, sequences, tokens) with at least one sequence, got "
+            f"{tuple(ids.shape)} and {tuple(mask.shape)}"
         )
     rows, real = ids.flatten(0, 1), mask.flatten(0, 1).bool()
     with evaluation_mode(model):
@@ -218,12 +232,19 @@ def _check_inputs(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> dict[
     ids = inputs["input_ids"]
     mask = inputs.get("attention_mask")
     mask = torch.ones_like(ids) if mask is None else mask.to(ids)
+    if not len(ids):
+        raise ValueError("inputs has no rows: pass at least one input")
     if not mask.any(1).all():
         raise ValueError("a row of input_ids has no token that the attention_mask keeps")
     if model.config.is_encoder_decoder:
         # Decoder inputs, which collators make of the labels, would be continued rather than the start token.
         used = {name: value for name, value in inputs.items() if name != "labels" and not name.startswith("decoder_")}
         return {**used, "attention_mask": mask}
+    if model.config.model_type in _READS_PADDING and not mask.all():
+        raise ValueError(
+            f"{model.config.model_type} models read padding although the attention_mask excludes it: pass prompts of "
+            f"one length, without padding"
+        )
     rows = [row[is_real] for row, is_real in zip(ids, mask.bool(), strict=True)]
     padding = _padding_id(model.generation_config)
     return {
@@ -240,10 +261,14 @@ def _start_id(model: Any) -> Any:
     return next((token for token in candidates if token is not None), None)
 
 
-def _padding_id(config: GenerationConfig) -> int | None:
+def end_ids(config: GenerationConfig) -> list[int]:
+    """Return the tokens that end a generator's texts."""
     end = config.eos_token_id
-    first_end = end[0] if isinstance(end, list) else end
-    padding: int | None = first_end if config.pad_token_id is None else config.pad_token_id
+    return end if isinstance(end, list) else [] if end is None else [end]
+
+
+def _padding_id(config: GenerationConfig) -> int | None:
+    padding: int | None = next(iter(end_ids(config)), None) if config.pad_token_id is None else config.pad_token_id
     return padding
 
 

@@ -1,5 +1,6 @@
 """Minimum risk over a generator's own samples, scaled to the gradient norm of cross-entropy."""
 
+import math
 from types import SimpleNamespace
 from typing import ClassVar
 
@@ -10,8 +11,8 @@ from transformers import T5Config, T5ForConditionalGeneration
 
 from bertscore_tm.losses import BERTScoreRisk, sequence_log_probs
 from bertscore_tm.losses.sequence import risk as risk_module
-from tests.losses.test_sampling import batch_of, make_model
-from tests.support.models import tiny_tokenizer
+from tests.losses.test_sampling import END, ROWS, batch_of, make_model
+from tests.support.models import padded, tiny_tokenizer
 from tests.support.ranks import run_ranks
 from tests.support.soft_predictions import tiny
 
@@ -24,10 +25,13 @@ class Words:
     ids: ClassVar = {"a cat sat": [5, 6], "hello": [7, 8, 9], "it rains today": [10]}
 
     def batch_decode(self, ids, skip_special_tokens):
-        return [" ".join(f"word{i}" for i in row if i > 4) for row in ids.tolist()]
+        return [" ".join(f"word{i}" for i in row if i > 4) for row in ids]
 
-    def __call__(self, text_target):
-        return {"input_ids": self.ids[text_target]}
+    eos_token_id = END
+
+    def __call__(self, text=None, text_target=None, add_special_tokens=True):
+        ids = self.ids[text or text_target]
+        return {"input_ids": [3, *ids, END] if add_special_tokens else ids}
 
 
 def make_risk(**options):
@@ -47,8 +51,8 @@ def test_the_gradient_is_that_of_the_exact_expectation_on_a_tiny_vocabulary():
     inputs = {"input_ids": torch.tensor([[3, 4]]), "attention_mask": torch.ones(1, 2).long()}
     options = {"num_samples": 200, "temperature": 0.9, "alpha": 1.0, "max_new_tokens": 1}
     risk = make_risk(reward=lambda completions, references: [int(text) / 7 for text in completions], **options)
-    risk.tokenizer = SimpleNamespace(batch_decode=lambda ids, skip_special_tokens: [str(i) for [i] in ids.tolist()])
-    risk.calls += 1  # not measured: the factor is 1
+    risk.tokenizer = SimpleNamespace(batch_decode=lambda ids, skip_special_tokens: [str(i) for [i] in ids])
+    risk.calls, risk.norms = 1, torch.ones(2)  # not measured: the factor is 1
     torch.manual_seed(0)
     value = risk(model, inputs, ["a"])
     ids = torch.arange(8)[None, :, None]
@@ -59,14 +63,28 @@ def test_the_gradient_is_that_of_the_exact_expectation_on_a_tiny_vocabulary():
     torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=1e-4)
 
 
+def cross_entropy_of(model, rows):
+    """The model's own cross-entropy of labels for the inputs of ``ROWS``."""
+    if model.config.is_encoder_decoder:
+        start = [[3, *row[:-1]] for row in rows]
+        return model(**batch_of("right"), decoder_input_ids=padded(start, 0), labels=padded(rows)).loss
+    ids = padded([prompt + row for prompt, row in zip(ROWS, rows, strict=True)], 0)
+    labels = padded([[-100] * len(prompt) + row for prompt, row in zip(ROWS, rows, strict=True)])
+    return model(input_ids=ids, labels=labels).loss
+
+
+# What the tokenizer makes of targets, up to the limit; for a decoder without its special tokens, and with an end.
+LABELS = {"t5": [[3, 5, 6], [3, 7, 8], [3, 10, 4]], "gpt2": [[5, 6, 4], [7, 8, 9], [10, 4]]}
+
+
+@pytest.mark.parametrize("given", [None, [[11, 4], [5, 9, 12, 6, 4], [8]]], ids=["references", "labels"])
 @pytest.mark.parametrize(("family", "side"), [("t5", "right"), ("gpt2", "left")])
-def test_its_gradient_is_as_large_as_that_of_cross_entropy(family, side):
+def test_its_gradient_is_as_large_as_that_of_cross_entropy(family, side, given):
     model, inputs = make_model(family), batch_of(side)
-    risk = make_risk(weight=2.0, balance_every=2, max_new_tokens=2)
+    risk = make_risk(weight=2.0, balance_every=2, max_new_tokens=3)
     torch.manual_seed(0)
-    value = risk(model, inputs, REFERENCES)
-    ids, mask = torch.tensor([[[5, 6]], [[7, 8]], [[10, 0]]]), torch.tensor([[[1, 1]], [[1, 1]], [[1, 0]]]).bool()
-    cross_entropy = -sequence_log_probs(model, inputs, ids, mask).sum() / 5
+    value = risk(model, inputs, REFERENCES, None if given is None else padded(given))
+    cross_entropy = cross_entropy_of(model, given or LABELS[family])
     weight = model.get_output_embeddings().weight
     norms = [torch.autograd.grad(loss, weight, retain_graph=True)[0].norm() for loss in (value, cross_entropy)]
     torch.testing.assert_close(norms[0], 2 * norms[1], rtol=1e-4, atol=0)
@@ -105,6 +123,11 @@ def test_inputs_without_references_and_measurements_that_are_not_finite_are_left
         patch.setattr(risk_module, "_gradient_norm", lambda loss, parameters: torch.tensor(torch.inf))
         assert risk(model, inputs, REFERENCES).isfinite()
     assert risk.norms.tolist() == [0, 0]
+    risk.balance_every = 20  # a measurement that failed is repeated by the next sampling
+    scores, risk.reward = risk.reward, lambda completions, references: [0.5] * len(completions)
+    assert risk(model, inputs, REFERENCES).isfinite()
+    assert risk.norms.tolist() == [0, 0]
+    risk.reward = scores
     assert risk(model, inputs, [REFERENCES[0], [], REFERENCES[2]]).isfinite()
     assert risk.norms.isfinite().all()
     assert risk.norms.min() > 0
@@ -184,7 +207,7 @@ def test_wrong_settings_are_errors(options, message):
 @pytest.mark.parametrize(
     ("references", "error", "message"),
     [
-        (["a", "b"], ValueError, "references of 2 inputs for 3 inputs"),
+        (["a", "b"], ValueError, "got references of 2 inputs for 3 inputs"),
         ("abc", TypeError, "references is a single string: pass a list"),
         (["a", b"b", "c"], TypeError, r"references\[1\] must be .* decode bytes"),
         (["a", ["b", None], "c"], TypeError, r"references\[1\]\[1\] must be a text or a chat"),
@@ -195,9 +218,22 @@ def test_wrong_references_are_errors(references, error, message):
         make_risk()(make_model("t5"), batch_of("right"), references)
 
 
-def test_a_reward_has_a_number_for_each_text():
-    risk = make_risk(reward=lambda completions, references: [0.5] * 5)
-    with pytest.raises(ValueError, match="reward must return a number or None for each of 12 texts, got 5"):
+def test_labels_are_those_of_the_inputs():
+    with pytest.raises(ValueError, match="got labels of 2 inputs for 3 inputs"):
+        make_risk()(make_model("t5"), batch_of("right"), REFERENCES, torch.ones(2, 4, dtype=torch.long))
+
+
+@pytest.mark.parametrize(
+    ("rewards", "message"),
+    [
+        ([0.5] * 5, "reward must return a number or None for each of 12 texts, got 5"),
+        ([None, 0.5, math.nan] + [0.5] * 9, "reward must be finite, or None to leave a text out, got nan for 'word"),
+        ([-math.inf] * 12, "reward must be finite"),
+    ],
+)
+def test_a_reward_has_a_finite_number_for_each_text(rewards, message):
+    risk = make_risk(reward=lambda completions, references: rewards)
+    with pytest.raises(ValueError, match=message):
         risk(make_model("t5"), batch_of("right"), REFERENCES)
 
 
@@ -234,11 +270,14 @@ def steps_of_each_kind(rank):
 
 
 @pytest.mark.distributed
-def test_each_rank_keeps_its_own_factor_and_samples_in_the_same_steps():
+def test_ranks_agree_on_one_factor_and_sample_in_the_same_steps():
     (first, first_sparse), (second, second_sparse) = run_ranks(steps_of_each_kind, 2)
-    for rank, (_, norms, _) in enumerate((first, second)):
-        torch.testing.assert_close(norms, steps_on_a_rank(rank, wraps=False, balance_every=1)[1])
-    assert not torch.allclose(first[1][1:], second[1][1:])
+    assert torch.equal(first[1], second[1])
+    alone, other = (steps_on_a_rank(rank, wraps=False, balance_every=1)[1] for rank in range(2))
+    torch.testing.assert_close(first[1][0], alone[0])  # the other rank has no reference
+    # A mean of both ranks' norms.
+    new = (other[1] + (alone[1] - 0.9 * alone[0]) / 0.1) / 2
+    torch.testing.assert_close(first[1][1], 0.9 * alone[0] + 0.1 * new)
     gradients = first_sparse[0]
     torch.testing.assert_close(gradients, second_sparse[0])
     assert first_sparse[2] == second_sparse[2] == 4

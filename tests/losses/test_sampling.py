@@ -4,10 +4,10 @@ import pytest
 import torch
 from peft import LoraConfig, PrefixTuningConfig, get_peft_model
 from torch.nn.parallel import DistributedDataParallel
-from transformers import GPT2LMHeadModel
+from transformers import AutoConfig, AutoModelForCausalLM, GPT2LMHeadModel
 
 from bertscore_tm.losses import MinimumRiskLoss, sample_with_log_probs, sequence_log_probs
-from tests.support.models import tiny_generator
+from tests.support.models import randomised, tiny_generator, tiny_tokenizer
 
 ROWS = [[5, 9, 7, 11], [8, 6], [10, 12, 13]]
 END = 4
@@ -157,6 +157,7 @@ def test_a_forced_first_token_is_not_counted():
     [
         ({"attention_mask": torch.tensor([[1, 1, 1, 1], [0] * 4, [1] * 4])}, {}, "a row of input_ids has no token"),
         ({"pixel_values": torch.rand(3, 3, 8, 8)}, {}, "a generator of texts gets token ids, not pixel_values"),
+        ({"input_ids": torch.ones(0, 4).long(), "attention_mask": torch.ones(0, 4)}, {}, "inputs has no rows"),
         ({}, {"num_samples": 0}, "num_samples must be a whole number of at least 1, got 0"),
         ({}, {"max_new_tokens": 0}, "max_new_tokens must be a whole number of at least 1, got 0"),
         ({}, {"temperature": 0.0}, "temperature must be above 0, got 0"),
@@ -173,8 +174,42 @@ def test_wrong_models_and_shapes_are_refused():
     wrapped = DistributedDataParallel.__new__(DistributedDataParallel)
     with pytest.raises(TypeError, match="model is wrapped in DDP, which averages gradients only of what runs"):
         sample_with_log_probs(wrapped, batch_of("left"), 2, max_new_tokens=2)
-    with pytest.raises(ValueError, match=r"one shape \(batch, sequences, tokens\) with batch 3, got \(2, 3, 4\)"):
+    with pytest.raises(ValueError, match=r"one shape, \(3, sequences, tokens\) .*, got \(2, 3, 4\)"):
         sequence_log_probs(make_model("gpt2"), batch_of("left"), ids, ids.bool())
+    with pytest.raises(ValueError, match=r"at least one sequence, got \(3, 0, 4\)"):
+        sequence_log_probs(make_model("gpt2"), batch_of("left"), ids[:1, :0].expand(3, 0, 4), torch.ones(3, 0, 4))
+
+
+def test_an_ordinary_token_that_pads_is_not_decoded():
+    tokenizer = tiny_tokenizer("gpt2")
+    padding = tokenizer("!", add_special_tokens=False)["input_ids"][0]
+    model = make_model("gpt2", eos_token_id=[tokenizer.eos_token_id, *range(1, 60, 4)], pad_token_id=padding)
+    torch.manual_seed(0)
+    sampled = sample_with_log_probs(model, batch_of("right"), 16, max_new_tokens=9)
+    assert (sampled.ids[~sampled.mask] == padding).all()
+    lengths = sampled.mask.sum(-1).flatten().tolist()
+    assert min(lengths) < 9
+    rows = [row[:length] for row, length in zip(sampled.ids.flatten(0, 1).tolist(), lengths, strict=True)]
+    assert sampled.decode(tokenizer) == [tokenizer.decode(row, skip_special_tokens=True) for row in rows]
+
+
+_RECURRENT = {"rwkv": {"attention_hidden_size": 32}, "xlstm": {"embedding_dim": 32, "num_blocks": 2, "num_heads": 4}}
+_RECURRENT |= {"recurrent_gemma": {"num_attention_heads": 4, "lru_width": 32}, "mamba": {"state_size": 8}}
+
+
+@pytest.mark.parametrize("family", [*_RECURRENT])
+def test_padding_changes_nothing_or_is_refused_with_recurrent_models(family):
+    sizes = {"vocab_size": 60, "hidden_size": 32, "num_hidden_layers": 2, "intermediate_size": 48}
+    config = AutoConfig.for_model(family, **sizes, bos_token_id=1, eos_token_id=2, pad_token_id=0, **_RECURRENT[family])
+    model = randomised(AutoModelForCausalLM.from_config(config))
+    ids = torch.tensor([[[12, 13, 14]]])
+    alone = sequence_log_probs(model, {"input_ids": torch.tensor([ROWS[1]])}, ids, ids.bool())
+    ids = ids.expand(3, 1, 3)
+    if family == "mamba":
+        torch.testing.assert_close(sequence_log_probs(model, batch_of("left"), ids, ids.bool())[1], alone[0])
+    else:
+        with pytest.raises(ValueError, match=f"{family} models read padding .*: pass prompts of one length"):
+            sequence_log_probs(model, batch_of("left"), ids, ids.bool())
 
 
 class Unnamed(GPT2LMHeadModel):
