@@ -108,10 +108,11 @@ class MinimumRiskLoss(nn.Module):
 
 def _sum_sequences(log_probs: Tensor, rewards: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return the log-probability and reward of each candidate, and which candidates have a token."""
-    if log_probs.ndim != 3 or mask.shape != log_probs.shape or rewards.shape != log_probs.shape[:-1]:
+    shape = log_probs.shape
+    if len(shape) != 3 or not shape[1] or mask.shape != shape or rewards.shape != shape[:-1]:
         raise ValueError(
-            f"log_probs and mask must have shape (batch, candidates, tokens) and rewards (batch, candidates), got "
-            f"{tuple(log_probs.shape)}, {tuple(mask.shape)} and {tuple(rewards.shape)}"
+            f"log_probs and mask must have shape (batch, candidates, tokens), with at least one candidate, and rewards "
+            f"(batch, candidates), got {tuple(shape)}, {tuple(mask.shape)} and {tuple(rewards.shape)}"
         )
     real = mask.any(-1)  # (batch, candidates)
     dtype = torch.promote_types(torch.float32, log_probs.dtype)

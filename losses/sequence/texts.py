@@ -5,7 +5,8 @@ from typing import Any
 
 from bertscore_tm.scoring.texts import as_list, describe_given, omit_blank
 
-# A text, or messages of a chat such as {"role": "assistant", "content": "..."}; the content may be a list of parts.
+# A text, or messages of a chat such as {"role": "assistant", "content": "..."}; the content may be a list
+# of parts such as {"type": "text", "text": "..."}, or of texts.
 Text = str | Sequence[Mapping[str, Any]]
 
 
@@ -43,7 +44,8 @@ def _read_text(entry: Any, name: str) -> str:
     content = answers[-1].get("content") or ""
     if isinstance(content, str):
         return content
-    return "".join(str(part.get("text", "")) for part in content if part.get("type", "text") == "text")
+    parts = [{"text": part} if isinstance(part, str) else part for part in content]
+    return "".join(part.get("text") or "" for part in parts if part.get("type", "text") == "text")
 
 
 def _is_chat(entry: Any) -> bool:

@@ -181,7 +181,7 @@ def _expand_likeliest(
 def expand_to_pieces(tokens: SoftTokens, likeliest: Tensor, vocabulary: GeneratorVocabulary) -> SoftTokens:
     """Return one position per piece of the likeliest token at each position in the mode ``"expand"``."""
     pieces = vocabulary.pieces
-    if pieces is None:
+    if pieces is None or not likeliest.numel():
         return tokens
     ids, position, content = pieces.expand(likeliest, tokens.content)
     dtype, token = tokens.embeddings.dtype, likeliest.gather(1, position)  # (batch, pieces)

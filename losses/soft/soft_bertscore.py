@@ -300,7 +300,8 @@ class SoftBERTScoreLoss(nn.Module):
         texts, vocabulary = as_references(target, "target"), self._load_vocabulary(device)
         if not texts:
             raise ValueError("target has no texts: pass one or several for each row of the predictions")
-        with torch.no_grad(), torch.autocast(device_type=device.type, enabled=False):
+        # Outside inference mode, as what a validation encodes must work in training.
+        with torch.inference_mode(False), torch.no_grad(), torch.autocast(device_type=device.type, enabled=False):
             encoded = encode_references(texts, vocabulary, self.cache_bytes)
         if encoded.num_truncated:
             warn_user(describe_truncation(encoded.num_truncated, self.encoder.tokenizer.max_length, "target text"))
@@ -338,8 +339,8 @@ class SoftBERTScoreLoss(nn.Module):
     ) -> tuple[Tensor, Tensor | None, EncodedReferences]:
         """Return which predicted positions are content, the rows to include (``None``: all) and their references."""
         shape, device = predictions.shape[:2], predictions.device
-        if predictions.ndim != 3:
-            form = "(batch, positions, vocabulary or features)"
+        if predictions.ndim != 3 or not len(predictions):
+            form = "(batch, positions, vocabulary or features), with at least one row"
             raise ValueError(f"predictions must have shape {form}, got {tuple(predictions.shape)}")
         for name, value in (("mask", mask), ("target", target)):
             if isinstance(value, Tensor) and value.shape != shape:

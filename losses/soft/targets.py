@@ -104,13 +104,15 @@ def encode_labels(
 
 
 def locate_content(labels: Tensor, allowed: Tensor, vocabulary: GeneratorVocabulary, ignore_index: int) -> Tensor:
-    """Return which of the allowed positions of labels are content, none after the first end token.
+    """Return which of the allowed positions of labels are content, none after the first end token behind content.
 
     All shapes are (batch, positions). Ids outside the vocabulary are an error, on the CPU only.
     """
     is_control = torch.isin(labels, constant(vocabulary.control_ids, labels.device))
+    content = allowed & (labels != ignore_index) & ~is_control
     is_end = torch.isin(labels, constant(vocabulary.end_ids, labels.device)) & allowed
-    content = allowed & (labels != ignore_index) & ~is_control & (is_end.cumsum(1) == 0)
+    # An end token at the beginning, as in labels that hold the token a decoder starts from, ends nothing.
+    content &= (is_end & (content.cumsum(1) > 0)).cumsum(1) == 0
     require_token_ids(labels, content, len(vocabulary.table), ignore_index)
     return content
 

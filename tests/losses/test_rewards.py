@@ -64,6 +64,7 @@ def test_called_as_trl_calls_reward_functions(encoder, corpus, component):
         [say("let me see"), {"role": "tool", "name": "look", "content": "a mat"}, say("a cat sat")],
         [say("a cat sat"), say("and now?", role="user")],
         ({"role": "assistant", "content": "a cat sat", "reasoning_content": "hm"},),
+        [say(["a cat ", {"type": "text", "text": None}, "sat"])],
         [say([{"type": "reasoning", "text": "hm"}, *({"type": "text", "text": text} for text in ("a cat ", "sat"))])],
     ],
 )

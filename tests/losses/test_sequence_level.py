@@ -144,6 +144,7 @@ P, R = torch.full((2, 3, 4), -1.0), torch.zeros(2, 3)
         (P[..., None], R, None, r"log_probs and mask must have shape .* got \(2, 3, 4, 1\)"),
         (P, R.T, None, r"rewards \(batch, candidates\), got .* and \(3, 2\)"),
         (P, R, torch.ones(2, 3), r"log_probs and mask must have shape .* got \(2, 3, 4\), \(2, 3\)"),
+        (P[:, :0], R[:, :0], None, r"with at least one candidate.* got \(2, 0, 4\)"),
         (P + 3, R, None, "log_probs must be finite and at most 0 where the mask holds, got 2.0"),
         (P * INF, R, None, "log_probs must be finite .* got -inf"),
         (P, R * NAN, None, "rewards must be finite for every candidate with tokens"),

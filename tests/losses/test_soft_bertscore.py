@@ -236,6 +236,10 @@ def test_references_encoded_ahead(encoder, pairs):
     assert torch.equal(loss(logits, ahead, labels != IGNORE), loss(logits, references, labels != IGNORE))
     with pytest.raises(ValueError, match="for each of the 2 rows of the predictions, got 4"):
         loss(logits[:2], ahead)
+    with torch.inference_mode():
+        in_validation = loss.encode_references(references)
+    expected = grad_of(loss, logits, references, labels != IGNORE)
+    torch.testing.assert_close(grad_of(loss, logits, in_validation, labels != IGNORE), expected)
     # Validations, which use another cache, must not change training.
     target = ["a target of the loss alone"]
     loss.encode_references(target)
@@ -362,6 +366,8 @@ IDS, SIZE = torch.ones(2, 3, dtype=torch.long), (2, 3, 30522)
     ("shape", "args", "error", "said"),
     [
         ((3, 30522), (IDS[0],), ValueError, r"\(3, 30522\)"),
+        ((0, 3, 30522), (IDS[:0],), ValueError, r"with at least one row, got \(0, 3, 30522\)"),
+        ((0, 3, 30522), ([],), ValueError, r"with at least one row, got \(0, 3, 30522\)"),
         ((2, 3, 50265), (IDS,), ValueError, "50265.*30522"),
         (SIZE, (torch.ones(2, 4).long(),), ValueError, r"target.*\(2, 3\).*\(2, 4\)"),
         (SIZE, (IDS * 30522,), ValueError, "outside the vocabulary of 30522"),

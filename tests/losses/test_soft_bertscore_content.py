@@ -8,7 +8,8 @@ from torch.nn.functional import one_hot
 from transformers import AutoModel, AutoTokenizer
 
 from bertscore_tm import FrozenEncoder, bert_score
-from bertscore_tm.losses import SoftBERTScoreLoss
+from bertscore_tm.losses import SoftBERTScoreLoss, VocabularyBridge
+from tests.support.models import tiny_tokenizer
 from tests.support.soft_predictions import (
     IGNORE,
     MATCHINGS,
@@ -191,6 +192,31 @@ def test_rows_without_content_leave_the_mean(encoder, matching, component, missi
     mean, gradient = grad_of(SoftBERTScoreLoss(encoder, **options), z, *args)
     assert mean.item() == pytest.approx(value.sum().item() / count, abs=1e-6)
     assert torch.allclose(gradient[[0, 2]], expected_gradient[[0, 2]] / count, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["bytes", "opt"])
+def test_labels_may_begin_with_the_end_token(kind):
+    """As those that hold the token from which BART's decoder starts, or OPT's beginning, which is its end too."""
+    encoder, tokenizer = tiny("bert", "float32"), tiny_tokenizer(kind)
+    loss = SoftBERTScoreLoss(encoder, VocabularyBridge(tokenizer, encoder, min_fidelity=0))
+    end, ids = [tokenizer.eos_token_id], tokenizer(TEXTS[:1], add_special_tokens=False)["input_ids"][0]
+    for beginning, ending in (([], end), (end, end), (end, [*end, *ids] if kind == "bytes" else end)):
+        labels = torch.tensor([[*beginning, *ids, *ending]])
+        value, gradient = grad_of(loss, certain(loss.bridge, labels, 8.0), labels)
+        before, of_text, after = torch.split(gradient, [len(beginning), len(ids), len(ending)], dim=1)
+        if not beginning:
+            expected = value, of_text
+        torch.testing.assert_close((value, of_text), expected, atol=1e-6, rtol=1e-4)
+        assert of_text.any()
+        assert not before.any()
+        assert not after.any()
+
+
+@pytest.mark.parametrize("mode", ["mean", "expand"])
+def test_no_position_through_a_bridge(mode):
+    encoder = tiny("bert", "float32")
+    loss = SoftBERTScoreLoss(encoder, VocabularyBridge(tiny_tokenizer("bytes"), encoder, mode, min_fidelity=0))
+    assert loss(torch.zeros(2, 0, loss.bridge.vocab_size), torch.zeros(2, 0, dtype=torch.long)) == 0
 
 
 @pytest.mark.parametrize("matching", MATCHINGS)
