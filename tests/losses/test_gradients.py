@@ -6,9 +6,10 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from torch.nn import functional as F  # noqa: N812
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from bertscore_tm.losses import SoftBERTScoreLoss, VocabularyBridge, softmax_relaxation
-from tests.support.models import tiny_generator, tiny_tokenizer
+from tests.support.models import randomised, tiny_generator, tiny_tokenizer
 from tests.support.soft_predictions import (
     CPU,
     IGNORE,
@@ -148,8 +149,19 @@ def test_hidden_states_that_cannot_be(encoder):
         loss.forward_hidden(hidden, weight[:5], labels)
 
 
+# Of decoders that scale logits, or the hidden states before.
+_SIZES = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+_SIZES |= {"num_key_value_heads": 4, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
+_SCALED = {"cohere": {"logit_scale": 0.25}, "granite": {"logits_scaling": 3.0}, "minicpm3": {"dim_model_base": 8}}
+_RANKS = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "head_dim")
+_SCALED["minicpm3"] |= dict.fromkeys(_RANKS, 8)
+
+
 def make_generator(family, **changes):
     """A tiny generator with the encoder's vocabulary, an output bias that is not 0, and dropout."""
+    if family in _SCALED:
+        config = AutoConfig.for_model(family, **_SIZES, **_SCALED[family], **changes)
+        return randomised(AutoModelForCausalLM.from_config(config)).train()
     generator = tiny_generator(family, **changes)
     if family == "bart":
         generator.final_logits_bias.copy_(normal(*generator.final_logits_bias.shape, seed=3))
@@ -169,14 +181,17 @@ def hidden_and_logits(generator, labels):
 
 @pytest.mark.parametrize(
     ("family", "changes"),
-    [("t5", {}), ("t5", {"tie_word_embeddings": False}), ("bart", {}), ("gpt2", {}), ("llama", {})],
+    [
+        *((family, {}) for family in ("t5", "mt5", "umt5", "bart", "gpt2", "llama", *_SCALED)),
+        ("t5", {"tie_word_embeddings": False}),
+    ],
 )
 @pytest.mark.parametrize("adapts", [False, True])
 def test_hidden_states_of_a_generator_give_the_loss_of_its_logits(family, changes, adapts):
     encoder = tiny("bert", "float32")
     generator = make_generator(family, vocab_size=800, **changes)
     if adapts:
-        generator = get_peft_model(generator, LoraConfig(target_modules=r".*\.(q|q_proj|c_attn)$"))
+        generator = get_peft_model(generator, LoraConfig(target_modules=r".*\.(q|q_proj|q_a_proj|c_attn)$"))
     loss = SoftBERTScoreLoss(encoder)
     hidden, logits = hidden_and_logits(generator, TARGET)
     state = torch.get_rng_state()
@@ -197,18 +212,49 @@ def test_hidden_states_of_a_generator_give_the_loss_of_its_logits(family, change
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_generators_whose_logits_are_not_linear_are_refused():
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_generators_whose_logits_are_not_linear_are_refused(dtype):
+    """Each one, also a cap of 30 that changes logits of at most 1 by 0.04% in a loss that has seen another model."""
     loss, labels = SoftBERTScoreLoss(tiny("bert", "float32")), TARGET
-    capped = make_generator("gemma2", vocab_size=800, final_logit_softcapping=0.5)
-    adapter = LoraConfig(target_modules=["lm_head"], init_lora_weights=False)
-    adapted = get_peft_model(make_generator("llama", vocab_size=800), adapter)
-    for generator, lm_head, advice in (
-        (capped, capped, "pass its logits to forward"),
-        (adapted, adapted, "pass its logits to forward"),
-        (adapted, adapted.lm_head, "pass the generator as lm_head, or logits"),
+    loss.forward_hidden(torch.zeros(*labels.shape, 32, dtype=dtype), make_generator("llama", vocab_size=800), labels)
+    capped = make_generator("gemma2", vocab_size=800).to(dtype)
+    with torch.no_grad():
+        capped.lm_head.weight.mul_(0.1)
+    hidden, logits = hidden_and_logits(capped.eval(), labels)
+    assert logits.abs().max() < 1
+    with pytest.raises(ValueError, match=r"lm_head computes other logits .*: pass its logits to forward"):
+        loss.forward_hidden(hidden, capped, labels)
+
+
+def test_adapters_of_the_output_layer():
+    """Trained ones are refused also before their first step, which changes their logits; whole copies are trained."""
+    loss, labels, hidden = SoftBERTScoreLoss(tiny("bert", "float32")), TARGET, normal(*TARGET.shape, 32)
+    adapted, changed = (
+        get_peft_model(
+            make_generator("llama", vocab_size=800),
+            LoraConfig(target_modules=["lm_head"], init_lora_weights=unchanged, use_dora=unchanged),
+        )
+        for unchanged in (True, False)
+    )
+    for lm_head in (adapted, adapted.lm_head):
+        with pytest.raises(ValueError, match=r"trains more than a weight and a bias, as with LoRA .*: pass its logits"):
+            loss.forward_hidden(hidden, lm_head, labels)
+    changed.requires_grad_(False)
+    for lm_head, advice in (
+        (changed, "pass its"),
+        (changed.lm_head, "pass the generator as lm_head, or"),
     ):
-        with pytest.raises(ValueError, match=f"lm_head computes other logits .*: {advice}"):
-            loss.forward_hidden(hidden_and_logits(generator, labels)[0], lm_head, labels)
+        with pytest.raises(ValueError, match=f"lm_head computes other logits .*: {advice} logits to forward"):
+            loss.forward_hidden(hidden, lm_head, labels)
+    copied = get_peft_model(
+        make_generator("llama", vocab_size=800), LoraConfig(target_modules=["q_proj"], modules_to_save=["lm_head"])
+    )
+    [copy] = [part for name, part in copied.named_modules() if name.endswith("lm_head.modules_to_save.default")]
+    with torch.no_grad():
+        copy.weight.mul_(2)
+    value = loss.forward_hidden(hidden, copied, labels)
+    torch.testing.assert_close(value, loss(F.linear(hidden, copy.weight), labels), atol=1e-6, rtol=0)
+    assert torch.autograd.grad(value, copy.weight)[0].any()
 
 
 def test_no_logits_exist_on_the_path_without_them(encoder):
