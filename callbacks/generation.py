@@ -71,20 +71,23 @@ class HuggingFaceGenerate(ABC):
         self._warned: set[str] = set()
         self.generate_kwargs = generate_kwargs
 
-    def __call__(self, pl_module: pl.LightningModule, batch: Any) -> tuple[list[str], Sequence[Any]]:
+    def __call__(self, pl_module: nn.Module, batch: Any) -> tuple[list[str], Sequence[Any]]:
         """Generate a text for each example of a batch.
 
         Args:
-            pl_module: the module that has the model.
+            pl_module: the module that has the model; outside Lightning also the model itself, in evaluation mode.
             batch: a mapping with inputs and references.
 
         Returns:
             Generated texts and their references.
 
         Raises:
-            MisconfigurationException: DeepSpeed partitions the model's weights (ZeRO stage 3), or the batch has rows
-                without a prompt, no mask of the prompts, or no labels that mark the prompts.
+            MisconfigurationException: DeepSpeed partitions the model's weights (ZeRO stage 3), or the batch has no
+                example, rows without a prompt, no mask of the prompts, or no labels that mark the prompts.
         """
+        target = batch[self.target_key]
+        if not len(target):
+            raise MisconfigurationException(f"the batch has no example: {self.target_key!r} is empty")
         model = _find_generator(pl_module, self.model)
         options = dict(self.generate_kwargs)
         if any(isinstance(module, FSDPModule | FullyShardedDataParallel) for module in model.modules()):
@@ -102,10 +105,11 @@ class HuggingFaceGenerate(ABC):
         ids = generated if isinstance(generated, Tensor) else generated.sequences
         preds = self._decode(ids[:, num_prompt_ids:])
         if self.num_samples > 1:
-            preds = self._choose_by_consensus(preds, pl_module.device)
-        target = batch[self.target_key]
+            preds = self._choose_by_consensus(preds, ids.device)
         if isinstance(target, Tensor):
-            target = self._decode([row[row != self.ignore_index] for row in target])
+            target = self._decode(
+                [row[is_kept] for row, is_kept in zip(target, self._find_references(target, batch), strict=True)]
+            )
         return preds, target
 
     def _choose_by_consensus(self, texts: list[str], device: torch.device) -> list[str]:
@@ -125,6 +129,10 @@ class HuggingFaceGenerate(ABC):
     @abstractmethod
     def _prepare(self, model: nn.Module, batch: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
         """Return arguments of ``generate``, and the number of ids that its output repeats."""
+
+    def _find_references(self, target: Tensor, batch: Mapping[str, Any]) -> Tensor:
+        """Return which ids of the target are references."""
+        return target != self.ignore_index
 
     def _decode(self, rows: Any) -> list[str]:
         texts: list[str] = self.tokenizer.batch_decode(rows, skip_special_tokens=True)
@@ -178,10 +186,11 @@ class CausalGenerate(HuggingFaceGenerate):
     """Generate texts with a Hugging Face decoder, for :class:`BERTScoreCallback` or in any step.
 
     Prompts are token ids with a mask, padded on either side; the model gets them padded on the left, and the generated
-    text excludes the prompt. By default, ``input_ids`` hold prompts and answers, and each row is cut at its first
-    label: the batch's ``labels``, or its references, have the shape of the ids, are ``ignore_index`` at the prompts,
-    and repeat the ids of the answers at their own positions. Any other batch, such as one with prompts as texts or with
-    images, needs a function as ``generate``. Picklable.
+    text excludes the prompt. By default, ``input_ids`` hold prompts and answers, and labels mark the answers: the
+    batch's ``labels``, or its references, have the shape of the ids, are ``ignore_index`` at the prompts, and repeat
+    the ids of the answers at their own positions. Of a chat with several answers, which are unbroken spans of labels,
+    the last one is generated and is the reference, and all before it is the prompt. Any other batch, such as one with
+    prompts as texts or with images, needs a function as ``generate``. Picklable.
 
     Args:
         tokenizer: the model's tokenizer, or its name.
@@ -241,8 +250,12 @@ class CausalGenerate(HuggingFaceGenerate):
             )
         is_prompt = mask.bool()  # (pairs, tokens)
         if self.prompt_key is None:
-            is_prompt = is_prompt & (self._find_answers(ids, batch).cumsum(1) == 0)
+            is_prompt = is_prompt & ~_from_last_span(self._find_answers(ids, batch))
         return [row[is_kept] for row, is_kept in zip(ids, is_prompt, strict=True)]
+
+    def _find_references(self, target: Tensor, batch: Mapping[str, Any]) -> Tensor:
+        is_answer = super()._find_references(target, batch)
+        return is_answer & _from_last_span(is_answer) if self.prompt_key is None else is_answer
 
     def _find_answers(self, ids: Tensor, batch: Mapping[str, Any]) -> Tensor:
         """Return which ids are labelled."""
@@ -252,16 +265,23 @@ class CausalGenerate(HuggingFaceGenerate):
             if torch.equal(labels[is_answer], ids[is_answer]):
                 return is_answer
         raise MisconfigurationException(
-            f"{type(self).__name__} cuts each row of 'input_ids' at its first label, but the batch has "
+            f"{type(self).__name__} cuts each row of 'input_ids' at its last answer's labels, but the batch has "
             f"{'no labels' if labels is None else 'labels other than the ids at their positions'}: pass "
             f"prompt_key='input_ids' if these are prompts alone, prompt_key= with the key of the prompts, or labels "
             f"that are {self.ignore_index} at the prompts and repeat the ids of the answers"
         )
 
 
-def _find_generator(pl_module: pl.LightningModule, path: str) -> Any:
+def _from_last_span(is_label: Tensor) -> Tensor:
+    """Return which positions of each row are not before its last unbroken span of labels, shape (pairs, tokens)."""
+    is_start = is_label & ~nn.functional.pad(is_label, (1, 0))[:, :-1]
+    return (is_start.cumsum(1) == is_start.sum(1, keepdim=True)) & (is_start.cumsum(1) > 0)
+
+
+def _find_generator(pl_module: nn.Module, path: str) -> Any:
     """Return the model that generates, without the wrappers of ``torch.compile`` and DDP."""
-    model: Any = pl_module.get_submodule(path)
+    is_model = hasattr(pl_module, "generate") and not isinstance(pl_module, pl.LightningModule)
+    model: Any = pl_module if is_model else pl_module.get_submodule(path)
     # Compiled models have a forward without named parameters.
     while hasattr(model, "_orig_mod"):
         model = model._orig_mod
@@ -281,12 +301,12 @@ def _list_input_names(model: nn.Module) -> set[str] | None:
 
 
 @contextmanager
-def _gather_weights(pl_module: pl.LightningModule, model: Any) -> Generator[Any, None, None]:
+def _gather_weights(pl_module: nn.Module, model: Any) -> Generator[Any, None, None]:
     """Gather the sharded weights that FSDP gathers only in a forward pass of the whole model, and yield the model.
 
     ``generate`` calls parts of the model directly, such as its encoder, so the root's forward hooks do not run.
     """
-    trainer = pl_module._trainer
+    trainer = getattr(pl_module, "_trainer", None)
     strategy: Any = None if trainer is None else trainer.strategy
     if is_of_class(strategy, "DeepSpeedStrategy") and strategy.zero_stage_3:
         raise MisconfigurationException(

@@ -225,8 +225,8 @@ class SoftBERTScoreLoss(nn.Module):
 
         Args:
             hidden: the generator's last hidden states, aligned with the target, shape (batch, positions, features).
-            lm_head: a generator of Hugging Face, also if it scales logits, as T5, Cohere and Granite do, or adds a bias,
-                as BART's family does; or an output layer with a ``weight`` of shape (vocabulary, features) and
+            lm_head: a generator of Hugging Face, also one that scales logits, as T5 and Cohere, or adds a bias, as
+                BART's family; or an output layer with a ``weight`` of shape (vocabulary, features) and
                 optionally a ``bias``; or the weight.
             target: as for :meth:`forward`.
             mask: as for :meth:`forward`.

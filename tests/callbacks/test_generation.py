@@ -103,6 +103,30 @@ def test_decoders(family, kind):
     assert tokenizer.padding_side == side
 
 
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("as_text", [False, True])
+def test_the_last_answer_of_a_chat_is_scored_given_all_before_it(side, as_text):
+    model, tokenizer = generator("gpt2")
+    turns = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in REFERENCES]
+    # The turns of a user, of whom the last one has one in the second chat, and of an assistant; a token that ends both.
+    chats = [
+        [(turns[0], 0), (turns[1], 1), ([5], 0), (turns[2], 0), (turns[3], 1), ([5], 0)],
+        [(turns[0], 0), (turns[2], 1)],
+    ]
+    ids = padded([[i for turn, _ in chat for i in turn] for chat in chats], 7, side)
+    mask = padded([[1 for turn, _ in chat for _ in turn] for chat in chats], 0, side)
+    labels = padded([[i if answers else -100 for turn, answers in chat for i in turn] for chat in chats], -100, side)
+    batch = {"input_ids": ids, "attention_mask": mask, "labels": labels, "answer": [REFERENCES[3], REFERENCES[2]]}
+    prompts = [turns[0] + turns[1] + [5] + turns[2], turns[0]]
+    generate = CausalGenerate(tokenizer, target_key="answer" if as_text else "labels", max_new_tokens=5)
+    assert generate.inputs(batch) == tokenizer.batch_decode(prompts, skip_special_tokens=True)
+    preds, target = generate(model, batch)
+    whole = one_by_one(model, prompts, max_new_tokens=5)
+    continued = [row[len(prompt) :] for row, prompt in zip(whole, prompts, strict=True)]
+    assert preds == tokenizer.batch_decode(continued, skip_special_tokens=True)
+    assert target == (batch["answer"] if as_text else tokenizer.batch_decode([turns[3], turns[2]]))
+
+
 def without(key):
     return lambda batch: {name: value for name, value in batch.items() if name != key}
 
@@ -141,7 +165,31 @@ def test_batches_whose_prompts_are_unknown_are_an_error(name):
         generate(WithModel(model), change(chat_batch(tokenizer)))
 
 
+@pytest.mark.parametrize("kind", [Seq2SeqGenerate, CausalGenerate])
+def test_batches_without_an_example_are_an_error(kind):
+    nothing = torch.zeros(0, 4, dtype=torch.long)
+    batch = {"input_ids": nothing, "attention_mask": nothing, "labels": nothing}
+    with pytest.raises(MisconfigurationException, match="the batch has no example: 'labels' is empty"):
+        kind(generator("bart")[1])(WithModel(generator("bart")[0]), batch)
+
+
 # Models around the model
+
+
+@pytest.mark.parametrize(("kind", "family"), [(Seq2SeqGenerate, "bart"), (CausalGenerate, "gpt2")])
+def test_models_outside_lightning(kind, family, encoder):
+    """The model itself, also compiled or with an adapter, and a plain module that has it."""
+    model, tokenizer = generator(family)
+    batch = {**inputs_of(tokenizer(TEXTS)["input_ids"]), "labels": REFERENCES}
+    holder = nn.Module()
+    holder.model = model
+    adapted = get_peft_model(deepcopy(model), LoraConfig(target_modules=["q_proj" if family == "bart" else "c_attn"]))
+    for options in ({"do_sample": False}, {"num_samples": 3, "encoder": encoder}):
+        generate, texts = kind(tokenizer, max_new_tokens=4, **PROMPTS_ALONE[kind], **options), []
+        for module in (WithModel(model), model, torch.compile(model, backend="eager"), adapted.eval(), holder):
+            torch.manual_seed(0)
+            texts.append(generate(module, batch))
+        assert all(result == texts[0] for result in texts)
 
 
 class Delegate(nn.Module):
