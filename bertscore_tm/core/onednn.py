@@ -87,9 +87,11 @@ class FrozenLinear(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradient with respect to the rows."""
+        # torch's attention on a CPU has no second derivative either, whose error would not name the cause.
+        if torch.is_grad_enabled():
+            raise RuntimeError("frozen layers cannot be differentiated twice: leave out create_graph=True")
         (weight,) = ctx.saved_tensors
-        # With create_graph=True, the gradient is differentiated again.
-        return grad @ weight if torch.is_grad_enabled() else linear(grad, weight.t()), None, None, None
+        return linear(grad, weight.t()), None, None, None
 
 
 class PackedLinear(nn.Linear):

@@ -267,7 +267,7 @@ class _ExpectedEmbedding(torch.autograd.Function):
         if torch.is_grad_enabled():
             raise RuntimeError(
                 "expected embeddings cannot be differentiated twice: leave out create_graph=True, or use "
-                "expected_embedding(softmax_relaxation(logits), table)"
+                "softmax_relaxation(logits) @ table"
             )
         if grad_y is None and grad_surprisal is None:
             return None, None, None, None, None, None

@@ -10,9 +10,10 @@ from torch import nn
 from transformers.activations import GELUActivation
 
 from bertscore_tm import FrozenEncoder
-from bertscore_tm.core.onednn import FrozenLinear, PackedLinear, adapt_layers, can_use_onednn, linear, transposed_matmul
+from bertscore_tm.core.onednn import PackedLinear, adapt_layers, can_use_onednn, linear, transposed_matmul
+from bertscore_tm.encoder.soft_tokens import encode_soft
 from bertscore_tm.functional import bert_score
-from tests.support.models import tiny_model
+from tests.support.models import soft_texts, tiny_model
 from tests.support.rounding import rounding
 
 # For sums of 24 products of normal numbers, which are smaller than the size.
@@ -96,12 +97,15 @@ def test_onednn_gets_few_sizes(sizes):
     assert {*sizes} == {(32, rows) for rows in few}
 
 
-def test_the_gradient_of_the_gradient():
-    x, weight = matrix(5, 4).requires_grad_(), matrix(3, 4, seed=1)
-    value = FrozenLinear.apply(x, weight, None, None).square().sum()
-    (gradient,) = torch.autograd.grad(value, x, create_graph=True)
-    (again,) = torch.autograd.grad(gradient.sum(), x)
-    torch.testing.assert_close(again, (2 * weight.T @ weight).sum(0).expand(5, 4))
+@pytest.mark.parametrize("family", ["bert", "mpnet", "t5"])
+def test_second_derivatives_are_refused(family):
+    model, tokenizer = tiny_model(family)
+    encoder = FrozenEncoder(copy.deepcopy(model), tokenizer, num_layers=2)
+    rows, mask = soft_texts(encoder, ["the cat sat", "it rains"])
+    value = encode_soft(encoder, rows, mask)[0].square().sum()
+    with pytest.raises(RuntimeError, match="frozen layers cannot be differentiated twice: leave out create_graph"):
+        torch.autograd.grad(value, rows, create_graph=True, retain_graph=True)
+    assert torch.autograd.grad(value, rows)[0].any()
 
 
 def test_torch_computes_what_onednn_cannot():
