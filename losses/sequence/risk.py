@@ -23,8 +23,6 @@ from bertscore_tm.losses.sequence.sequence_level import MinimumRiskLoss
 from bertscore_tm.losses.sequence.texts import list_references
 from bertscore_tm.utilities.settings import require_positive
 
-# Id of ignored positions in the labels of models of transformers.
-_IGNORE_INDEX = -100
 # Share of the earlier measurements in the running means of the gradients' norms.
 _DECAY = 0.9
 
@@ -185,8 +183,9 @@ class BERTScoreRisk(nn.Module):
     def _list_labels(self, model: Any, references: list[list[str]], labels: Tensor | None) -> list[Tensor]:
         """Return the labels of each input, without ignored positions; none where it has no reference."""
         if labels is not None:
-            return [row[row != _IGNORE_INDEX] for row in labels]
-        options, end = {}, []
+            return [row[row != -100] for row in labels]
+        options: dict[str, Any] = {}
+        end: list[int] = []
         if not model.config.is_encoder_decoder:
             ends, options = end_ids(model.generation_config), {"add_special_tokens": False}
             end = [self.tokenizer.eos_token_id] if self.tokenizer.eos_token_id in ends else ends[:1]
