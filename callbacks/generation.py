@@ -107,9 +107,8 @@ class HuggingFaceGenerate(ABC):
         if self.num_samples > 1:
             preds = self._choose_by_consensus(preds, ids.device)
         if isinstance(target, Tensor):
-            target = self._decode(
-                [row[is_kept] for row, is_kept in zip(target, self._find_references(target, batch), strict=True)]
-            )
+            is_reference = self._find_references(target)  # (pairs, tokens)
+            target = self._decode([row[is_kept] for row, is_kept in zip(target, is_reference, strict=True)])
         return preds, target
 
     def _choose_by_consensus(self, texts: list[str], device: torch.device) -> list[str]:
@@ -130,7 +129,7 @@ class HuggingFaceGenerate(ABC):
     def _prepare(self, model: nn.Module, batch: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
         """Return arguments of ``generate``, and the number of ids that its output repeats."""
 
-    def _find_references(self, target: Tensor, batch: Mapping[str, Any]) -> Tensor:
+    def _find_references(self, target: Tensor) -> Tensor:
         """Return which ids of the target are references."""
         return target != self.ignore_index
 
@@ -253,8 +252,8 @@ class CausalGenerate(HuggingFaceGenerate):
             is_prompt = is_prompt & ~_from_last_span(self._find_answers(ids, batch))
         return [row[is_kept] for row, is_kept in zip(ids, is_prompt, strict=True)]
 
-    def _find_references(self, target: Tensor, batch: Mapping[str, Any]) -> Tensor:
-        is_answer = super()._find_references(target, batch)
+    def _find_references(self, target: Tensor) -> Tensor:
+        is_answer = super()._find_references(target)
         return is_answer & _from_last_span(is_answer) if self.prompt_key is None else is_answer
 
     def _find_answers(self, ids: Tensor, batch: Mapping[str, Any]) -> Tensor:

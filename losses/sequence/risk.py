@@ -190,7 +190,7 @@ class BERTScoreRisk(nn.Module):
             ends, options = end_ids(model.generation_config), {"add_special_tokens": False}
             end = [self.tokenizer.eos_token_id] if self.tokenizer.eos_token_id in ends else ends[:1]
         rows = [self.tokenizer(text_target=t[0], **options)["input_ids"] + end if t else [] for t in references]
-        return [torch.tensor(row[: self.max_new_tokens], dtype=torch.long) for row in rows]
+        return [torch.tensor(row[: self.max_new_tokens], dtype=torch.long, device="cpu") for row in rows]
 
     def _measure(
         self, model: PreTrainedModel, inputs: Mapping[str, Tensor], labels: Sequence[Tensor], risk: Tensor

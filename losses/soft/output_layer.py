@@ -94,7 +94,8 @@ def _measure_scale(lm_head: Any) -> float:
         values, inputs = (tensor.to(torch.promote_types(torch.float32, tensor.dtype)) for tensor in (values, inputs))
         total = inputs.square().sum()
         ratio = float(((values - added) * inputs).sum() / total) if total > 0 else 1.0
-        ratio = 1.0 if abs(ratio - 1) <= rounding else ratio
+        if abs(ratio - 1) <= rounding:
+            ratio = 1.0
         difference = (values - added - ratio * inputs).abs().max()
         if not difference <= rounding * values.abs().max():
             remedy = "pass the generator as lm_head, or" if module is lm_head else "pass its"
