@@ -6,10 +6,10 @@ from copy import deepcopy
 from dataclasses import InitVar, dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from transformers import PretrainedConfig
 
 from bertscore_tm.core.memory import device_with_index
@@ -18,7 +18,7 @@ from bertscore_tm.core.precision import fast_half_precision
 from bertscore_tm.encoder.families import BATCHINGS, Batching, Family
 from bertscore_tm.encoder.forward_pass import ForwardFunction, ForwardPass, draw_texts
 from bertscore_tm.encoder.identity import ModelSource, hash_files, hash_model
-from bertscore_tm.encoder.loading import load_encoder, quiet_loading, quiet_transformers
+from bertscore_tm.encoder.loading import load_encoder, quiet_transformers
 from bertscore_tm.encoder.packed_rows import register_attention
 from bertscore_tm.encoder.probe import cut_probed, needs_probe
 from bertscore_tm.encoder.vector_cache import SharedObjects
@@ -187,34 +187,28 @@ class Backbone:
     def __getstate__(self) -> dict[str, Any]:
         state = {**self.__dict__, "models": {}}
         if self.source.kind == "ready":
-            model: Any = next(iter(self.models.values())).model
-            # transformers attaches hooks to models, which cannot be pickled.
-            parts = {"config": model.config, "dtype": model.dtype, "weights": model.state_dict()}
-            state["ready"] = _without_hooks(model) if self.source.is_whole else {"model_class": type(model), **parts}
+            state["ready"] = _without_hooks(next(iter(self.models.values())).model)
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        ready = state.pop("ready", None)
+        ready: nn.Module | None = state.pop("ready", None)
         self.__dict__.update(state)
         if ready is not None:
-            is_whole = self.source.is_whole
-            model = ready if is_whole else self._rebuild(**ready)
-            weights = ready.parameters() if is_whole else ready["weights"].values()
-            self.source = ModelSource.from_ready(self.source.name, is_whole)
-            self._place(next(iter(weights)).device, lambda dtype: model)
+            register_attention()  # the model may have been packed
+            _announce_classes(ready)
+            self.source = ModelSource.from_ready(self.source.name, self.source.is_whole)
+            self._place(next(ready.parameters()).device, lambda dtype: ready)
 
-    def _rebuild(self, model_class: Any, config: Any, dtype: torch.dtype, weights: dict[str, Tensor]) -> nn.Module:
-        """Build a ready model from its parts, on the CPU."""
-        register_attention()
-        with torch.random.fork_rng(devices=[]), torch.device("cpu"), quiet_loading("weights", self.source.name):
-            model: Any = model_class.from_pretrained(None, config=config, state_dict=weights, dtype=dtype)
-        if model.get_input_embeddings() is None:  # before transformers 5, T5's encoder has none
-            model.set_input_embeddings(
-                nn.Embedding(config.vocab_size, config.hidden_size, _weight=weights["embed_tokens.weight"])
-            )
-        model.config.dtype = config.dtype  # it is part of the hash in the signature
-        self.family.cut(model, self.layers_kept)
-        return cast(nn.Module, model)
+
+def _announce_classes(model: nn.Module) -> None:
+    """Let transformers know the classes of an unpickled model, whose states it records once one was created."""
+    from transformers import PreTrainedModel
+
+    outer = model if isinstance(model, PreTrainedModel) else None
+    parts = [outer] if outer else [part for part in model.modules() if isinstance(part, PreTrainedModel)]
+    with torch.random.fork_rng(devices=[]), torch.device("meta"), quiet_transformers():
+        for part in parts:
+            type(part)(part.config)
 
 
 def _without_hooks(model: nn.Module) -> nn.Module:

@@ -4,8 +4,8 @@ DeBERTa adds products with the vectors of relative positions (He et al., 2021, h
 and T5 add a bias, which is made once for the longest text.
 """
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
+from functools import cache, partial
 from inspect import signature
 from typing import Any, cast
 
@@ -17,42 +17,60 @@ from bertscore_tm.encoder.packed_rows import Row, current_row, dot_product
 
 def adapt_relative_attention(model: nn.Module) -> bool:
     """Let a model with relative positions attend within packed texts, in place; return whether it is one."""
-    adapted = False
     for module in model.modules():
         name = type(module).__name__
-        for method in ("get_attention_mask", "get_rel_pos", "compute_position_bias"):
-            if name in _ENCODERS and hasattr(module, method):
-                setattr(module, method, partial(_ENCODERS[name], getattr(module, method)))
-        if name in _ATTENTIONS and not getattr(module, "talking_head", False):
-            adapted = True
-            cast(Any, module).forward = partial(_attend_in_row, module, module.forward, _ATTENTIONS[name])
-    return adapted
+        if name in _MIXINS and not getattr(module, "talking_head", False):
+            cast(Any, module).__class__ = _derive_class(_MIXINS[name], type(module))
+    return any(isinstance(module, _AttendsInRow) for module in model.modules())
 
 
-def _attend_in_row(
-    module: nn.Module,
-    forward: Callable[..., Any],
-    attend: Callable[..., tuple[Any, ...]],
-    hidden_states: Tensor,
-    *arguments: Any,
-    **options: Any,
-) -> Any:
-    row = current_row()
-    if row is None:
-        return forward(hidden_states, *arguments, **options)
-    # The places of arguments differ between versions of transformers.
-    named = signature(forward).bind(hidden_states, *arguments, **options).arguments
-    return attend(module, row, hidden_states[0], named.get("position_bias", named.get("rel_embeddings")))
+@cache
+def _derive_class(mixin: type[nn.Module], original: type[nn.Module]) -> type[nn.Module]:
+    return type(f"Packed{original.__name__}", (mixin, original), {"original": original})
 
 
-def _skip_pairs(method: Callable[..., Any], states: Tensor, *arguments: Any) -> Any:
-    """Return nothing for all pairs of tokens in a row, which attention within texts does not need."""
-    return states if current_row() else method(states, *arguments)
+def _create(mixin: type[nn.Module], original: type[nn.Module]) -> nn.Module:
+    derived = _derive_class(mixin, original)
+    return derived.__new__(derived)
 
 
-def _bias_of_longest(method: Callable[..., Tensor], states: Tensor, *arguments: Any) -> Tensor:
-    row = current_row()
-    return method(states if row is None else states[:, : row.longest], *arguments)
+class _Adapted(nn.Module):
+    """A module of transformers whose class was replaced; copies and pickles derive the class again."""
+
+    original: type[nn.Module]
+
+    def __reduce__(self) -> Any:
+        return _create, (type(self).__mro__[1], self.original), self.__dict__
+
+
+class _AttendsInRow(_Adapted):
+    def forward(self, hidden_states: Tensor, *arguments: Any, **options: Any) -> Any:
+        """Attend within each text of a packed row; outside of one as the original does."""
+        row = current_row()
+        if row is None:
+            return super().forward(hidden_states, *arguments, **options)
+        # The places of arguments differ between versions of transformers.
+        named = signature(self.original.forward).bind(self, hidden_states, *arguments, **options).arguments
+        attend = _ATTENTIONS[self.original.__name__]
+        return attend(self, row, hidden_states[0], named.get("position_bias", named.get("rel_embeddings")))
+
+
+class _SkipsPairs(_Adapted):
+    """An encoder that makes nothing for all pairs of tokens in a row, which attention within texts does not need."""
+
+    def get_attention_mask(self, mask: Tensor) -> Any:
+        return mask if current_row() else cast(Any, super()).get_attention_mask(mask)
+
+    def get_rel_pos(self, states: Tensor, *arguments: Any) -> Any:
+        return states if current_row() else cast(Any, super()).get_rel_pos(states, *arguments)
+
+
+class _BiasOfLongest(_Adapted):
+    """An encoder that makes the bias of the longest text of a row."""
+
+    def compute_position_bias(self, states: Tensor, *arguments: Any) -> Any:
+        row = current_row()
+        return cast(Any, super()).compute_position_bias(states if row is None else states[:, : row.longest], *arguments)
 
 
 def _split_heads(states: Tensor, heads: int) -> Tensor:
@@ -140,8 +158,9 @@ _ATTENTIONS = {
     "MT5Attention": _t5,
     "T5Attention": _t5,
 }
-_ENCODERS: dict[str, Callable[..., Any]] = {
-    "DebertaEncoder": _skip_pairs,
-    "DebertaV2Encoder": _skip_pairs,
-    "MPNetEncoder": _bias_of_longest,
+_MIXINS: dict[str, type[nn.Module]] = {
+    **dict.fromkeys(_ATTENTIONS, _AttendsInRow),
+    "DebertaEncoder": _SkipsPairs,
+    "DebertaV2Encoder": _SkipsPairs,
+    "MPNetEncoder": _BiasOfLongest,
 }

@@ -1,9 +1,12 @@
 """Texts that share a forward pass, packed, padded or of equal length: equal to texts alone, with their gradients."""
 
 import copy
+import gc
 import inspect
 import logging
+import pickle
 import random
+import weakref
 from functools import partial
 
 import pytest
@@ -72,8 +75,9 @@ def test_a_model_whose_texts_cannot_share_a_pass_encodes_one_at_a_time():
     torch.testing.assert_close(alone[0], normalize(plain, dim=-1), atol=ROUNDING, rtol=0)
     embeds, mask = soft_texts(encoder, texts())
     torch.testing.assert_close(encode_soft(encoder, embeds, mask)[0][mask], alone[0], atol=ROUNDING, rtol=0)
-    signature = encoder.signature()
-    assert signature == encoder.signature() != FrozenEncoder(model, tokenizer, num_layers=LAYER).signature()
+    signature, again = encoder.signature(), pickle.loads(pickle.dumps(encoder))
+    torch.testing.assert_close(again.encode(texts()).vectors, alone, atol=0, rtol=0)
+    assert signature == again.signature() != FrozenEncoder(model, tokenizer, num_layers=LAYER).signature()
 
 
 @pytest.mark.parametrize(
@@ -110,6 +114,28 @@ def test_the_gradient_is_that_of_finite_differences():
             return encode_soft(encoder, embeds.detach() + step * direction, mask)[:, mask].flatten()[::7]
 
     assert torch.autograd.gradcheck(along, torch.zeros((), dtype=torch.float64, requires_grad=True))
+
+
+@pytest.mark.parametrize("family", RELATIVE)
+def test_copies_of_a_model_with_relative_positions_are_packed_too(family):
+    """As on a second device, from a pickle or after `unload`; and no cycle keeps a model in memory."""
+    model, tokenizer = tiny_model(family)
+    encoder = FrozenEncoder(model, tokenizer, num_layers=LAYER)
+    expected = encoder.encode(texts()).vectors
+    copied = FrozenEncoder(model, tokenizer, num_layers=LAYER)
+    copied._backbone.models.clear()
+    copied._backbone._place(CPU, lambda dtype: encoder._backbone._cut_copy(encoder.backbone("cpu")))
+    for other in (copied, pickle.loads(pickle.dumps(encoder))):
+        torch.testing.assert_close(other.encode(texts()).vectors, expected, atol=ROUNDING, rtol=0)
+        assert batching(other) == "packed"
+    gc.collect()
+    gc.disable()
+    try:
+        parts = [weakref.ref(part) for part in copied.backbone("cpu").modules()]
+        copied._backbone.models.clear()
+        assert not any(part() for part in parts)
+    finally:
+        gc.enable()
 
 
 def test_the_model_of_the_user_and_other_attentions_are_left_alone():
