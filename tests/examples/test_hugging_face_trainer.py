@@ -1,19 +1,24 @@
 """The page's metrics of Hugging Face's Trainer: each text meets its own references, in every order and of every set."""
 
+import os
 from dataclasses import replace
 
 import pytest
-from transformers import DataCollatorForSeq2Seq, Seq2SeqTrainer, Seq2SeqTrainingArguments
+import torch.distributed as dist
+from torch.nn.utils import parameters_to_vector
+from transformers import DataCollatorForSeq2Seq, Seq2SeqTrainingArguments
 
 from tests.support.markdown_blocks import ROOT, blocks
+from tests.support.ranks import on_ranks, results
 
 PAGE = ROOT / "examples" / "hugging_face_trainer.md"
 VALIDATION = ["a cat sat on the mat", "it rains", "the bank of the river is green", "stocks fell"]
+CANDIDATES = ["the cat lay on a rug", "it rains", "a green river bank", "stocks fell sharply", "it snows"]
+REFERENCES = [*VALIDATION, "snow"]
 TEST = ["two dogs ran across the wide field", "snow", "the train to the coast is late again today"]
 
 
-@pytest.fixture(scope="module")
-def page():
+def run_page():
     names = {"__name__": "page"}
     for block in blocks(PAGE):
         if block.language == "python":
@@ -21,49 +26,64 @@ def page():
     return names
 
 
-def rows_of(page, texts, first=None):
-    """Return a perfect system's examples, which are numbered from the first on if it is given."""
-    ids = page["tokenizer"](texts)["input_ids"]
+@pytest.fixture(scope="module")
+def page():
+    return run_page()
+
+
+def rows_of(page, texts, first=None, inputs=None):
+    """Return the examples of a system that writes its inputs, by default the labels; numbered from the first on."""
+    ids, input_ids = page["tokenizer"](texts)["input_ids"], page["tokenizer"](inputs or texts)["input_ids"]
     numbers = [{} if first is None else {"index": first + i} for i in range(len(ids))]
-    return [{"input_ids": row, "labels": row, **number} for row, number in zip(ids, numbers, strict=True)]
+    examples = zip(input_ids, ids, numbers, strict=True)
+    return [{"input_ids": row, "labels": labels, **number} for row, labels, number in examples]
+
+
+def copy_inputs(input_ids, **options):
+    return input_ids
+
+
+def new_trainer(page, folder, trainer_class, compute_metrics, strategy, rows):
+    arguments = Seq2SeqTrainingArguments(
+        str(folder),
+        predict_with_generate=True,
+        generation_max_length=16,
+        per_device_eval_batch_size=2,
+        train_sampling_strategy=strategy,
+        remove_unused_columns=False,
+        use_cpu=True,
+        report_to=[],
+    )
+    collate = DataCollatorForSeq2Seq(page["tokenizer"])
+    return trainer_class(page["model"], arguments, collate, eval_dataset=rows, compute_metrics=compute_metrics)
+
+
+def kind_of(page, is_indexed):
+    """Return the page's trainer and metrics for one reference, or for several."""
+    indexed = page["IndexedTrainer"], page["compute_metrics_of_references"]
+    return indexed if is_indexed else (page["ScoringTrainer"], page["compute_metrics"])
 
 
 @pytest.fixture
 def make_trainer(page, tmp_path, monkeypatch):
-    """Return a function that makes a Trainer of a perfect system: one that writes its inputs, which are the labels."""
-    monkeypatch.setattr(page["model"], "generate", lambda input_ids, **options: input_ids)
-
-    def make(trainer_class, compute_metrics, strategy, rows):
-        arguments = Seq2SeqTrainingArguments(
-            str(tmp_path),
-            predict_with_generate=True,
-            generation_max_length=16,
-            per_device_eval_batch_size=2,
-            train_sampling_strategy=strategy,
-            remove_unused_columns=False,
-            use_cpu=True,
-            report_to=[],
-        )
-        collate = DataCollatorForSeq2Seq(page["tokenizer"])
-        return trainer_class(page["model"], arguments, collate, eval_dataset=rows, compute_metrics=compute_metrics)
-
-    return make
+    """Return a function that makes a Trainer of a system that writes its inputs."""
+    monkeypatch.setattr(page["model"], "generate", copy_inputs)
+    return lambda *args: new_trainer(page, tmp_path, *args)
 
 
 @pytest.mark.parametrize("strategy", ["random", "group_by_length"])
 @pytest.mark.parametrize("is_indexed", [False, True])
 def test_a_perfect_system_scores_1(is_indexed, strategy, page, make_trainer):
     page["references"] = {i: [text, "other words"] for i, text in enumerate([*VALIDATION, *TEST])}
-    indexed = page["IndexedTrainer"], page["compute_metrics_of_references"]
-    kind = indexed if is_indexed else (Seq2SeqTrainer, page["compute_metrics"])
     first = (0, len(VALIDATION)) if is_indexed else (None, None)
-    trainer = make_trainer(*kind, strategy, rows_of(page, VALIDATION, first[0]))
+    trainer = make_trainer(*kind_of(page, is_indexed), strategy, rows_of(page, VALIDATION, first[0]))
     assert trainer.evaluate()["eval_f1"] == 1
     assert trainer.predict(rows_of(page, TEST, first[1])).metrics["test_f1"] == 1
 
 
 @pytest.mark.usefixtures("padding_is_masked")
-def test_the_page_trains_with_the_loss_and_scores(page, bert_score_f1):
+def test_the_page_trains_with_the_loss_and_scores(page, bert_score_f1, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     trainer, gradients = page["trainer"], []
 
     def record(loss, inputs, value):
@@ -88,7 +108,54 @@ def test_the_page_chooses_by_f1_without_a_pole():
 
 def test_rows_of_another_set_are_refused(page, make_trainer):
     page["references"] = {i: [text] for i, text in enumerate(VALIDATION)}
-    kind = page["IndexedTrainer"], page["compute_metrics_of_references"]
-    trainer = make_trainer(*kind, "random", rows_of(page, TEST, 0))
+    trainer = make_trainer(*kind_of(page, True), "random", rows_of(page, TEST, 0))
     with pytest.raises(ValueError, match="row 0: the labels are 'two dogs ran across the wide field', but"):
         trainer.evaluate()
+
+
+def train_and_score(page):
+    """Train with the loss, and return scores after the last epoch, texts, and weights before and after."""
+    trainer = page["trainer"]
+    before = parameters_to_vector(trainer.model.parameters()).tolist()
+    trainer.train()
+    after = parameters_to_vector(trainer.model.parameters()).tolist()
+    texts = page["decode"](trainer.predict(trainer.eval_dataset).predictions)
+    return [log["eval_f1"] for log in trainer.state.log_history if "eval_f1" in log][-1], texts, before, after
+
+
+def score_sets(trainer, test_rows):
+    return trainer.evaluate()["eval_f1"], trainer.predict(test_rows).metrics["test_f1"]
+
+
+def recipes(rank, folder):
+    size = str(dist.get_world_size())
+    # Without accelerators the Trainer knows of other processes only where it is told to use processors.
+    os.environ.update(RANK=str(rank), WORLD_SIZE=size, LOCAL_WORLD_SIZE=size, ACCELERATE_USE_CPU="true")
+    os.chdir(folder)
+    page = run_page()
+    yield "train", lambda: train_and_score(page)
+    page["model"].generate = copy_inputs
+    page["references"] = dict(enumerate([text] for text in [*REFERENCES, *TEST]))
+    for is_indexed in (False, True):
+        first = (0, len(REFERENCES)) if is_indexed else (None, None)
+        rows, test_rows = rows_of(page, REFERENCES, first[0], CANDIDATES), rows_of(page, TEST, first[1], CANDIDATES[:3])
+        for strategy in ("random", "group_by_length"):
+            trainer = new_trainer(page, folder, *kind_of(page, is_indexed), strategy, rows)
+            yield (is_indexed, strategy), lambda trainer=trainer, rows=test_rows: score_sets(trainer, rows)
+
+
+@pytest.mark.slow
+@pytest.mark.distributed
+def test_on_two_processes_each_row_counts_once(bert_score_f1, tmp_path):
+    validation, test = bert_score_f1(CANDIDATES, REFERENCES), bert_score_f1(CANDIDATES[:3], TEST)
+    repeated = [*range(5), 0, 1, 2]  # what Seq2SeqTrainer gathers from two batches of two on each process
+    assert abs(validation.mean() - validation[repeated].mean()) > 1e-3
+    reports = on_ranks(recipes, tmp_path)
+    assert len(reports[0]) == 5
+    for name in reports[0].keys() - {"train"}:
+        for scores in results(reports, name):
+            assert scores == pytest.approx((validation.mean().item(), test.mean().item()), abs=1e-4), name
+    (f1, texts, before, after), other = results(reports, "train")
+    assert (f1, texts, after) == (other[0], other[1], other[3])
+    assert before != after
+    assert f1 == pytest.approx(bert_score_f1(texts, ["a cat sat on the mat", "it rains"]).mean().item(), abs=1e-4)
