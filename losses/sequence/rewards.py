@@ -129,7 +129,7 @@ class BERTScoreReward:
             **columns: other arguments of a trainer, such as ``prompts`` and ``completion_ids``; not used.
 
         Returns:
-            One number per completion, or ``None``, which trainers skip, where it has no reference. Empty texts score 0,
+            One number per completion, or ``None`` where it has no reference. Empty texts score 0,
             before rescaling.
 
         Raises:

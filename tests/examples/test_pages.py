@@ -108,7 +108,7 @@ def test_shell_commands_run_in_order(minilm, texts, capsys):
 
 @pytest.mark.slow
 @pytest.mark.distributed
-@pytest.mark.parametrize("command", [line for line in commands("torchrun ") if " score " in line])
+@pytest.mark.parametrize("command", commands("torchrun "))
 def test_several_processes_print_what_one_prints(command, minilm, texts, capsys):
     words = offline(command, minilm)
     start = words.index("bertscore_tm.cli") + 1
