@@ -1,0 +1,82 @@
+"""What the pages give for several processes does on two what it does on one."""
+
+import sys
+from dataclasses import replace
+
+import lightning.pytorch as pl
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from tests.support import lightning_runs as runs
+from tests.support.markdown_blocks import ROOT, blocks, same_output
+from tests.support.processes import run_process
+from tests.support.ranks import on_ranks, results
+
+pytestmark = [pytest.mark.distributed, pytest.mark.slow]
+
+LOSSES = [0.1, 0.4, 0.9, 0.3, 0.8]
+
+
+def python_blocks(name):
+    return [block for block in blocks(ROOT / "examples" / name) if block.language == "python"]
+
+
+def run_distributed_page():
+    """Run the page with two devices in the place of one, and return its names and what its block of Fabric printed."""
+    names, printed = {"__name__": "page"}, {}
+    for block in python_blocks("distributed.md"):
+        printed[block.content] = replace(block, content=block.content.replace("devices=1", "devices=2")).run(names)
+    (of_fabric,) = (text for content, text in printed.items() if "fabric.print" in content)
+    return names, of_fabric
+
+
+class Mean(pl.LightningModule):
+    """Logs means over the batches with ``sync_dist``."""
+
+    def validation_step(self, batch, batch_idx):
+        self.log("val_loss", batch["loss"].mean(), sync_dist=True, batch_size=len(batch["loss"]))
+
+
+def validated(rank, folder, module, losses):
+    """Return the logged loss of ranks with unequal numbers of batches, and of texts in them."""
+    loader = DataLoader([{"loss": loss} for loss in (losses[:3], losses[3:])[rank]], batch_size=2)
+    run = runs.trainer(folder, devices=2, strategy=runs.strategy_on_cpu("ddp"), use_distributed_sampler=False)
+    (logged,) = run.validate(module, loader, verbose=False)
+    return logged["val_loss"]
+
+
+def page_on_ranks(rank, folder):
+    names, printed = run_distributed_page()
+    yield "fabric", lambda: (names["fabric"].world_size, printed, names["metric"].compute()["f1"].item())
+    yield "page", lambda: validated(rank, folder, names["Validation"](), LOSSES)
+    yield "sync_dist", lambda: validated(rank, folder, Mean(), [0.5] * 5)
+
+
+@pytest.fixture(scope="module")
+def page_reports(tmp_path_factory):
+    return on_ranks(page_on_ranks, tmp_path_factory.mktemp("page"))
+
+
+def test_fabric_scores_on_two_ranks_as_on_one(page_reports):
+    (output,) = (block.output for block in python_blocks("distributed.md") if "fabric.print" in block.content)
+    first, second = results(page_reports, "fabric")
+    assert same_output(output, first[1])
+    assert (first[0], second) == (2, (2, "", first[2]))
+
+
+def test_the_logged_loss_is_the_mean_over_the_texts_of_both_ranks(page_reports):
+    assert results(page_reports, "page") == [pytest.approx(torch.tensor(LOSSES).mean().item(), abs=1e-6)] * 2
+
+
+def test_a_mean_with_sync_dist_is_what_the_page_says(page_reports):
+    assert results(page_reports, "sync_dist") == [0.625, 0.625]
+
+
+def test_datasets_scores_in_two_processes_as_in_one(tmp_path):
+    (block,) = (block for block in python_blocks("many_machines.md") if "import Dataset" in block.content)
+    code = block.content.replace("batch_size=1000", "batch_size=1, num_proc=2")
+    assert "num_proc=2" in code
+    (tmp_path / "program.py").write_text(code)
+    variables = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "HF_DATASETS_CACHE": str(tmp_path)}
+    assert same_output(block.output, run_process(sys.executable, "program.py", folder=tmp_path, **variables).stdout)
