@@ -88,6 +88,7 @@ From bert-score, torchmetrics or evaluate <examples/migrating>
 :hidden:
 :caption: Evidence
 What the score misses <examples/limitations>
+What libraries do at the corners <examples/library_behaviour>
 Study: which checkpoint, which signal <examples/study/README>
 Agreement with people <examples/meta_evaluation/README>
 Speed and memory <examples/benchmarks/RESULTS>

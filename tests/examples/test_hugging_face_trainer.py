@@ -113,6 +113,15 @@ def test_rows_of_another_set_are_refused(page, make_trainer):
         trainer.evaluate()
 
 
+def test_the_loss_is_the_mean_over_rows_also_of_a_short_last_batch(page, make_trainer):
+    rows = rows_of(page, REFERENCES, inputs=CANDIDATES)
+    trainer = make_trainer(*kind_of(page, False), "random", rows)
+    page["model"].eval()
+    batches = [rows[:2], rows[2:4], rows[4:]]
+    losses = [page["model"](**trainer.data_collator(list(batch))).loss.item() * len(batch) for batch in batches]
+    assert trainer.evaluate()["eval_loss"] == pytest.approx(sum(losses) / 5, abs=1e-5)
+
+
 def train_and_score(page):
     """Train with the loss, and return scores after the last epoch, texts, and weights before and after."""
     trainer = page["trainer"]

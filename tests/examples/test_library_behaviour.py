@@ -1,0 +1,23 @@
+"""The page on libraries names tests that exist, one in each row."""
+
+import re
+
+from tests.support.markdown_blocks import ROOT
+
+PAGE = (ROOT / "examples/library_behaviour.md").read_text(encoding="utf-8")
+ROWS = [line for line in PAGE.splitlines() if line.startswith("| ") and not line.startswith("| library")]
+
+
+def test_the_tests_in_the_table_exist():
+    names = re.findall(r"`([\w/]+\.py)::(\w+)`", PAGE)
+    assert len(names) > 10
+    for file, name in names:
+        assert re.search(rf"^def {name}\(", (ROOT / "tests" / file).read_text(encoding="utf-8"), re.MULTILINE), name
+
+
+def test_the_page_is_short_and_its_rows_are_complete():
+    assert len(PAGE.splitlines()) <= 150
+    for row in ROWS:
+        assert row.count(" | ") == 3, row
+        # Nothing can be done about a model that returns vectors without context.
+        assert re.search(r"\.py::|TEST:item-\d+", row) or "MRA" in row, row
