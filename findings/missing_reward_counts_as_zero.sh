@@ -5,8 +5,8 @@
 # Expected: by the documentation a function that returns None for a completion is excluded from its reward, so that a
 #   missing value is not the same as the value 0, and the mean reward is the sum of the means of the functions.
 # Behaviour: with one function, completions with None are left out of the mean "reward". Next to a second function that
-#   gives 0.5 to all, None adds 0, the least that the first function can give: "reward" is 1.0, the mean of 1.5 and 0.5,
-#   though the logged means of the two functions are 1.0 and 0.5.
+#   gives 0.5 to all, None adds 0: "reward" is 1.0, the mean of 1.5 and 0.5, though the logged means of the two functions
+#   are 1.0 and 0.5.
 # Output seen:
 #   1 function: reward 1.00, rewards/partial/mean 1.00
 #   2 functions: reward 1.00, rewards/partial/mean 1.00, rewards/constant/mean 0.50
