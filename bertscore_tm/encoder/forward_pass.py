@@ -91,22 +91,19 @@ class ForwardPass:
         if batching == "padded":
             padded = texts.pad(inputs, int(getattr(self.config, "pad_token_id", None) or 0))
             return self(padded, send(texts.real, inputs.device)).flatten(1, 2).index_select(1, texts.places)
-        token = row.set(texts)
-        try:
-            return self(inputs[None], position_ids=self._number_positions(inputs, texts))[:, 0, :num_tokens]
-        finally:
-            row.reset(token)
-
-    def _number_positions(self, inputs: Tensor, texts: Row) -> Tensor:
-        """Number the tokens of the texts in a row as the model numbers those of one text, shape (1, tokens)."""
         first = self.family.first_position(self.config)
         if self.family.positions_after_padding and not inputs.is_floating_point():
-            # The model does not count padding tokens, such as a "<pad>" written in a text, and gives them their own id.
+            # As the model numbers them: a padding token in a text has the position of padding, and is not counted.
             counted = texts.pad(inputs, first - 1) != first - 1  # (texts, longest)
-            positions = counted.cumsum(1) * counted + first - 1
-            return positions.flatten().index_select(0, texts.places)[None]
-        positions = torch.arange(first, first + texts.longest, device="cpu").expand_as(texts.real)
-        return send(positions[texts.real][None], inputs.device)
+            positions = (counted.cumsum(1) * counted + first - 1).flatten().index_select(0, texts.places)  # (tokens,)
+        else:
+            steps = torch.arange(first, first + texts.longest, device="cpu")
+            positions = send(steps.expand_as(texts.real)[texts.real], inputs.device)  # (tokens,)
+        token = row.set(texts)
+        try:
+            return self(inputs[None], position_ids=positions[None])[:, 0, :num_tokens]
+        finally:
+            row.reset(token)
 
     def run_soft(self, embeds: Tensor, mask: Tensor) -> Tensor:
         """Run texts of soft tokens, with a gradient; the states of padding have no meaning.

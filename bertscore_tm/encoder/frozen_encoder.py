@@ -28,7 +28,13 @@ from bertscore_tm.core.token_vectors import TokenVectors, unit_vectors
 from bertscore_tm.encoder.backbone import Backbone
 from bertscore_tm.encoder.families import Family, family_of, ready_config, ready_encoder, require_whole, text_config
 from bertscore_tm.encoder.identity import ModelSource, hash_tokenizer
-from bertscore_tm.encoder.loading import load_config, load_tokenizer, quiet_transformers, require_tokenizer
+from bertscore_tm.encoder.loading import (
+    copy_tokenizer,
+    load_config,
+    load_tokenizer,
+    quiet_transformers,
+    require_tokenizer,
+)
 from bertscore_tm.encoder.tokenization import PackedWindows, TextTokenizer, TokenizedTexts
 from bertscore_tm.encoder.vector_cache import VectorCache, shared_caches
 from bertscore_tm.encoder_options import EncoderOptions, LongText, PrecisionName, document_options, with_defaults
@@ -59,7 +65,8 @@ class FrozenEncoder:
     Args:
         model: name of a model on the hub, path of a local folder, or a ready Hugging Face model. A ready model is
             copied, once per model object. A type that ``encoder.families`` does not list is probed.
-        tokenizer: a ready tokenizer. Required with a ready model; otherwise loaded from the model's source.
+        tokenizer: a ready tokenizer, which is copied, so that changing it later has no effect. Required with a ready
+            model; otherwise loaded from the model's source.
         OPTIONS
 
     Attributes:
@@ -92,8 +99,10 @@ class FrozenEncoder:
                 numbers[name] = as_integer(name_option(name), numbers[name])
         if settings["batch_size"] is not None:
             require_at_least(name_option("batch_size"), settings["batch_size"], 1)
+        is_shared = False
         if tokenizer is not None:
-            require_tokenizer(tokenizer, "tokenizer")
+            copied = copy_tokenizer(require_tokenizer(tokenizer, "tokenizer"))
+            is_shared, tokenizer = copied is tokenizer, copied
         self.language: str | None = None
         self._device = None if settings["device"] is None else torch.device(settings["device"])
         self.all_layers = settings["all_layers"]
@@ -103,6 +112,7 @@ class FrozenEncoder:
         self._given_tokenizer = tokenizer
         require_choice("long_text", settings["long_text"], LongText)
         self._tokenizer_settings = {name: cast(Any, settings)[name] for name in _TOKENIZER_SETTINGS}
+        self._tokenizer_settings["is_shared"] = is_shared
         ready: nn.Module | None = None
         if isinstance(model, nn.Module):
             if tokenizer is None:

@@ -112,6 +112,12 @@ def hash_model(model: nn.Module) -> str:
 
 def hash_tokenizer(tokenizer: PreTrainedTokenizerBase) -> str:
     """Return a SHA-256 of a tokenizer's settings and vocabulary; a class's name stands for its code in Python."""
+    parts = describe_tokenizer(tokenizer)
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def describe_tokenizer(tokenizer: PreTrainedTokenizerBase) -> list[Any]:
+    """Return a tokenizer's class, settings and vocabulary."""
     settings = {name: getattr(tokenizer, name, None) for name in _TOKENIZER_SETTINGS}
     parts: list[Any] = [type(tokenizer).__qualname__, settings, tokenizer.special_tokens_map, tokenizer.get_vocab()]
     if tokenizer.is_fast:
@@ -124,4 +130,4 @@ def hash_tokenizer(tokenizer: PreTrainedTokenizerBase) -> str:
             if "cannot be serialized" not in str(error):
                 raise
             parts.append(None)
-    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
+    return parts

@@ -2,10 +2,13 @@
 
 import logging
 import os
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from tokenizers import Tokenizer, normalizers
@@ -26,9 +29,12 @@ from transformers.utils.hub import cached_file
 
 from bertscore_tm.core.memory import is_out_of_memory
 from bertscore_tm.encoder.families import Family, encoder_of
-from bertscore_tm.encoder.identity import ModelSource
+from bertscore_tm.encoder.identity import ModelSource, describe_tokenizer
 from bertscore_tm.utilities.option_names import name_option
 
+# Copies of tokenizers that users passed.
+_copies: WeakKeyDictionary[PreTrainedTokenizerBase, PreTrainedTokenizerBase] = WeakKeyDictionary()
+_copies_lock = threading.Lock()
 # Names of constants that old files hold and models compute themselves.
 _CONSTANTS = ("position_ids", "inv_freq", "masked_bias")
 # Tokens that tokenizers without words have besides the added ones, such as the mark of a word's start.
@@ -157,6 +163,29 @@ def require_tokenizer(tokenizer: Any, argument: str) -> PreTrainedTokenizerBase:
             f"{argument} has special tokens only: it was loaded from a folder without the tokenizer's files"
         )
     return tokenizer
+
+
+def copy_tokenizer(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
+    """Return a copy of a tokenizer that neither truncates nor pads; the same one while the tokenizer is unchanged.
+
+    Truncation and padding are a state of fast tokenizers, which other threads may change in between. Where a part is
+    written in Python (RoFormer), it is the tokenizer itself.
+    """
+    try:
+        copied: Any = deepcopy(tokenizer)
+    except Exception as error:
+        # The tokenizers package raises Exception itself.
+        if "cannot be serialized" not in str(error):
+            raise
+        return tokenizer
+    if copied.is_fast:
+        copied.backend_tokenizer.no_truncation()
+        copied.backend_tokenizer.no_padding()
+    with _copies_lock:
+        earlier = _copies.get(tokenizer)
+        if earlier is None or describe_tokenizer(earlier) != describe_tokenizer(copied):
+            earlier = _copies[tokenizer] = copied
+        return earlier
 
 
 def _has_vocabulary(tokenizer: PreTrainedTokenizerBase) -> bool:

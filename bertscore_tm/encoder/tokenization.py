@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -17,6 +19,10 @@ from bertscore_tm.encoder.families import Family, family_of
 from bertscore_tm.encoder_options import LongText
 from bertscore_tm.utilities.option_names import name_long_text, name_option
 
+Token = TypeVar("Token")
+
+# Of tokenizers that cannot be copied.
+_shared_lock = threading.Lock()
 # transformers gives tokenizers without a limit a far larger one than this.
 _NO_LIMIT = 10**9
 
@@ -76,7 +82,7 @@ class TextTokenizer:
     """Turn texts into the token ids that BERTScore compares, with the model's special tokens.
 
     The tokenizers of some families (RoBERTa, GPT-2) get a space before each text, as in all published scores; it is put
-    into the text, as transformers 5 ignores ``add_prefix_space`` at call time.
+    into the text, as transformers 5 ignores ``add_prefix_space`` at call time. ``is_shared``: others use the tokenizer.
     """
 
     def __init__(
@@ -89,9 +95,11 @@ class TextTokenizer:
         long_text: LongText = "truncate",
         prefix_space: bool | None = None,
         exclude_special_tokens: bool = False,
+        is_shared: bool = False,
     ) -> None:
         family = family_of(config) if family is None else family
         self.tokenizer = tokenizer
+        self._is_shared = is_shared and tokenizer.is_fast
         self.long_text = long_text
         self.exclude_special_tokens = exclude_special_tokens
         self.prefix_space = family.prefix_space if prefix_space is None else prefix_space
@@ -183,7 +191,7 @@ class TextTokenizer:
         if not texts:
             return TokenizedTexts([], [], [], self.num_excluded)
         prepared = [self.prepare(text) for text in texts]
-        encoded = self._encode(prepared, truncate=False)
+        encoded = self.encode_whole(prepared)
         limit = math.inf if self.max_length is None else self.max_length
         long = [i for i, ids in enumerate(encoded["input_ids"]) if len(ids) > limit]
         if long and self.long_text == "error":
@@ -195,11 +203,10 @@ class TextTokenizer:
             )
         truncated = [False] * len(texts)
         if long and self.long_text == "truncate":
-            cut = self._encode([prepared[i] for i in long], truncate=True)
-            for row, i in enumerate(long):
+            for i in long:
                 truncated[i] = True
-                for key, values in encoded.items():
-                    values[i] = cut[key][row]
+                for values in encoded.values():
+                    values[i] = self.truncate(values[i])
         if 0 < self._num_embeddings < self.vocab_size:
             for token in chain.from_iterable(encoded["input_ids"]):
                 if token >= self._num_embeddings:
@@ -236,19 +243,51 @@ class TextTokenizer:
         """Return the token strings of ids."""
         return list(self.tokenizer.convert_ids_to_tokens(list(ids)))
 
-    def _encode(self, texts: list[str], *, truncate: bool) -> dict[str, list[list[int]]]:
-        encoded = self.tokenizer(
-            texts,
-            add_special_tokens=True,
-            padding=False,
-            truncation=truncate,
-            max_length=self.max_length if truncate else None,
-            return_attention_mask=False,
-            return_token_type_ids=False,
-            return_special_tokens_mask=True,
-            verbose=False,
-        )
-        return {key: list(encoded[key]) for key in ("input_ids", "special_tokens_mask")}
+    def encode_whole(self, texts: list[str], *, offsets: bool = False) -> dict[str, list[Any]]:
+        """Return ids, marks of special tokens and optionally offsets of prepared texts, which may exceed the limit."""
+        with _undisturbed(self.tokenizer) if self._is_shared else nullcontext():
+            encoded = self.tokenizer(
+                texts,
+                add_special_tokens=True,
+                padding=False,
+                truncation=False,
+                return_attention_mask=False,
+                return_token_type_ids=False,
+                return_special_tokens_mask=True,
+                return_offsets_mapping=offsets,
+                verbose=False,
+            )
+        keys = ("input_ids", "special_tokens_mask", *(("offset_mapping",) if offsets else ()))
+        return {key: list(encoded[key]) for key in keys}
+
+    def truncate(self, tokens: Sequence[Token]) -> Sequence[Token]:
+        """Cut a text's tokens, or other values per token, at the limit, on the tokenizer's ``truncation_side``."""
+        if self.max_length is None or len(tokens) <= self.max_length or self.long_text != "truncate":
+            return tokens
+        room = self.max_length - self.num_special_tokens
+        start = len(tokens) - self.max_length if self.tokenizer.truncation_side == "left" else 0
+        return self.slice_content(tokens, start, start + room)
+
+    def slice_content(self, tokens: Sequence[Token], start: int, end: int) -> list[Token]:
+        """Return a part of a text's tokens, or of other values per token, between its special tokens."""
+        before, after = (len(affix) for affix in self.special_affixes)
+        last = len(tokens) - after
+        return [*tokens[:before], *tokens[before:last][start:end], *tokens[last:]]
+
+
+@contextmanager
+def _undisturbed(tokenizer: Any) -> Iterator[None]:
+    """Keep other threads of this package away from a fast tokenizer, and leave its truncation and padding on."""
+    backend = tokenizer.backend_tokenizer
+    with _shared_lock:
+        truncation, padding = backend.truncation, backend.padding
+        try:
+            yield
+        finally:
+            if truncation:
+                backend.enable_truncation(**truncation)
+            if padding:
+                backend.enable_padding(**padding)
 
 
 class Window(NamedTuple):
@@ -271,14 +310,14 @@ def cut_into_windows(ids: list[int], tokenizer: TextTokenizer) -> list[Window]:
     if tokenizer.max_length is None or tokenizer.stride is None or len(ids) <= tokenizer.max_length:
         return [Window(ids, skipped, end, 0)]
     before, after = (len(affix) for affix in tokenizer.special_affixes)
-    content = ids[before : len(ids) - after]
     room = tokenizer.max_length - before - after
-    starts = [*range(0, len(content) - room, tokenizer.stride), len(content) - room]
+    last = len(ids) - tokenizer.max_length
+    starts = [*range(0, last, tokenizer.stride), last]
     # The border between two windows is the middle of their overlap.
     borders = [skipped, *(before + (a + b + room + 1) // 2 for a, b in pairwise(starts)), end]
     windows = []
     for start, (low, high) in zip(starts, pairwise(borders), strict=True):
-        window = ids[:before] + content[start : start + room] + ids[len(ids) - after :]
+        window = tokenizer.slice_content(ids, start, start + room)
         windows.append(Window(window, low - start, high - start, low - skipped))
     return windows
 

@@ -41,16 +41,8 @@ def split_for_display(text: str, tokenizer: TextTokenizer) -> DisplayTokens:
     """
     hf_tokenizer, given = tokenizer.tokenizer, text
     text = tokenizer.prepare(text)
-    cut = tokenizer.long_text == "truncate" and tokenizer.max_length is not None
-    encoded = hf_tokenizer(
-        text,
-        add_special_tokens=True,
-        truncation=cut,
-        max_length=tokenizer.max_length if cut else None,
-        return_special_tokens_mask=True,
-        return_offsets_mapping=hf_tokenizer.is_fast,
-        verbose=False,
-    )
+    encoded = tokenizer.encode_whole([text], offsets=hf_tokenizer.is_fast)
+    encoded = {key: tokenizer.truncate(values) for key, (values,) in encoded.items()}
     is_content = [not special for special in encoded["special_tokens_mask"]]
     ids = [i for i, content in zip(encoded["input_ids"], is_content, strict=True) if content]
     spelled, places = tokenizer.tokens(ids), None

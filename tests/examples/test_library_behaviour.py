@@ -20,4 +20,4 @@ def test_the_page_is_short_and_its_rows_are_complete():
     for row in ROWS:
         assert row.count(" | ") == 3, row
         # Nothing can be done about a model that returns vectors without context.
-        assert re.search(r"\.py::|TEST:item-\d+", row) or "MRA" in row, row
+        assert ".py::" in row or "MRA" in row, row
