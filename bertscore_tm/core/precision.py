@@ -1,9 +1,17 @@
 """Precision of products on a device: TF32, which rounds the operands of float32 products, and bfloat16."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import torch
+
+from bertscore_tm.utilities.process_switch import ProcessSwitch
+
+_PRODUCTS = torch.backends.cuda.matmul
+_NAME, _EXACT = ("fp32_precision", "ieee") if hasattr(_PRODUCTS, "fp32_precision") else ("allow_tf32", False)
+# Products in float32 without TF32 on CUDA, whatever the switch of torch says.
+exact_products = ProcessSwitch(
+    lambda: getattr(_PRODUCTS, _NAME), lambda value: setattr(_PRODUCTS, _NAME, value), _EXACT
+)
 
 
 def may_use_tf32(device: torch.device) -> bool:
@@ -13,19 +21,6 @@ def may_use_tf32(device: torch.device) -> bool:
     products = torch.backends.cuda.matmul
     # torch 2.9 and later raise where the old switch is read after the new one was set.
     return bool(products.fp32_precision == "tf32" if hasattr(products, "fp32_precision") else products.allow_tf32)
-
-
-@contextmanager
-def exact_products() -> Iterator[None]:
-    """Multiply in float32 without TF32 on CUDA, whatever the switch of torch says."""
-    products = torch.backends.cuda.matmul
-    name, exact = ("fp32_precision", "ieee") if hasattr(products, "fp32_precision") else ("allow_tf32", False)
-    before = getattr(products, name)
-    setattr(products, name, exact)
-    try:
-        yield
-    finally:
-        setattr(products, name, before)
 
 
 def fast_half_precision(device: torch.device) -> torch.dtype | None:

@@ -138,6 +138,6 @@ def cosine_similarities(candidate: Tensor, reference: Tensor) -> Tensor:
     """
     dtype = torch.promote_types(torch.float32, candidate.dtype)
     device_type = candidate.device.type
-    exact = exact_products() if device_type == "cuda" else nullcontext()
+    exact = exact_products.turned() if device_type == "cuda" else nullcontext()
     with torch.autocast(device_type=device_type, enabled=False), exact:
         return candidate.to(dtype) @ reference.to(dtype).transpose(-1, -2)

@@ -20,7 +20,7 @@ from bertscore_tm.encoder.forward_pass import ForwardFunction, ForwardPass, draw
 from bertscore_tm.encoder.identity import ModelSource, hash_files, hash_model
 from bertscore_tm.encoder.loading import load_encoder, quiet_transformers
 from bertscore_tm.encoder.packed_rows import register_attention
-from bertscore_tm.encoder.probe import cut_probed, needs_probe
+from bertscore_tm.encoder.probe import cut_probed, needs_probe, probe_key
 from bertscore_tm.encoder.vector_cache import SharedObjects
 from bertscore_tm.utilities.compilation import untraced
 from bertscore_tm.utilities.option_names import name_option
@@ -58,6 +58,7 @@ class Backbone:
 
     def __post_init__(self, ready: nn.Module | None) -> None:
         self.layers_kept = self.family.layers_to_keep(self.num_layers, self.config)
+        self.probe_key = probe_key(self.config, self.layers_kept, ready)
         if ready is not None:
             self._place(next(ready.parameters()).device, lambda dtype: self._cut_copy(ready))
 
@@ -113,7 +114,7 @@ class Backbone:
                 model.requires_grad_(False)
                 nn.Module.eval(model)
                 adapt_layers(model)
-                with quiet_transformers():
+                with quiet_transformers.turned():
                     return self._try_batching(model, device, dtype)
 
         shared = _models.get((self.source, self.layers_kept, dtype, device), create)
@@ -158,7 +159,7 @@ class Backbone:
         for loaded in self.models.values():
             if ready or next(loaded.model.parameters()).dtype == dtype:
                 return self._cut_copy(loaded.model)
-        probes = needs_probe(self.family, self.config, self.layers_kept)
+        probes = needs_probe(self.family, self.probe_key)
         return load_encoder(self.source, self.family, self._cut, torch.float32 if probes else dtype)
 
     def _cut_copy(self, model: nn.Module) -> nn.Module:
@@ -173,14 +174,14 @@ class Backbone:
                 f"could not call: replace it in the class, or pass the model without it"
             )
         if not self.source.is_whole:
-            if needs_probe(self.family, self.config, self.layers_kept):
+            if needs_probe(self.family, self.probe_key):
                 nn.Module.to(copied, torch.float32)
             self._cut(copied)
         return copied
 
     def _cut(self, encoder: nn.Module) -> None:
         if self.family.probed:
-            self.family = cut_probed(encoder, self.config, self.layers_kept, self.family)
+            self.family = cut_probed(encoder, self.config, self.family, self.probe_key)
         else:
             self.family.cut(encoder, self.layers_kept)
 
@@ -206,7 +207,7 @@ def _announce_classes(model: nn.Module) -> None:
 
     outer = model if isinstance(model, PreTrainedModel) else None
     parts = [outer] if outer else [part for part in model.modules() if isinstance(part, PreTrainedModel)]
-    with torch.random.fork_rng(devices=[]), torch.device("meta"), quiet_transformers():
+    with torch.random.fork_rng(devices=[]), torch.device("meta"), quiet_transformers.turned():
         for part in parts:
             type(part)(part.config)
 

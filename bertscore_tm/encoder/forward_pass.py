@@ -6,9 +6,10 @@ Callers pass tokens one after the other and get vectors in the same form, whiche
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field
 from inspect import Parameter, signature
 from operator import attrgetter
 from typing import Any, cast
@@ -41,7 +42,8 @@ _TOLERANCE_IN_EPS = 8
 class ForwardPass:
     """The forward pass of a model in memory: hidden states of a layer, or of all layers up to it, of several texts.
 
-    ``has_kernel``: torch's kernel attends within the texts of a row. ``shared`` is the same for the encoder that loaded
+    ``has_kernel``: torch's kernel attends within the texts of a row. ``lock`` is held by calls that change the model
+    by hooks or another attention. ``shared`` is the same for the encoder that loaded
     the model, which stays in memory as long as this one.
     """
 
@@ -53,6 +55,7 @@ class ForwardPass:
     forward_fn: ForwardFunction | None = None
     batching: Batching = "padded"
     has_kernel: bool = False
+    lock: AbstractContextManager[Any] = field(default_factory=threading.RLock)
     shared: ForwardPass | None = None
 
     def __post_init__(self) -> None:
@@ -137,15 +140,19 @@ class ForwardPass:
         # Layer 0 is the state before the first layer.
         wants_states = self.all_layers or self.layers_in_memory > self.num_layers
         length, recorded = mask.shape[1], self.recorded if wants_states else None
-        if hasattr(self.model, "set_attention_type"):
-            _choose_attention(self.model, self.config, length)
+        switches = hasattr(self.model, "set_attention_type")
         passed: dict[str, Any] = {"attention_mask": mask.long(), "return_dict": True}
         passed["output_hidden_states"] = wants_states and recorded is None
         if position_ids is not None:
             passed["position_ids"] = position_ids
         name = "inputs_embeds" if inputs.is_floating_point() else "input_ids"
         with torch.autocast(device_type=mask.device.type, enabled=False):
-            with nullcontext() if recorded is None else _record_states(self.model.get_submodule(recorded)) as states:
+            with (
+                nullcontext() if recorded is None and not switches else self.lock,
+                nullcontext() if recorded is None else _record_states(self.model.get_submodule(recorded)) as states,
+            ):
+                if switches:
+                    _choose_attention(self.model, self.config, length)
                 output = self.model(**{name: inputs}, **{key: passed[key] for key in passed if key in self.options})
             last: Tensor = output.last_hidden_state
             if not wants_states:

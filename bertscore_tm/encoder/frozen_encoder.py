@@ -30,6 +30,7 @@ from bertscore_tm.encoder.families import Family, family_of, ready_config, ready
 from bertscore_tm.encoder.identity import ModelSource, hash_tokenizer
 from bertscore_tm.encoder.loading import (
     copy_tokenizer,
+    find_commit,
     load_config,
     load_tokenizer,
     quiet_transformers,
@@ -128,7 +129,7 @@ class FrozenEncoder:
             self.config = text_config(config := load_config(source))
             if source.kind == "hub":
                 # A branch may move between two encoders, or before the weights are loaded.
-                source = replace(source, revision=getattr(config, "_commit_hash", None) or settings["revision"])
+                source = replace(source, revision=find_commit(source) or settings["revision"])
         self.name = source.name
         family = family_of(config, ready, trust_remote_code=settings["trust_remote_code"])
         if forward_fn is not None:  # which takes ids
@@ -336,7 +337,7 @@ class FrozenEncoder:
         encoded: Tensor | None = None
         done = 0
         # Otherwise transformers tells, for example, that Longformer and BigBird pad texts.
-        with torch.no_grad(), nullcontext() if loaded.batching == "packed" else quiet_transformers():
+        with torch.no_grad(), nullcontext() if loaded.batching == "packed" else quiet_transformers.turned():
             while done < len(lengths):
                 longest = lengths[done]
                 count = (

@@ -25,12 +25,13 @@ from transformers import (
 from transformers import __version__ as transformers_version
 from transformers.convert_slow_tokenizer import import_protobuf
 from transformers.utils import logging as transformers_logging
-from transformers.utils.hub import cached_file
+from transformers.utils.hub import cached_file, extract_commit_hash
 
 from bertscore_tm.core.memory import is_out_of_memory
 from bertscore_tm.encoder.families import Family, encoder_of
 from bertscore_tm.encoder.identity import ModelSource, describe_tokenizer
 from bertscore_tm.utilities.option_names import name_option
+from bertscore_tm.utilities.process_switch import ProcessSwitch
 
 # Copies of tokenizers that users passed.
 _copies: WeakKeyDictionary[PreTrainedTokenizerBase, PreTrainedTokenizerBase] = WeakKeyDictionary()
@@ -41,10 +42,27 @@ _CONSTANTS = ("position_ids", "inv_freq", "masked_bias")
 _MOST_WITHOUT_WORDS = 16
 
 
+# Suppresses warnings of transformers that need no action, such as that Longformer pads texts.
+quiet_transformers = ProcessSwitch(
+    transformers_logging.get_verbosity, transformers_logging.set_verbosity, logging.ERROR
+)
+_without_progress_bars = ProcessSwitch(
+    transformers_logging.is_progress_bar_enabled,
+    lambda shown: transformers_logging.enable_progress_bar() if shown else transformers_logging.disable_progress_bar(),  # type: ignore[no-untyped-call]
+    value=False,
+)
+
+
 def load_config(source: ModelSource) -> PretrainedConfig:
     """Load a model's configuration."""
     config: PretrainedConfig = _load("configuration", AutoConfig, source)
     return config
+
+
+def find_commit(source: ModelSource) -> str | None:
+    """Return the commit of a model on the hub whose configuration is in the cache; a branch may move later."""
+    path = cached_file(source.location, "config.json", revision=source.revision, local_files_only=True)
+    return extract_commit_hash(path, None)
 
 
 def _load(what: str, auto_class: Any, source: ModelSource, **options: Any) -> Any:
@@ -203,23 +221,10 @@ def _has_vocabulary(tokenizer: PreTrainedTokenizerBase) -> bool:
 
 
 @contextmanager
-def quiet_transformers() -> Iterator[None]:
-    """Suppress warnings of transformers that need no action, such as that Longformer pads texts."""
-    verbosity = transformers_logging.get_verbosity()
-    transformers_logging.set_verbosity(logging.ERROR)
-    try:
-        yield
-    finally:
-        transformers_logging.set_verbosity(verbosity)
-
-
-@contextmanager
 def quiet_loading(what: str, name: str) -> Iterator[None]:
     """Suppress output while a part of a model is loaded, and turn failures into one error that names the remedy."""
-    has_progress_bar = transformers_logging.is_progress_bar_enabled()
-    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
-        with quiet_transformers():
+        with quiet_transformers.turned(), _without_progress_bars.turned():
             yield
     except Exception as error:
         # These name their remedy already.
@@ -237,6 +242,3 @@ def quiet_loading(what: str, name: str) -> Iterator[None]:
             remedy = f"To run the code that is stored with the model, pass {name_option('trust_remote_code', True)}"
         tried = "that folder" if Path(name).is_dir() else "the hub, as there is no such folder"
         raise OSError(f"could not load the {what} of {name!r} from {tried}. {remedy}. The cause: {cause}") from error
-    finally:
-        if has_progress_bar:
-            transformers_logging.enable_progress_bar()  # type: ignore[no-untyped-call]

@@ -190,7 +190,8 @@ def _describe_rule(rule: Any) -> Hashable:
     code = None
     if not isinstance(rule, tuple | list):
         code = getattr(rule, "__code__", None)
-        if code is None or rule.__defaults__ or rule.__kwdefaults__:
+        is_bound = getattr(rule, "__self__", None) is not None
+        if code is None or is_bound or rule.__defaults__ or rule.__kwdefaults__:
             return None
         parts = [cell.cell_contents for cell in rule.__closure__ or ()]
     described = tuple(map(_describe_rule, parts))

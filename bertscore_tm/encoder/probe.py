@@ -18,22 +18,30 @@ _LENGTHS = (64, 34, 21, 21, 3)
 # A row of more tokens than the model has positions is tried too, unless that is expensive.
 _LARGEST_ROW = 1024
 
-# Results of this process, by configuration and number of layers.
-_results: dict[tuple[str, int], Family] = {}
+# What a result depends on: the configuration, the layers kept, and the class of a user's model, whose code is its own.
+Key = tuple[str, int, type[nn.Module] | None]
+# Results of this process.
+_results: dict[Key, Family] = {}
 
 
-def needs_probe(family: Family, config: PretrainedConfig, layers_kept: int) -> bool:
-    """Return whether a family has to be probed, as this process has not seen the configuration yet."""
-    return family.probed and (config.to_json_string(), layers_kept) not in _results
+def probe_key(config: PretrainedConfig, layers_kept: int, ready: nn.Module | None) -> Key:
+    """Return the key of a model's result; ``ready`` is one that a user passed."""
+    is_own = ready is not None and type(ready).__module__.partition(".")[0] != "transformers"
+    return config.to_json_string(), layers_kept, type(ready) if is_own else None
 
 
-def cut_probed(encoder: nn.Module, config: PretrainedConfig, layers_kept: int, family: Family) -> Family:
+def needs_probe(family: Family, key: Key) -> bool:
+    """Return whether a family has to be probed, as this process has not seen its key yet."""
+    return family.probed and key not in _results
+
+
+def cut_probed(encoder: nn.Module, config: PretrainedConfig, family: Family, key: Key) -> Family:
     """Cut a whole encoder in place, and return its family, completed: by a probe, in float32, or by an earlier one.
 
     Raises:
         ValueError: a probe fails.
     """
-    key = config.to_json_string(), layers_kept
+    layers_kept = key[1]
     if key in _results:
         _results[key].cut(encoder, layers_kept)
         return _results[key]

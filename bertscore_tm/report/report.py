@@ -269,7 +269,7 @@ class Report:
         tokenizer = self.encoder.tokenizer
         tokenized = tokenizer(distinct)
         cuts = {}
-        with quiet_transformers():
+        with quiet_transformers.turned():
             for text, ids, is_cut in zip(distinct, tokenized.ids, tokenized.truncated, strict=True):
                 if is_cut:
                     whole = tokenizer.tokenizer(text, add_special_tokens=False)["input_ids"]

@@ -43,7 +43,7 @@ def test_exact_products_leave_the_switch_as_it_was(is_new, switches):
         PRODUCTS.fp32_precision = "tf32"
     else:
         torch.set_float32_matmul_precision("high")
-    with exact_products():
+    with exact_products.turned():
         assert not may_use_tf32(GPU)
     assert may_use_tf32(GPU)
     if not is_new:

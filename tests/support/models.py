@@ -204,10 +204,10 @@ def tiny_config(family: str, layers: int = 3, **more: Any) -> PretrainedConfig:
     return AutoConfig.for_model(family, **ids | sizes | _OPTIONS.get(family, {}) | more)
 
 
-def randomised(model: PreTrainedModel) -> PreTrainedModel:
+def randomised(model: PreTrainedModel, seed: int = 0) -> PreTrainedModel:
     """Give a model larger random weights: with the usual ones, a layer hardly changes its input."""
     with torch.random.fork_rng(devices=[]), torch.no_grad():
-        torch.manual_seed(0)
+        torch.manual_seed(seed)
         for parameter in model.parameters():
             if parameter.ndim > 1:
                 parameter.normal_(std=0.3)
