@@ -142,7 +142,11 @@ def test_tokenizers_that_cannot_be_serialised_are_equal_as_objects_only():
     for size in (1, 2):
         custom = copy.deepcopy(tokenizer)
         custom.backend_tokenizer.pre_tokenizer = PreTokenizer.custom(Characters(size))
+        custom(["a cat"], truncation=True, max_length=3, padding="max_length")
+        state = custom.backend_tokenizer.truncation, custom.backend_tokenizer.padding
         encoders.append(FrozenEncoder(model, custom, num_layers=2))
+        assert encoders[-1].encode(["a cat sat on the mat"]).lengths > 3
+        assert state == (custom.backend_tokenizer.truncation, custom.backend_tokenizer.padding)
     require_separate(encoders, ["a", "I"], PAIRS[0])
 
 

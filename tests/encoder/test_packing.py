@@ -230,6 +230,25 @@ def test_a_rule_of_attention_is_evaluated_once(monkeypatch):
     assert evaluated == [128, 128, 8]
 
 
+class Width:
+    def __init__(self, width):
+        self.width = width
+
+    def rule(self, batch, head, query, key):
+        return (query - key).abs() <= self.width
+
+
+def test_a_rule_that_is_a_method_is_not_told_from_others_by_its_code():
+    found = []
+    for width in (5, 6):
+        token = packed_rows.row.set(Row([100, 100, 1], CPU))
+        try:
+            found.append(packed_rows._make_pattern(mask_function=Width(width).rule, device=CPU).window)
+        finally:
+            packed_rows.row.reset(token)
+    assert found == [(5, 5), (6, 6)]
+
+
 @pytest.mark.parametrize("refuses", [False, True])
 def test_packing_stays_where_the_kernel_refuses(refuses, monkeypatch, caplog):
     """Then attention alone is padded."""

@@ -5,7 +5,7 @@ import pickle
 import pytest
 import torch
 from torch.nn.functional import normalize
-from transformers import AutoConfig, AutoModel, FunnelConfig, FunnelModel
+from transformers import AutoConfig, AutoModel, ErnieModel, FunnelConfig, FunnelModel
 
 from bertscore_tm import FrozenEncoder
 from bertscore_tm.encoder import probe
@@ -150,6 +150,27 @@ def test_padding_that_affects_a_higher_layer_only_is_found(monkeypatch):
     model = model_of("ernie")
     model.encoder.layer[2].register_forward_hook(lambda layer, inputs, output: output + output.mean(1, keepdim=True))
     assert FrozenEncoder(model, tokenizer(), num_layers=1).family.batching == "equal"
+
+
+class EndsInNorm(ErnieModel):
+    def __init__(self, config, add_pooling_layer=True):
+        super().__init__(config, add_pooling_layer)
+        self.encoder.norm = torch.nn.LayerNorm(config.hidden_size)
+        self.encoder.register_forward_hook(self.finish)
+
+    def finish(self, encoder, inputs, output):
+        output.last_hidden_state = encoder.norm(output.last_hidden_state)
+        return output
+
+
+def test_a_subclass_is_probed_apart_from_its_base():
+    """With a configuration that was probed before."""
+    model = model_of("ernie")
+    FrozenEncoder(model, tokenizer(), all_layers=True).encode(TEXTS)
+    with torch.random.fork_rng(devices=[]):
+        normed = randomised(EndsInNorm(model.config))
+    vectors = FrozenEncoder(normed, tokenizer(), all_layers=True).encode(TEXTS).vectors[1]
+    torch.testing.assert_close(vectors, by_plain_loop(normed, ["encoder.norm"], 1), atol=ROUNDING, rtol=0)
 
 
 @pytest.mark.parametrize("kind", ["m2m_100", "mobilebert"])

@@ -1,6 +1,7 @@
 """Token ids of texts, and texts that are longer than the encoder: cut, refused, or in windows."""
 
 import base64
+import copy
 import json
 import resource
 import subprocess
@@ -19,7 +20,8 @@ from bertscore_tm.encoder.identity import ModelSource
 from bertscore_tm.encoder.loading import load_tokenizer
 from bertscore_tm.encoder.tokenization import TextTokenizer, cut_into_windows
 from examples.benchmarks.processes import run_fresh
-from tests.support.models import tiny_model, tiny_tokenizer
+from tests.support.models import KINDS, tiny_model, tiny_tokenizer
+from tests.support.texts import real_pairs
 
 
 @pytest.fixture(scope="module")
@@ -69,6 +71,18 @@ def test_truncation_keeps_special_tokens_and_is_counted(make_tokenizer):
     assert [len(ids) for ids in tokenized.ids] == [4, 4, 2, 4]
     assert all(ids[0] == 101 and ids[-1] == 102 for ids in tokenized.ids)
     assert tokenized.num_truncated == 2
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_ids_over_the_limit_are_cut_as_by_the_tokenizer(kind, side):
+    """With special tokens before, after or around a text, or none, and some written in it."""
+    tokenizer = copy.deepcopy(tiny_tokenizer(kind))
+    tokenizer.truncation_side = side
+    texts = [f"{KINDS[kind].specials[0]} {text}" for text in real_pairs(4)[1]]
+    tokenized = TextTokenizer(tokenizer, AutoConfig.for_model("t5", vocab_size=len(tokenizer)), max_length=9)(texts)
+    assert tokenized.ids == tokenizer(texts, truncation=True, max_length=9)["input_ids"]
+    assert {len(ids) for ids in tokenized.ids} == {9}
 
 
 def test_truncation_off_is_an_error_that_shows_the_text(make_tokenizer):
