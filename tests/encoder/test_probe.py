@@ -156,6 +156,7 @@ class EndsInNorm(ErnieModel):
     def __init__(self, config, add_pooling_layer=True):
         super().__init__(config, add_pooling_layer)
         self.encoder.norm = torch.nn.LayerNorm(config.hidden_size)
+        torch.nn.init.normal_(self.encoder.norm.weight)
         self.encoder.register_forward_hook(self.finish)
 
     def finish(self, encoder, inputs, output):
