@@ -65,7 +65,8 @@ class FrozenEncoder:
 
     Args:
         model: name of a model on the hub, path of a local folder, or a ready Hugging Face model. A ready model is
-            copied by each encoder, so that training it later changes no score: share the encoder. A type that ``encoder.families`` does not list is probed.
+            copied by each encoder, so that training it later changes no score: share the encoder. A type that
+            ``encoder.families`` does not list is probed.
         tokenizer: a ready tokenizer, which is copied, so that changing it later has no effect. Required with a ready
             model; otherwise loaded from the model's source.
         OPTIONS

@@ -26,8 +26,8 @@ _results: dict[Key, Family] = {}
 
 def probe_key(config: PretrainedConfig, layers_kept: int, ready: nn.Module | None) -> Key:
     """Return the key of a model's result; ``ready`` is one that a user passed."""
-    is_own = ready is not None and type(ready).__module__.partition(".")[0] != "transformers"
-    return config.to_json_string(), layers_kept, type(ready) if is_own else None
+    own = None if ready is None or type(ready).__module__.startswith("transformers.") else type(ready)
+    return config.to_json_string(), layers_kept, own
 
 
 def needs_probe(family: Family, key: Key) -> bool:

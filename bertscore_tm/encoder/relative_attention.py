@@ -20,16 +20,16 @@ def adapt_relative_attention(model: nn.Module) -> bool:
     for module in model.modules():
         name = type(module).__name__
         if name in _MIXINS and not getattr(module, "talking_head", False):
-            cast(Any, module).__class__ = _derive_class(_MIXINS[name], type(module))
+            cast(Any, module).__class__ = _derive_class(_MIXINS[name], cast(Any, type(module)))
     return any(isinstance(module, _AttendsInRow) for module in model.modules())
 
 
 @cache
-def _derive_class(mixin: type[nn.Module], original: type[nn.Module]) -> type[nn.Module]:
+def _derive_class(mixin: Any, original: Any) -> Any:
     return type(f"Packed{original.__name__}", (mixin, original), {"original": original})
 
 
-def _create(mixin: type[nn.Module], original: type[nn.Module]) -> nn.Module:
+def _create(mixin: Any, original: Any) -> Any:
     derived = _derive_class(mixin, original)
     return derived.__new__(derived)
 
@@ -51,7 +51,7 @@ class _AttendsInRow(_Adapted):
             return super().forward(hidden_states, *arguments, **options)
         # The places of arguments differ between versions of transformers.
         named = signature(self.original.forward).bind(self, hidden_states, *arguments, **options).arguments
-        attend = _ATTENTIONS[self.original.__name__]
+        attend: Any = _ATTENTIONS[self.original.__name__]
         return attend(self, row, hidden_states[0], named.get("position_bias", named.get("rel_embeddings")))
 
 
@@ -158,7 +158,7 @@ _ATTENTIONS = {
     "MT5Attention": _t5,
     "T5Attention": _t5,
 }
-_MIXINS: dict[str, type[nn.Module]] = {
+_MIXINS: dict[str, Any] = {
     **dict.fromkeys(_ATTENTIONS, _AttendsInRow),
     "DebertaEncoder": _SkipsPairs,
     "DebertaV2Encoder": _SkipsPairs,

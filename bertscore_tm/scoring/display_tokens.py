@@ -41,8 +41,8 @@ def split_for_display(text: str, tokenizer: TextTokenizer) -> DisplayTokens:
     """
     hf_tokenizer, given = tokenizer.tokenizer, text
     text = tokenizer.prepare(text)
-    encoded = tokenizer.encode_whole([text], offsets=hf_tokenizer.is_fast)
-    encoded = {key: tokenizer.truncate(values) for key, (values,) in encoded.items()}
+    whole = tokenizer.encode_whole([text], offsets=hf_tokenizer.is_fast)
+    encoded = {key: tokenizer.truncate(values) for key, (values,) in whole.items()}
     is_content = [not special for special in encoded["special_tokens_mask"]]
     ids = [i for i, content in zip(encoded["input_ids"], is_content, strict=True) if content]
     spelled, places = tokenizer.tokens(ids), None
