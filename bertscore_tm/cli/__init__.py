@@ -16,10 +16,12 @@ import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
+from itertools import pairwise
 from typing import Any, NoReturn
 
 from bertscore_tm.cli.distributed import join_ranks
-from bertscore_tm.cli.errors import CommandError, as_command_error, expected_errors, print_message
+from bertscore_tm.cli.errors import CommandError, as_command_error, expected_errors, is_only_rank, print_message
+from bertscore_tm.cli.options import input_files
 from bertscore_tm.utilities.option_names import name_flags
 from bertscore_tm.utilities.version import __version__
 
@@ -27,8 +29,8 @@ __all__ = ["COMMANDS", "main"]
 
 COMMANDS = ("score", "rank", "show", "compare", "baseline", "tune-layers", "report", "env")
 
-# Arguments that name files to read.
-_INPUT_FILES = ("files", "candidates", "references", "corpus", "darr", "idf")
+# Options that once took a file, and the option that does.
+_FLAGS = {"--idf": "--idf-from", "--rescale": "--rescale-from"}
 
 # Shells report a process that a signal ended as 128 plus the signal's number: here SIGINT and SIGPIPE.
 _INTERRUPTED = 130
@@ -81,7 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             # A closed pipe cannot be caught at exit.
             sys.stdout.flush()
             if "unfinished" in arguments:
-                arguments.unfinished.unlink()
+                os.unlink(arguments.unfinished.name)  # noqa: PTH108
         except KeyboardInterrupt:
             print_message("interrupted" + ("; the same command resumes" if "unfinished" in arguments else ""))
             return _INTERRUPTED
@@ -94,11 +96,19 @@ def main(argv: Sequence[str] | None = None) -> int:
             if not failure.is_printed:
                 print_message(f"error: {failure}")
             return failure.exit_code
+        finally:
+            if "unfinished" in arguments:
+                arguments.unfinished.close()
     return 0
 
 
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
     """Parse the arguments, importing only the command that they name."""
+    for flag, following in pairwise(argv):
+        # A file may be meant for the option, or for the files in order.
+        if flag in _FLAGS and (following == "-" or not following.startswith("-")):
+            remedy = f"give {_FLAGS[flag]} {following}, or {flag} after the files"
+            raise CommandError(f"argument {flag}: takes no file, got {following!r}: {remedy}")
     parser = _Parser(
         prog="bertscore-tm",
         description="BERTScore from the shell: similarity of texts to references, computed from token vectors.",
@@ -129,13 +139,12 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
 
 def _require_files(arguments: argparse.Namespace) -> None:
     """Report a missing file before torch is imported, which takes seconds; of several ranks, the first one will."""
-    # The positional arguments of show, which alone has --row, may be texts.
-    names = [name for name in _INPUT_FILES if name != "files" or "row" not in arguments]
-    for name in () if "RANK" in os.environ else names:
-        value = getattr(arguments, name, None)
-        for path in value if isinstance(value, list) else [value]:
-            if isinstance(path, str) and path != "-" and not os.path.exists(path):  # noqa: PTH110
-                raise CommandError(f"{path}: No such file or directory")
+    paths = input_files(arguments)
+    if paths.count("-") > 1:
+        raise CommandError("standard input can be read once: give - for one file")
+    for path in paths if is_only_rank() else ():
+        if path != "-" and not os.path.exists(path):  # noqa: PTH110
+            raise CommandError(f"{path}: No such file or directory")
 
 
 def _print_warning(message: Warning | str, *_: Any, **__: Any) -> None:

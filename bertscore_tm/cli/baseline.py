@@ -1,7 +1,7 @@
 r"""Make a baseline table for rescaling: the expected score of random pairs of texts, for every layer of a model.
 
-The table has the published format, one row per layer. Other commands read it with "--rescale", Python with
-"rescale=". The text file should contain many unrelated texts of the kind and language to be scored, one per line;
+The table has the published format, one row per layer. Other commands read it with "--rescale-from", Python
+with "rescale=". The text file should contain many unrelated texts of the kind and language to be scored, one per line;
 repeated and blank texts are left out. An interrupted run resumes when the same command is given again.
 
 Examples::
@@ -9,7 +9,7 @@ Examples::
     bertscore-tm baseline sentences.txt -m my/model -o my-model.csv
     bertscore-tm baseline corpus.jsonl.gz --column text --language de -o de.csv
     torchrun --nproc-per-node 4 -m bertscore_tm.cli baseline texts.txt -o en.csv
-    bertscore-tm score hyps.txt refs.txt -m my/model -l 9 --rescale my-model.csv
+    bertscore-tm score c.txt r.txt -m my/model -l 9 --rescale-from my-model.csv
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     add = parser.add_argument_group("texts").add_argument
     add("corpus", metavar="FILE", help="many unrelated texts, one per line; - is standard input")
-    add("--format", choices=FORMATS, help="format of the file (default: by suffix, where .txt.gz is .txt)")
+    help = f"format of the file: {', '.join(FORMATS)} (default: by suffix, where .txt.gz is .txt)"
+    add("--format", choices=FORMATS, metavar="NAME", help=help)
     help = "column or JSON key of the texts (default: %(default)s)"
     add("--column", metavar="NAME", default="text", help=help)
     options.add_encoder_arguments(parser, all_layers=True)
@@ -48,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
     """Make the table and print it with its standard errors."""
-    output.choose_format(arguments, _SUFFIXES, arguments.corpus)
+    output.choose_format(arguments, _SUFFIXES)
     encoder = ranks.run_on_all(lambda: options.build_encoder(arguments, all_layers=True))
     drawn = ranks.run_on_first(lambda: _draw_pairs(arguments, encoder))
 

@@ -3,7 +3,7 @@
 Every system is compared with the first one. Intervals are Student's t; p-values are two-sided. With several comparisons
 the column "p (Holm)" is adjusted for their number (Holm 1979): the probability of any value below 0.05 without a true
 difference is at most 0.05. Intervals are not adjusted. With fewer than 6 texts there is no p-value, and with
-permutations that are drawn none below 0.0002, which is then an upper bound (≤).
+permutations that are drawn none below 0.0002, which is then an upper bound.
 
 Texts must be independent of each other. If several texts are of one document, name its column with --document-column:
 then documents are resampled as a whole.
@@ -22,15 +22,14 @@ Examples::
 
 import argparse
 import math
-from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import chain, combinations
 from typing import Any, NamedTuple
 
 from bertscore_tm.cli import options, output
 from bertscore_tm.cli.distributed import RankGroup
 from bertscore_tm.cli.errors import CommandError
-from bertscore_tm.cli.inputs import Table, check_lengths, read_candidates, read_documents, read_references
+from bertscore_tm.cli.joined_files import join_rows, read_corpus
 from bertscore_tm.cli.scored_corpus import ScoredCorpus, score_across_ranks
 
 _SUFFIXES = (".txt", ".md", ".tex", ".json")
@@ -66,9 +65,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
     """Score the systems' texts and print their scores and differences."""
     arguments.candidates = [*arguments.files, *(arguments.candidates or ())]
-    files = (*arguments.candidates, *(arguments.references or ()), arguments.idf)
-    suffix = output.choose_format(arguments, _SUFFIXES, *files)
-    output.choose_format(arguments, (".html",), *files, option="report")
+    suffix = output.choose_format(arguments, _SUFFIXES)
+    output.choose_format(arguments, (".html",), option="report")
     systems = ranks.run_on_first(lambda: _read(arguments))
     texts, references, groups = systems
 
@@ -126,8 +124,7 @@ def _read(arguments: argparse.Namespace) -> Systems:
     from bertscore_tm.statistics import scipy_stats
 
     scipy_stats()
-    tables = [read_candidates(path, arguments, arguments.system_column) for path in arguments.candidates]
-    systems = (_read_files if arguments.system_column is None else _read_column)(tables, arguments)
+    systems = (_read_files if arguments.system_column is None else _read_column)(arguments)
     if arguments.names is None:
         return systems
     if not len(arguments.names) == len(set(arguments.names)) == len(systems.texts):
@@ -135,29 +132,31 @@ def _read(arguments: argparse.Namespace) -> Systems:
     return systems._replace(texts=dict(zip(arguments.names, systems.texts.values(), strict=True)))
 
 
-def _read_files(tables: Sequence[Table], arguments: argparse.Namespace) -> Systems:
-    if len(set(arguments.candidates)) < max(len(tables), 2):
+def _read_files(arguments: argparse.Namespace) -> Systems:
+    if len(set(arguments.candidates)) < max(len(arguments.candidates), 2):
         raise CommandError("give different files of at least two systems, or one with --system-column")
     if arguments.references is None:
         raise CommandError("no references: give -r FILE")
-    texts = [table.texts(arguments.candidate_column) for table in tables]
-    check_lengths(*tables)
-    references, others = read_references(arguments, tables[0])
-    groups = read_documents([*tables, *others], arguments)
-    return Systems(dict(zip(arguments.candidates, texts, strict=True)), references, groups)
+    corpus = read_corpus(arguments, arguments.candidates)
+    texts = {name: corpus.candidates(number) for number, name in enumerate(arguments.candidates)}
+    return Systems(texts, corpus.references(), corpus.documents())
 
 
-def _read_column(tables: Sequence[Table], arguments: argparse.Namespace) -> Systems:
-    """Divide the rows of one file among the systems in a column, which must have the same references in one order."""
-    if len(tables) != 1 or not tables[0].has_columns:
+def _read_column(arguments: argparse.Namespace) -> Systems:
+    """Divide the rows of one file among the systems in a column, which must have the same references."""
+    is_one = len(arguments.candidates) == 1
+    corpus = read_corpus(arguments, arguments.candidates, arguments.system_column) if is_one else None
+    if corpus is None or not corpus.systems[0].has_columns:
         raise CommandError("--system-column: give one file with columns, such as .tsv or .jsonl, to -c")
-    (table,) = tables
-    candidates, names = table.texts(arguments.candidate_column), table.texts(arguments.system_column)
-    references, _ = read_references(arguments, table)
-    documents = read_documents(tables, arguments)
+    (table,) = corpus.systems
+    candidates, names = corpus.candidates(), table.texts(arguments.system_column)
+    references, documents = corpus.references(), corpus.documents()
     rows = {name: [row for row, other in enumerate(names) if other == name] for name in dict.fromkeys(names)}
     if len(rows) < 2:
         raise CommandError(f"{table.name}: {arguments.system_column!r} has one system; a comparison needs two")
+    parts = [replace(table, name=f"{table.name} ({name})", rows=[table.rows[i] for i in rows[name]]) for name in rows]
+    joined = join_rows(parts, [], corpus.columns)
+    rows = {name: [rows[name][place] for (place,) in places] for name, places in zip(rows, joined, strict=True)}
     first, *others = rows
     shared = [references[row] for row in rows[first]]
     for name in others:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from bertscore_tm.cli.errors import FAILED, CommandError, as_command_error, expected_errors, print_message
+from bertscore_tm.cli.errors import FAILED, CommandError, as_command_error, expected_errors, is_only_rank, print_message
 
 if TYPE_CHECKING:
     import torch
@@ -58,7 +58,7 @@ class RankGroup:
 @contextmanager
 def join_ranks() -> Generator[RankGroup, None, None]:
     """Join the ranks that ``torchrun`` describes in the environment; without ``torchrun``, be the only rank."""
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+    if is_only_rank():
         yield RankGroup(0, 1)
         return
     import torch.distributed as dist
@@ -88,6 +88,12 @@ def choose_device(device: str | None) -> torch.device:
         chosen = default_device(device)
     except RuntimeError as error:
         raise CommandError(f"argument --device: {device!r} is not a device: {error}") from error
+    if device is not None:
+        try:
+            torch.empty(0, device=chosen)
+        except (RuntimeError, AssertionError) as error:
+            reason = str(error).splitlines()[0]
+            raise CommandError(f"argument --device: {device!r} cannot be used here: {reason}") from error
     if str(chosen) == "cuda":
         return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
     return chosen

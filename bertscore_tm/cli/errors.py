@@ -40,10 +40,15 @@ def as_command_error(error: Exception) -> CommandError:
     return CommandError(message, BAD_INPUT if isinstance(error, ValueError | OSError) else FAILED)
 
 
+def is_only_rank() -> bool:
+    """Return whether this process is not one of several that ``torchrun`` started."""
+    return os.environ.get("WORLD_SIZE", "1") == "1"
+
+
 def print_message(message: str) -> None:
     """Print a line on standard error, with the control characters of names and texts in it escaped.
 
     All ranks read the same texts, so the first one prints for all.
     """
-    if os.environ.get("RANK", "0") == "0":
+    if is_only_rank() or os.environ.get("RANK", "0") == "0":
         print(f"bertscore-tm: {for_terminal(message)}", file=sys.stderr)

@@ -1,60 +1,85 @@
-"""Read files of plain lines, TSV, CSV, JSON lines, JSON and Parquet; errors name the file and the place."""
+"""Read files of texts in several formats; errors name the file and the place."""
 
 from __future__ import annotations
 
-import argparse
 import csv
 import gzip
+import html
 import io
 import json
+import re
 import sys
 import zlib
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bertscore_tm.cli.errors import CommandError
+from bertscore_tm.utilities.chats import is_chat, read_answer
 from bertscore_tm.utilities.user_warnings import warn_user
 
-if TYPE_CHECKING:
-    from bertscore_tm.scoring.texts import TextPairs
-
-FORMATS = ("txt", "tsv", "csv", "jsonl", "json", "parquet")
+FORMATS = ("txt", "tsv", "csv", "jsonl", "json", "parquet", "sgm", "fairseq")
 STDIN = "-"
-# The column of the references if none is given: a file has one of these.
-REFERENCES = ("reference", "references")
+# The value of a column that a row lacks.
+_MISSING = object()
 # The largest that the csv module takes on every platform.
 _CSV_CELL_LIMIT = 2**31 - 1
+_SPREADSHEETS = ("xlsx", "xls", "ods")
+# Documents and segments of WMT's files, in which attributes and capitals vary.
+_SGM = re.compile(
+    r'<doc\b[^>]*?\bdocid="?(?P<doc>[^">]*)|<seg\b[^>]*?\bid="?(?P<id>[^">]*)[^>]*>(?P<text>.*?)</seg>', re.I | re.S
+)
+_FAIRSEQ = re.compile(r"([STHD])-(\d+)\t(.*)")
+# Lines of files that are not plain text.
+_MARKED_LINES = {
+    "sgm": re.compile(r"\s*</?(seg|doc|refset|srcset|tstset|p|hl|mteval)\b", re.I),
+    "fairseq": re.compile(r"[STHDP]-\d+\t"),
+}
 
 
 @dataclass(frozen=True)
 class Table:
-    """The rows of a file, texts or objects. Errors name the line of a row, else its number, from 1."""
+    """The rows of a file, texts or objects. Errors name the line of a row, else its number, from 1.
+
+    ``keys`` are those of rows that have no columns: of a JSON object of texts, and of segments. ``repeated`` are names
+    that several columns have.
+    """
 
     name: str
     rows: list[Any]
     lines: Sequence[int] | None = None
+    keys: Sequence[str] | None = None
+    repeated: Collection[str] = ()
+
+    def has_column(self, name: str) -> bool:
+        """Check whether the first row has a column."""
+        return self.has_columns and _look_up(self.rows[0], name) is not _MISSING
 
     @property
     def has_columns(self) -> bool:
-        """Whether rows have several values: not those of plain lines and of JSON arrays of strings."""
-        return not all(isinstance(row, str) for row in self.rows)
+        """Whether rows have several values: not those of plain lines, of JSON arrays of strings and of texts by key."""
+        return self.keys is None and not all(isinstance(row, str) for row in self.rows)
 
     def values(self, *columns: str) -> list[Any]:
-        """Return the value of each row in the one of several columns that it has; a row that is a text, itself."""
-        return [row if isinstance(row, str) else self._value(i, columns) for i, row in enumerate(self.rows)]
+        """Return the value of each row in the one of several columns that it has; without columns, the row."""
+        return [self._value(i, columns) for i in range(len(self.rows))] if self.has_columns else self.rows
 
-    def text_lists(self, *columns: str) -> list[list[str]]:
-        """Return the texts of each row, at least one; a single text need not be in an array."""
+    def text_lists(self, *columns: str, with_null: bool = False) -> list[list[Any]]:
+        """Return the texts of each row, at least one, of a chat its answer; a single text need not be in an array."""
         if not self.rows:
             raise CommandError(f"{self.name}: the file contains no texts")
-        values = self.values(*columns)
-        lists = [value if isinstance(value, list) else [value] for value in values]
-        for row, texts in enumerate(lists):
-            if not texts or not all(isinstance(text, str) for text in texts):
-                raise self.error(row, f"{columns[0]!r} must be a text or an array of texts, got {values[row]!r:.80}")
+        values, lists = self.values(*columns), []
+        for row, value in enumerate(values):
+            texts = value if isinstance(value, list) and not is_chat(value) else [value]
+            try:
+                lists.append([read_answer(text) if is_chat(text) else text for text in texts])
+            except ValueError as error:
+                raise self.error(row, f"{columns[0]!r} is {error}") from error
+            if not texts or not all(isinstance(text, str) or (with_null and text is None) for text in lists[row]):
+                raise self.error(row, f"{columns[0]!r} must be a text or an array of texts, got {value!r:.80}")
         return lists
 
     def texts(self, column: str) -> list[str]:
@@ -73,6 +98,12 @@ class Table:
                 raise self.error(row, f"{column!r} must be a string or a whole number, got {value!r:.80}")
         return list(map(str, values))
 
+    def row_keys(self, column: str) -> list[str]:
+        """Return the key of each row, in a column or of a file without columns."""
+        if self.keys is None and not self.has_columns:
+            raise CommandError(f"{self.name}: plain texts have no key {column!r}: give files with columns")
+        return self.labels(column) if self.keys is None else list(self.keys)
+
     def error(self, row: int, message: str) -> CommandError:
         """Return an error at the place of a row, from 0."""
         place = f" row {row + 1}" if self.lines is None else self.lines[row]
@@ -82,15 +113,28 @@ class Table:
         record = self.rows[row]
         if not isinstance(record, dict):
             raise self.error(row, f"must be an object, got {record!r:.80}")
-        names = [name for name in columns if name in record]
-        if len(names) > 1:
-            both = " and ".join(map(repr, names))
+        if repeated := [name for name in columns if name in self.repeated]:
+            raise CommandError(
+                f"{self.name}:{'1:' if self.lines else ''} more than one column is named {repeated[0]!r}"
+            )
+        values = {name: value for name in columns if (value := _look_up(record, name)) is not _MISSING}
+        if len(values) > 1:
+            both = " and ".join(map(repr, values))
             raise self.error(row, f"the columns {both} both exist: choose with --reference-column")
-        if not names:
+        if not values:
             raise self.error(
                 row, f"no column or key {columns[0]!r}; there are {', '.join(map(repr, record)) or 'none'}"
             )
-        return record[names[0]]
+        return next(iter(values.values()))
+
+
+def _look_up(record: dict[str, Any], name: str) -> Any:
+    """Return the value of a column, or of a dotted name the one in the object of its first part."""
+    if name in record:
+        return record[name]
+    outer, _, inner = name.partition(".")
+    nested = record.get(outer)
+    return _look_up(nested, inner) if isinstance(nested, dict) and inner else _MISSING
 
 
 def read_table(path: str, file_format: str | None = None, columns: Sequence[str] = ()) -> Table:
@@ -109,24 +153,22 @@ def read_table(path: str, file_format: str | None = None, columns: Sequence[str]
         except (EOFError, OSError, zlib.error) as error:
             raise CommandError(f"{name}: not a valid gzip file: {error}") from error
     if file_format == "parquet":
-        from pyarrow import parquet
-
-        # The threads of parquet.read_table abort a process that ends soon after it, such as with an error.
-        file = parquet.ParquetFile(io.BytesIO(data), pre_buffer=False)
-        return Table(name, file.read(use_threads=False).to_pylist())
+        return _read_parquet(data, name)
     text = _decode(data, name)
     if file_format == "csv":
         return _with_header(name, _quoted_rows(text, name, ","), columns)
     if file_format == "tsv":
         return _with_header(name, _tab_rows(text, name), columns)
-    lines = _split_lines(text)
-    if file_format == "txt":
-        return Table(name, lines, range(1, len(lines) + 1))
     if file_format == "json":
-        value = _parse_json(text, name)
-        if not isinstance(value, list):
-            raise CommandError(f"{name}: the file must contain a JSON array of objects or strings")
-        return Table(name, value)
+        return _read_json(text, name)
+    if file_format == "sgm":
+        return _read_segments(text, name)
+    lines = _split_lines(text)
+    if file_format == "fairseq":
+        return _read_fairseq(lines, name)
+    if file_format == "txt":
+        _warn_of_marked_lines(lines, name)
+        return Table(name, lines, range(1, len(lines) + 1))
     while lines and not lines[-1].strip():
         lines.pop()
     numbers = range(1, len(lines) + 1)
@@ -138,81 +180,30 @@ def read_texts(path: str, file_format: str | None = None, column: str = "text") 
     return read_table(path, file_format, [column]).texts(column)
 
 
-def read_pairs(
-    arguments: argparse.Namespace, *others: str | None, keep_blank: bool = False
-) -> tuple[TextPairs, list[Table]]:
-    """Read the candidates and their references, at least one pair, and return their files too, the candidates' first.
-
-    ``others`` are further columns that will be read, and ``keep_blank`` is that of :func:`read_references`.
-    """
-    table = read_candidates(arguments.candidates, arguments, *others)
-    candidates = table.texts(arguments.candidate_column)
-    if arguments.references is None and not table.has_columns:
-        raise CommandError(f"no references: give -r FILE, or --format if {table.name} also contains them")
-    references, tables = read_references(arguments, table, keep_blank=keep_blank)
-
-    from bertscore_tm.scoring.texts import TextPairs
-
-    return TextPairs(candidates, references), [table, *tables]
-
-
-def read_candidates(path: str, arguments: argparse.Namespace, *others: str | None) -> Table:
-    """Read a file of candidates, which may contain their references and other columns too."""
-    columns = [arguments.candidate_column, *filter(None, others)]
-    if arguments.references is None:
-        columns += arguments.reference_column or REFERENCES
-    return read_table(path, arguments.format, columns)
-
-
-def read_references(
-    arguments: argparse.Namespace, candidates: Table, *, keep_blank: bool = False
-) -> tuple[list[list[str]], list[Table]]:
-    """Return the references of every candidate, at least one, those of all files and columns, and the files.
-
-    Without files of references, those of the candidates have them. Blank ones next to others are left out, as files
-    have blank lines where a candidate has fewer references, unless ``keep_blank`` asks for all.
-    """
-    from bertscore_tm.scoring.texts import omit_blank
-
-    columns, tables = arguments.reference_column or REFERENCES, [candidates]
-    if arguments.references is not None:
-        tables = [read_table(path, arguments.format, columns) for path in arguments.references]
-        check_lengths(candidates, *tables)
-    groups = [REFERENCES] if arguments.reference_column is None else [[column] for column in columns]
-    lists = [table.text_lists(*group) for table in tables for group in groups]
-    references = [[text for texts in row for text in texts] for row in zip(*lists, strict=True)]
-    return references if keep_blank else [omit_blank(texts) for texts in references], tables
-
-
-def read_documents(tables: Sequence[Table], arguments: argparse.Namespace) -> list[str] | None:
-    """Return the document of each text in the first file with columns; ``None`` without ``--document-column``."""
-    if arguments.document_column is None:
-        return None
-    table = next((table for table in tables if table.has_columns), None)
-    if table is None:
-        raise CommandError("argument --document-column: give a file with columns, such as .tsv or .jsonl, to -c or -r")
-    return table.labels(arguments.document_column)
-
-
-def check_lengths(first: Table, *others: Table) -> None:
-    """Check that files have equal numbers of rows."""
-    for table in others:
-        if len(table.rows) != len(first.rows):
-            counts = f"got {len(first.rows)} and {len(table.rows)}"
-            raise CommandError(f"{first.name} and {table.name} must have equal numbers of texts, {counts}")
-
-
 def _format_of(path: str, file_format: str | None) -> tuple[str, bool]:
     """Return the given format of a file, by default that of its suffix, and whether it is compressed."""
+    suffix, is_compressed = _suffix_of(path)
+    if suffix in _SPREADSHEETS:
+        raise CommandError(f"{path}: a spreadsheet: save it as CSV")
+    if file_format is None and suffix not in FORMATS:
+        raise CommandError(f"{path}: the suffix .{suffix} is not one of {', '.join(FORMATS)}: give --format")
+    return file_format or suffix, is_compressed
+
+
+def has_format(path: str) -> bool:
+    """Return whether the suffix of a file names its format."""
+    return _suffix_of(path)[0] in FORMATS
+
+
+def _suffix_of(path: str) -> tuple[str, bool]:
+    """Return the suffix of a file, txt for none, and whether it is compressed."""
     name = Path(path.lower())
     is_compressed = name.suffix == ".gz"
     suffix = (name.with_suffix("") if is_compressed else name).suffix.removeprefix(".")
     if not suffix or suffix.isdecimal():
         # A number is that of a version or of a reference, as in refs.0.
         suffix = "txt"
-    if file_format is None and suffix not in FORMATS:
-        raise CommandError(f"{path}: the suffix .{suffix} is not one of {', '.join(FORMATS)}: give --format")
-    return file_format or suffix, is_compressed
+    return {"sgml": "sgm"}.get(suffix, suffix), is_compressed
 
 
 def _decode(data: bytes, name: str) -> str:
@@ -231,10 +222,83 @@ def _split_lines(text: str) -> list[str]:
     return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")] if text else []
 
 
+def _warn_of_marked_lines(lines: Sequence[str], name: str) -> None:
+    for file_format, pattern in _MARKED_LINES.items():
+        if 2 * sum(pattern.match(line) is not None for line in lines) > len(lines):
+            warn_user(f"{name}: most lines seem to be those of a file with marks: read it with --format {file_format}")
+
+
+def _read_segments(text: str, name: str) -> Table:
+    """Return the texts of ``seg`` elements, each with the key of its document and number."""
+    document, keys, texts = "", [], []
+    for match in _SGM.finditer(text):
+        if match["text"] is None:
+            document = match["doc"]
+        else:
+            keys.append(f"{document} {match['id']}")
+            texts.append(" ".join(html.unescape(match["text"]).split()))
+    if not texts:
+        raise CommandError(f"{name}: no <seg id=...> elements: give --format of what the file contains")
+    return Table(name, texts, keys=keys)
+
+
+def _read_fairseq(lines: Sequence[str], name: str) -> Table:
+    """Return the rows of fairseq's generate.txt in the order of their numbers: the best text, its source and target."""
+    rows: dict[int, dict[str, str]] = {}
+    for line in lines:
+        if match := _FAIRSEQ.fullmatch(line):
+            kind, number, value = match.groups()
+            # A text of the model follows its score, the best one first.
+            rows.setdefault(int(number), {"id": number}).setdefault(kind, value.rpartition("\t")[2])
+    columns = {"id": "id", "S": "source", "T": "reference", "H": "candidate", "D": "candidate"}
+    records = [
+        {columns[kind]: rows[number][kind] for kind in columns if kind in rows[number]} for number in sorted(rows)
+    ]
+    if not records:
+        raise CommandError(f"{name}: no lines such as D-0 and T-0: give --format of what the file contains")
+    return Table(name, records)
+
+
+def _read_parquet(data: bytes, name: str) -> Table:
+    from pyarrow import ArrowInvalid, parquet
+
+    try:
+        # The threads of parquet.read_table abort a process that ends soon after it, such as with an error.
+        table = parquet.ParquetFile(io.BytesIO(data), pre_buffer=False).read(use_threads=False)
+    except ArrowInvalid as error:
+        raise CommandError(f"{name}: not a valid Parquet file: {error}: give --format of what it contains") from error
+    return Table(name, table.to_pylist(), repeated=_find_repeated(table.column_names))
+
+
+def _read_json(text: str, name: str) -> Table:
+    """Return the rows of an array, of an object of texts by key, or of the annotations of COCO."""
+    value = _parse_json(text, name)
+    if isinstance(value, dict) and isinstance(value.get("annotations"), list):
+        value = value["annotations"]
+    if isinstance(value, list):
+        return Table(name, value)
+    if not isinstance(value, dict) or not all(isinstance(texts, str | list) for texts in value.values()):
+        raise CommandError(f"{name}: the file must contain a JSON array of objects or strings, or an object of texts")
+    for key, texts in value.items():
+        if not is_chat(texts) and any(isinstance(record, dict) for record in texts):
+            raise CommandError(f"{name}: the objects are within {key!r}: save that array as a file")
+    return Table(name, list(value.values()), keys=list(value))
+
+
+def _find_repeated(names: Sequence[str]) -> set[str]:
+    return {name for name, count in Counter(names).items() if count > 1}
+
+
 def _parse_json(text: str, name: str, line: int | None = None) -> Any:
     """Return the value of a file of JSON, or of one of its lines."""
+
+    def unite(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        if repeated := _find_repeated([key for key, _ in pairs]):
+            raise CommandError(f"{name}:{line or ''} more than one key of an object is {min(repeated)!r}")
+        return dict(pairs)
+
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=unite)
     except json.JSONDecodeError as error:
         place = f"{name}:{line or error.lineno}"
         raise CommandError(f"{place}: not valid JSON: {error.msg} at column {error.colno}") from error
@@ -250,8 +314,6 @@ def _with_header(name: str, rows: list[tuple[int, list[str]]], columns: Sequence
         header = [str(number) for number in range(1, len(header) + 1)]
     else:
         rows = rows[1:]
-    if repeated := sorted({column for column in columns if header.count(column) > 1}):
-        raise CommandError(f"{name}:1: more than one column is named {', '.join(map(repr, repeated))}")
     if (
         len(header) == 1
         and header[0] not in columns
@@ -261,7 +323,8 @@ def _with_header(name: str, rows: list[tuple[int, list[str]]], columns: Sequence
             f"{name}:1: one column, {header[0]!r}, whose columns seem to be separated by {mark!r}: separate them by "
             f"commas in .csv, by tabs in .tsv"
         )
-    return Table(name, [dict(zip(header, cells, strict=True)) for _, cells in rows], [line for line, _ in rows])
+    records = [dict(zip(header, cells, strict=True)) for _, cells in rows]
+    return Table(name, records, [line for line, _ in rows], repeated=_find_repeated(header))
 
 
 def _tab_rows(text: str, name: str) -> list[tuple[int, list[str]]]:

@@ -6,12 +6,32 @@ import argparse
 from typing import TYPE_CHECKING, Any, get_args
 
 from bertscore_tm.cli.distributed import choose_device
-from bertscore_tm.cli.inputs import FORMATS, read_texts
+from bertscore_tm.cli.inputs import FORMATS, STDIN, has_format, read_texts
 from bertscore_tm.encoder_options import SHELL_OPTIONS, Option
 from bertscore_tm.utilities.score_names import SCORES
 
 if TYPE_CHECKING:
     from bertscore_tm.encoder import FrozenEncoder
+
+
+# Arguments that name files to read.
+_INPUT_FILES = ("files", "candidates", "references", "corpus", "darr", "idf", "rescale", "baseline_path", "listed_as")
+
+
+def input_files(arguments: argparse.Namespace) -> list[str]:
+    """Return the files that a command reads."""
+    # The positional arguments of show, which alone has --row, may be texts; so may --listed-as be a name.
+    is_name = {"files": "row" in arguments, "listed_as": not str(getattr(arguments, "listed_as", "")).endswith(".json")}
+    values = [getattr(arguments, name, None) for name in _INPUT_FILES if not is_name.get(name)]
+    paths = [path for value in values for path in (value if isinstance(value, list) else [value])]
+    return [path for path in paths if isinstance(path, str)]
+
+
+def positive(text: str) -> int:
+    """Return a number from 1, as the type of an argument."""
+    if int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {text!r}")
+    return int(text)
 
 
 def _proportion(text: str) -> float:
@@ -40,19 +60,18 @@ def add_reference_argument(group: argparse._ArgumentGroup) -> None:
     group.add_argument("-r", "--references", metavar="FILE", nargs="+", action="extend", help=help)
 
 
-def take_files(arguments: argparse.Namespace) -> list[str | None]:
-    """Take files that were given in order for candidates and references, and return all files that are read."""
+def take_files(arguments: argparse.Namespace) -> None:
+    """Take files that were given in order for candidates and references."""
     files = list(arguments.files)
     if arguments.candidates is None and files:
         arguments.candidates = files.pop(0)
     if files:
         arguments.references = [*files, *(arguments.references or ())]
-    return [arguments.candidates, *(arguments.references or ()), arguments.idf]
 
 
 def add_document_argument(group: argparse._ArgumentGroup) -> None:
     """Declare the argument for the column of the documents."""
-    help = "column or key of each text's document, in the first file with columns, to resample whole documents"
+    help = "column or key of each text's document, in the first file that has it, to resample whole documents"
     group.add_argument("--document-column", metavar="NAME", help=help)
 
 
@@ -69,25 +88,32 @@ def add_scoring_arguments(
     ``candidates`` is the column of the candidates; without ``of_references`` only the texts of a file give the idf.
     """
     add = parser.add_argument_group("file formats").add_argument
-    add("--format", choices=FORMATS, help="format of all files (default: by suffix; txt for standard input)")
+    help = f"format of all files: {', '.join(FORMATS)} (default: by suffix; txt for standard input)"
+    add("--format", choices=FORMATS, metavar="NAME", help=help)
     help = "column, or without header its number from 1, or JSON key of the candidates (default: %(default)s)"
     add("--candidate-column", metavar="NAME", default=candidates, help=help)
     help = "column or key of the references, in JSON also an array; repeatable (default: reference or references)"
     add("--reference-column", metavar="NAME", action="append", help=help)
+    help = "column or key by which rows of several files belong together (default: one that all have; else by order)"
+    add("--key", metavar="NAME", help=help)
     add_encoder_arguments(parser, all_layers=all_layers)
     group = parser.add_argument_group("token weights and rescaling" if rescale else "token weights")
-    optional: dict[str, Any] = {"nargs": "?", "const": True} if of_references else {}
-    corpus = "the references or, with a file, in these texts" if of_references else "these texts"
-    help = f"weight tokens by their idf in {corpus}, one per line or in the column text"
-    group.add_argument("--idf", default=False, metavar="FILE", help=help, **optional)
+    choices = group.add_mutually_exclusive_group()
+    if of_references:
+        choices.add_argument("--idf", action="store_true", help="weight tokens by their idf in the references")
+    help = "weight tokens by their idf in these texts, one per line or in the column text"
+    choices.add_argument("--idf-from", dest="idf", default=False, metavar="FILE", help=help)
     if rescale:
-        add_rescale_argument(group)
+        add_rescale_arguments(group)
 
 
-def add_rescale_argument(group: argparse._ArgumentGroup) -> None:
-    """Declare the argument for the baseline."""
-    help = "map the score of unrelated texts to 0, by the published table or this one of bertscore-tm baseline"
-    group.add_argument("--rescale", nargs="?", const=True, default=False, metavar="TABLE", help=help)
+def add_rescale_arguments(group: argparse._ArgumentGroup) -> None:
+    """Declare the arguments for the baseline."""
+    choices = group.add_mutually_exclusive_group()
+    help = "map the score of unrelated texts to 0, by the published table"
+    choices.add_argument("--rescale", action="store_true", help=help)
+    help = "the same by this table, as of bertscore-tm baseline"
+    choices.add_argument("--rescale-from", dest="rescale", default=False, metavar="TABLE", help=help)
 
 
 def add_encoder_arguments(parser: argparse.ArgumentParser, *, all_layers: bool = False) -> None:
@@ -146,5 +172,8 @@ def build_encoder(arguments: argparse.Namespace, *, all_layers: bool = False) ->
 
 
 def read_idf(arguments: argparse.Namespace) -> bool | list[str]:
-    """Return the value of ``--idf``; the texts of a file, if it is one."""
-    return arguments.idf if isinstance(arguments.idf, bool) else read_texts(arguments.idf)
+    """Return whether ``--idf`` counts the references, or the texts of the file of ``--idf-from``."""
+    path = arguments.idf
+    if isinstance(path, bool):
+        return path
+    return read_texts(path, None if path != STDIN and has_format(path) else arguments.format)

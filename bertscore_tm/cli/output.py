@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from tabulate import tabulate
 
 from bertscore_tm.cli.errors import FAILED, CommandError, print_message
+from bertscore_tm.cli.options import input_files
 from bertscore_tm.utilities.files import is_special, write_atomically
 from bertscore_tm.utilities.score_names import SCORES as SCORES
 from bertscore_tm.utilities.untrusted_text import for_terminal
@@ -59,11 +60,11 @@ def add_title_argument(group: argparse._ArgumentGroup) -> None:
     )
 
 
-def choose_format(arguments: argparse.Namespace, suffixes: Sequence[str], *inputs: Any, option: str = "output") -> str:
+def choose_format(arguments: argparse.Namespace, suffixes: Sequence[str], option: str = "output") -> str:
     """Choose a format by the output's suffix, and check, before scores are computed, that it can be written.
 
-    The first suffix, or ".json" with ``--json``, is the format on standard output, on devices and in pipes. ``inputs``,
-    of which those that are names are read, are not replaced.
+    The first suffix, or ".json" with ``--json``, is the format on standard output, on devices and in pipes. Files that
+    are read are not replaced.
     """
     path, default = getattr(arguments, option), ".json" if arguments.json and len(suffixes) > 1 else suffixes[0]
     # Opened by its name, the file that standard output goes to would be written from its start.
@@ -79,7 +80,7 @@ def choose_format(arguments: argparse.Namespace, suffixes: Sequence[str], *input
         raise CommandError(f"argument --{option}: the folder {folder} does not exist")
     if is_special(target):
         return default
-    if any(isinstance(name, str) and Path(name).resolve() == target.resolve() for name in inputs):
+    if any(Path(name).resolve() == target.resolve() for name in input_files(arguments)):
         raise CommandError(f"argument --{option}: {path} is read, and would be replaced")
     suffix = target.suffix.lower()
     if suffix not in suffixes:
@@ -92,12 +93,14 @@ def choose_format(arguments: argparse.Namespace, suffixes: Sequence[str], *input
 def write_output(content: str | bytes, path: str | None) -> None:
     """Write a text, or the bytes of a picture, to standard output or atomically to a file.
 
-    On standard output control characters are escaped. If the file cannot be written, a text is printed, so that it is
-    not lost.
+    On standard output control characters are escaped, and those that its encoding lacks. If the file cannot be
+    written, a text is printed, so that it is not lost.
     """
     if path is None:
         assert isinstance(content, str)
-        sys.stdout.write(for_terminal(content, keep="\n\t"))
+        encoding = sys.stdout.encoding or "utf-8"
+        shown = for_terminal(content, keep="\n\t").encode(encoding, "backslashreplace")
+        sys.stdout.write(shown.decode(encoding))
         # At exit Python could not report an error in one line.
         sys.stdout.flush()
         return
@@ -135,8 +138,9 @@ def write_report(
 
 def to_json(document: dict[str, Any]) -> str:
     """Return a JSON document in a line, with numbers rounded to six decimals and null for those that do not exist."""
-    # Unpaired surrogates cannot be written.
-    return for_terminal(json.dumps(_round(document), ensure_ascii=False, allow_nan=False)) + "\n"
+    # JSON has escapes of its own for characters that standard output lacks. Unpaired surrogates cannot be written.
+    is_ascii = not (sys.stdout.encoding or "utf-8").lower().startswith("utf")
+    return for_terminal(json.dumps(_round(document), ensure_ascii=is_ascii, allow_nan=False)) + "\n"
 
 
 def _round(value: Any) -> Any:

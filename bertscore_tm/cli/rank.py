@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from bertscore_tm.cli import options, output
 from bertscore_tm.cli.distributed import RankGroup
 from bertscore_tm.cli.errors import CommandError
-from bertscore_tm.cli.inputs import read_candidates, read_references
+from bertscore_tm.cli.joined_files import read_corpus
 from bertscore_tm.cli.shards import Part, Progress, compute_parts
 from bertscore_tm.utilities.user_warnings import warn_user
 
@@ -48,7 +48,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
     """Rank the candidates, write the best ones and print a summary."""
-    output.choose_format(arguments, _SUFFIXES, *options.take_files(arguments))
+    options.take_files(arguments)
+    output.choose_format(arguments, _SUFFIXES)
     items = ranks.run_on_first(lambda: _read(arguments))
 
     import torch
@@ -92,14 +93,14 @@ def _read(arguments: argparse.Namespace) -> list[Item]:
     """Return candidates and references of each line."""
     if arguments.candidates is None:
         raise CommandError("no candidates: give a FILE of JSON lines with an array of candidates each")
-    table = read_candidates(arguments.candidates, arguments)
-    candidates = table.text_lists(arguments.candidate_column)
+    corpus = read_corpus(arguments, [arguments.candidates])
+    candidates = corpus.systems[0].text_lists(arguments.candidate_column)
 
     from bertscore_tm.functional.ranking import Item
 
     if arguments.references is None and arguments.reference_column is None:
         return [Item(texts) for texts in candidates]
-    return list(map(Item, candidates, read_references(arguments, table)[0]))
+    return list(map(Item, candidates, corpus.references()))
 
 
 def _format_summary(summary: dict[str, Any], arguments: argparse.Namespace) -> str:

@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_encoder_arguments(parser)
     group = parser.add_argument_group("token weights and rescaling")
     group.add_argument("--idf", action="store_true", help="weight tokens by their idf in the references")
-    options.add_rescale_argument(group)
+    options.add_rescale_arguments(group)
     output.add_title_argument(output.add_output_arguments(parser, (".html",)))
 
 

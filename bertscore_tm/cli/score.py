@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from bertscore_tm.cli import options, output
 from bertscore_tm.cli.distributed import RankGroup
 from bertscore_tm.cli.errors import CommandError
-from bertscore_tm.cli.inputs import read_documents, read_pairs
+from bertscore_tm.cli.joined_files import read_pairs
 from bertscore_tm.cli.scored_corpus import ScoredCorpus, score_across_ranks
 from bertscore_tm.utilities.user_warnings import warn_user
 
@@ -71,9 +71,9 @@ def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
         warn_user(f"{', '.join(unused)}: no effect here (see bertscore-tm score --help)")
     if arguments.rescale is True:
         arguments.rescale = getattr(arguments, "baseline_path", True)
-    files = options.take_files(arguments)
-    suffix = output.choose_format(arguments, _SUFFIXES, *files)
-    output.choose_format(arguments, (".html",), *files, option="report")
+    options.take_files(arguments)
+    suffix = output.choose_format(arguments, _SUFFIXES)
+    output.choose_format(arguments, (".html",), option="report")
     if suffix in (".tsv", ".csv") and not arguments.per_segment:
         raise CommandError(f"argument --output: a {suffix} file lists the scores of each pair: add --per-segment")
     pairs, documents = ranks.run_on_first(lambda: _read(arguments))
@@ -115,8 +115,8 @@ def _read(arguments: argparse.Namespace) -> tuple[TextPairs, list[str] | None]:
         return TextPairs([arguments.candidate_text], [arguments.reference_text]), None
     if num_texts or arguments.candidates is None:
         raise CommandError("give either -c FILE -r FILE, or --candidate-text TEXT --reference-text TEXT")
-    pairs, tables = read_pairs(arguments, keep_blank=True)
-    return pairs, read_documents(tables, arguments)
+    pairs, corpus = read_pairs(arguments, keep_blank=True)
+    return pairs, corpus.documents()
 
 
 def _summarize(

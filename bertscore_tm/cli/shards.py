@@ -13,8 +13,11 @@ import math
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from bertscore_tm.cli.distributed import RankGroup
 from bertscore_tm.cli.errors import FAILED, CommandError, print_message
@@ -25,6 +28,8 @@ if TYPE_CHECKING:
 
 Part = dict[str, "Tensor"]
 Progress = Callable[[int], None]
+# The number of a part, and of its first item and of the one after its last.
+Range = tuple[int, int, int]
 
 # Items of a part: enough for full batches, and few enough that little is lost by an interruption.
 SMALLEST, LARGEST = 100, 1000
@@ -54,17 +59,25 @@ def compute_parts(
         path = partial_path(arguments.output)
     if path is not None or ranks.size > 1:
         size = min(LARGEST, max(SMALLEST, math.ceil(len(items) / _NUM_PARTS)))
-    parts = [items[start : start + size] for start in range(0, len(items), size)]
-    results = ranks.run_on_first(lambda: [] if path is None else _open_file(path, _describe(settings, items)))
-    if path is not None and ranks.rank == 0:
-        arguments.unfinished = path
-    num_finished = sum(map(len, parts[: len(results)]))
+    starts = range(0, len(items), size)
+    ranges = [(number, start, min(start + size, len(items))) for number, start in enumerate(starts)]
+
+    def resume(path: Path) -> list[Part]:
+        arguments.unfinished = _open_file(path)
+        return _read_parts(arguments.unfinished, _describe(settings | {"size": size}, items), ranges)
+
+    results = ranks.run_on_first(lambda: [] if path is None else resume(path))
+    num_finished = ranges[len(results) - 1][2] if results else 0
     if num_finished:
         print_message(f"resuming: {num_finished} of {len(items)} {unit}s are in {path}")
     is_shown = ranks.rank == 0 and (sys.stderr.isatty() or getattr(arguments, "verbose", False))
     with tqdm(total=len(items), unit=unit, initial=num_finished, disable=not is_shown) as bar:
-        for start in range(len(results), len(parts), ranks.size):
-            results += _compute_next(ranks, parts[start : start + ranks.size], work, bar.update, path)
+        for number in range(len(results), len(ranges), ranks.size):
+            chosen = ranges[number : number + ranks.size]
+            computed = _compute_next(ranks, [items[start:stop] for _, start, stop in chosen], work, bar.update)
+            results += computed
+            if path is not None:
+                ranks.run_on_first(partial(_append_parts, arguments, computed, chosen))
     if ranks.rank != 0:
         return None
     return {name: torch.cat([part[name] for part in results], dim=-1) for name in results[0]}
@@ -75,14 +88,9 @@ def _compute_next(
     parts: list[Sequence[Any]],
     work: Callable[[Sequence[Any], Progress], Part],
     progress: Progress,
-    path: Path | None,
 ) -> list[Part]:
-    """Compute a part on each rank, and append them to the file."""
+    """Compute a part on each rank."""
     computed = ranks.gather(lambda: work(parts[ranks.rank], progress) if ranks.rank < len(parts) else {})[: len(parts)]
-    if path is not None:
-        # Integers and float32, which JSON keeps exactly.
-        values = [{name: tensor.tolist() for name, tensor in part.items()} for part in computed]
-        ranks.run_on_first(lambda: _append(path, "".join(f"{json.dumps(part)}\n" for part in values)))
     # Of the other ranks: this one has counted its items.
     progress(sum(map(len, parts[1:])))
     return computed
@@ -101,29 +109,54 @@ def _describe(settings: dict[str, Any], items: Sequence[Any]) -> str:
     return json.dumps(settings | {"input": digest.hexdigest()})
 
 
-def _open_file(path: Path, head: str) -> list[Part]:
-    """Return the parts in a file, whose first line are the settings of the run; make one if there is none."""
+def _open_file(path: Path) -> IO[bytes]:
+    """Open the file with the parts, which one run at a time may do; it is closed when the run has ended."""
+    file = path.open("a+b")
+    # On systems without locks, parts of several runs still have their numbers.
+    with suppress(ImportError, OSError):
+        from fcntl import LOCK_EX, LOCK_NB, flock
+
+        try:
+            flock(file, LOCK_EX | LOCK_NB)
+        except BlockingIOError as error:
+            file.close()
+            raise CommandError(f"{path} is being written by another run: wait for it, or stop it") from error
+    return file
+
+
+def _read_parts(file: IO[bytes], head: str, ranges: Sequence[Range]) -> list[Part]:
+    """Return the first parts, which are in a file whose first line has the settings of the run; write it if empty."""
     import torch
 
-    if not path.exists():
-        _append(path, f"{head}\n")
+    file.seek(0)
+    first, *lines = file.read().split(b"\n")
+    if not first:
+        _append(file, f"{head}\n")
         return []
-    first, *lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
-    if first != head or not lines:
+    if first != head.encode() or not lines:
         raise CommandError(
-            f"{path} belongs to a run with other files or settings: delete it to start anew, or repeat that command"
+            f"{file.name} belongs to a run with other files or settings: delete it to start anew, or repeat that "
+            f"command"
         )
     # The last line is empty, or was cut off.
-    os.truncate(path, path.stat().st_size - len(lines[-1]))
-    parts = map(json.loads, lines[:-1])
-    return [{name: torch.tensor(values, device="cpu") for name, values in part.items()} for part in parts]
+    file.truncate(file.tell() - len(lines[-1]))
+    parts = [json.loads(line) for line in lines[:-1]]
+    by_range = {tuple(part.pop("range")): part for part in parts}
+    finished = [by_range[key] for key in takewhile(by_range.__contains__, ranges)]
+    return [{name: torch.tensor(values, device="cpu") for name, values in part.items()} for part in finished]
 
 
-def _append(path: Path, lines: str) -> None:
+def _append_parts(arguments: argparse.Namespace, parts: Sequence[Part], ranges: Sequence[Range]) -> None:
+    # Integers and float32, which JSON keeps exactly.
+    values = [{name: tensor.tolist() for name, tensor in part.items()} for part in parts]
+    records = [{"range": chosen, **part} for chosen, part in zip(ranges, values, strict=True)]
+    _append(arguments.unfinished, "".join(f"{json.dumps(record)}\n" for record in records))
+
+
+def _append(file: IO[bytes], lines: str) -> None:
     try:
-        with path.open("a", encoding="utf-8") as file:
-            file.write(lines)
-            file.flush()
-            os.fsync(file.fileno())
+        file.write(lines.encode())
+        file.flush()
+        os.fsync(file.fileno())
     except OSError as error:
-        raise CommandError(f"{path}: {error.strerror or error}; the same command resumes", FAILED) from error
+        raise CommandError(f"{file.name}: {error.strerror or error}; the same command resumes", FAILED) from error

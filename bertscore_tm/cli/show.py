@@ -15,13 +15,14 @@ Examples::
 from __future__ import annotations
 
 import argparse
+import os
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 from bertscore_tm.cli import options, output
 from bertscore_tm.cli.distributed import RankGroup
 from bertscore_tm.cli.errors import CommandError
-from bertscore_tm.cli.inputs import read_pairs
+from bertscore_tm.cli.joined_files import read_pairs
 from bertscore_tm.cli.scored_corpus import score_across_ranks
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     help = "show these pairs of the files; they count from 1, as in score --per-segment"
     group.add_argument("--row", type=int, nargs="+", metavar="N", help=help)
     help = "show the N pairs of the files with the lowest score, the lowest first"
-    group.add_argument("--worst", type=int, metavar="N", help=help)
+    group.add_argument("--worst", type=options.positive, metavar="N", help=help)
     options.add_component_argument(group, "the score of --worst")
     options.add_scoring_arguments(parser, of_references=False)
     output.add_output_arguments(parser, _SUFFIXES)
@@ -52,8 +53,7 @@ def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
     """Show pairs of texts."""
     if arguments.candidates or arguments.references or arguments.row or arguments.worst:
         options.take_files(arguments)
-    inputs = (arguments.candidates, *(arguments.references or ()), arguments.idf)
-    suffix = output.choose_format(arguments, _SUFFIXES, *inputs)
+    suffix = output.choose_format(arguments, _SUFFIXES)
     if suffix in _PICTURES and (arguments.worst or len(arguments.row or [0])) > 1:
         raise CommandError(
             f"{arguments.output} can show one pair: give a single --row, or --worst 1; score --report shows all"
@@ -95,6 +95,8 @@ def _read(arguments: argparse.Namespace) -> TextPairs:
     if arguments.candidates is None:
         if arguments.references or arguments.row or arguments.worst or len(arguments.files) != 2:
             raise CommandError("give two texts, a candidate and its reference, or files and --row or --worst")
+        if all(os.path.isfile(text) for text in arguments.files):  # noqa: PTH113
+            raise CommandError(f"{arguments.files[0]} is a file: add --row N or --worst N to show pairs of files")
         return TextPairs(arguments.files[:1], [arguments.files[1:]])
     if (arguments.row is None) == (arguments.worst is None):
         raise CommandError("give either --row N or --worst N to choose the pairs of the files")

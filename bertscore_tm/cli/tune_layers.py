@@ -25,7 +25,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from bertscore_tm.cli import options, output
 from bertscore_tm.cli.distributed import RankGroup
 from bertscore_tm.cli.errors import CommandError
-from bertscore_tm.cli.inputs import Table, read_candidates, read_pairs, read_references
+from bertscore_tm.cli.inputs import Table
+from bertscore_tm.cli.joined_files import read_corpus, read_pairs
 from bertscore_tm.cli.scored_corpus import ScoredCorpus, score_across_ranks
 
 if TYPE_CHECKING:
@@ -64,7 +65,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
     """Score with all layers and print the layers, best first."""
-    suffix = output.choose_format(arguments, _SUFFIXES, *options.take_files(arguments), arguments.darr)
+    options.take_files(arguments)
+    suffix = output.choose_format(arguments, _SUFFIXES)
     judged = ranks.run_on_first(lambda: _read(arguments))
     references = judged.texts.references[:: 1 if judged.human else 2]
     scored = score_across_ranks(ranks, arguments, judged.texts, references, all_layers=True)
@@ -84,7 +86,8 @@ def _read(arguments: argparse.Namespace) -> JudgedTexts:
     if arguments.darr is not None:
         return _read_preferences(arguments)
     kinds = arguments.human_column or ["human"]
-    texts, (table, *_) = read_pairs(arguments, *kinds, arguments.system_column)
+    texts, corpus = read_pairs(arguments, *kinds, arguments.system_column)
+    (table,) = corpus.systems
     human = {kind: _parse_numbers(table, kind) for kind in kinds}
     if arguments.system_column is None:
         return JudgedTexts(texts, human)
@@ -95,10 +98,11 @@ def _read(arguments: argparse.Namespace) -> JudgedTexts:
 def _read_preferences(arguments: argparse.Namespace) -> JudgedTexts:
     from bertscore_tm.scoring.texts import TextPairs
 
-    table = read_candidates(arguments.darr, arguments, "better", "worse")
+    corpus = read_corpus(arguments, [arguments.darr], "better", "worse")
+    (table,) = corpus.systems
     if not table.has_columns:
         raise CommandError(f"{table.name}: --darr needs a file with columns, such as .tsv or .jsonl")
-    references, _ = read_references(arguments, table)
+    references = corpus.references()
     # Next to each other, so that their reference is encoded once.
     texts = [text for both in zip(table.texts("better"), table.texts("worse"), strict=True) for text in both]
     return JudgedTexts(TextPairs(texts, [row for row in references for _ in range(2)]), {})

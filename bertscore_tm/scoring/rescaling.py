@@ -73,7 +73,8 @@ class Baseline:
             ValueError: it is malformed.
         """
         content, name = Path(path).read_bytes(), Path(path).name
-        text = content.decode("utf-8")
+        # Another encoding has no header of a table.
+        text = content.decode("utf-8-sig", "replace")
         table = catalog.parse_baseline(text, name)
         comment = _COMMENT.search(next(csv.reader(text.splitlines()))[-1])
         return cls(table, name, hashlib.sha256(content).hexdigest()[:8], "" if comment is None else comment["model"])

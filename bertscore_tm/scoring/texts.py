@@ -67,11 +67,18 @@ def as_text_pairs(
     """Check candidates and references, and convert them to lists.
 
     Sequences may be lists, tuples, iterators, arrays of numpy or pyarrow, or columns of a data frame; each row of an
-    array or data frame with several columns holds the references of one candidate. ``names`` are those of the
-    arguments, for errors. ``keep_blank`` keeps blank references next to others, as bert-score counts them as documents.
+    array or data frame with several columns holds the references of one candidate. Mappings are joined by their keys.
+    ``names`` are those of the arguments, for errors. ``keep_blank`` keeps blank references next to others, as
+    bert-score counts them as documents.
     """
     if isinstance(preds, str) and isinstance(target, str):
         preds, target = [preds], [target]
+    if isinstance(preds, Mapping) and isinstance(target, Mapping):
+        for given, other, (name, other_name) in ((preds, target, names), (target, preds, names[::-1])):
+            if missing := [key for key in other if key not in given]:
+                counts = f"{len(missing)} of {len(other)} are missing"
+                raise ValueError(f"{name} has no key {missing[0]!r}, which {other_name} has: {counts}")
+        preds, target = list(preds.values()), [target[key] for key in preds]
     candidates, references = as_documents(preds, names[0]), as_references(target, names[1], keep_blank=keep_blank)
     if len(candidates) != len(references):
         raise ValueError(

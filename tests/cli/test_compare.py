@@ -190,7 +190,7 @@ def test_layouts(command, tmp_path):
 @pytest.mark.parametrize(
     ("places", "message"),
     [
-        ([0, 1, 3], "outputs.jsonl:2: 'b' must have the references of 'a', in the same order"),
+        ([0, 1, 3], r"outputs.jsonl \(a\) and outputs.jsonl \(b\) must have equal numbers of texts, got 1 and 2"),
         ([0, 1, 2, 1], "outputs.jsonl:2: 'b' must have the references of 'a', in the same order"),
         ([1, 3], "has one system; a comparison needs two"),
     ],

@@ -5,7 +5,6 @@ import gzip
 import json
 import subprocess
 import sys
-from argparse import Namespace
 from contextlib import nullcontext
 
 import pytest
@@ -14,7 +13,7 @@ from hypothesis import strategies as st
 
 from bertscore_tm.cli import main
 from bertscore_tm.cli.errors import CommandError
-from bertscore_tm.cli.inputs import read_references, read_table, read_texts
+from bertscore_tm.cli.inputs import read_table, read_texts
 from tests.support.shell import check_error, from_stdin, run_here, write_records
 
 # Lines that Python's str.splitlines would split.
@@ -149,13 +148,10 @@ def write_parquet(path, rows):
 @pytest.mark.parametrize(
     ("suffix", "write"), [("json", lambda path, rows: path.write_text(json.dumps(rows))), ("parquet", write_parquet)]
 )
-def test_json_and_parquet_have_rows_with_any_number_of_references(tmp_path, suffix, write):
+def test_json_and_parquet_have_rows_with_any_number_of_references(tmp_path, monkeypatch, suffix, write):
     path = tmp_path / f"pairs.{suffix}"
     write(path, [{"candidate": "a\n", "references": ["b", "c"]}, {"candidate": "", "references": ["d"]}])
-    table = read_table(str(path))
-    assert table.texts("candidate") == ["a\n", ""]
-    references, _ = read_references(Namespace(references=None, reference_column=None), table)
-    assert references == [["b", "c"], ["d"]]
+    assert scored_pairs(monkeypatch, "-c", str(path)) == [("a\n", ["b", "c"]), ("", ["d"])]
     if suffix == "json":
         path.write_text('["a cat", "a\\ndog"]\n')
         assert read_texts(str(path)) == ["a cat", "a\ndog"]

@@ -100,7 +100,7 @@ def test_a_killed_run_resumes(command, tmp_path, monkeypatch, case):
     unfinished = shards.partial_path(output)
     _, *lines = unfinished.read_text().split("\n")
     assert len(lines[:-1]) == num_written
-    assert lines[-1].startswith('{"scores": ')
+    assert lines[-1].startswith('{"range": [')
     other = {"rank": ["--component", "recall"], "baseline": ["--seed", "1"]}.get(case, ["--dtype", "float64"])
     refused = command(*options, *other, exit_code=2).err
     assert f"{output}.partial belongs to a run with other files or settings: delete it to start anew" in refused
@@ -116,6 +116,40 @@ def test_a_killed_run_resumes(command, tmp_path, monkeypatch, case):
     lines = [line for line in resumed.err.splitlines() if "resuming" not in line]
     assert lines == printed.err.splitlines()
     assert not unfinished.exists()
+
+
+def kill(folder, arguments, num_written):
+    """End a command by a kill while it writes a part, and return the file of its parts."""
+    words = [*arguments, "-m", "model", "--device", "cpu"]
+    (ended,) = end_ranks(die_after, 1, str(folder), num_written, words)
+    assert ended.exit_code == -signal.SIGKILL
+    return shards.partial_path(str(folder / arguments[-1]))
+
+
+@pytest.mark.distributed
+def test_parts_that_two_runs_have_written_count_once(command, tmp_path):
+    arguments = ["score", *FILES, *LAYER, "-s", "-o", "out.tsv"]
+    command(*arguments)
+    expected = (tmp_path / "out.tsv").read_text()
+    unfinished = kill(tmp_path, arguments, 2)
+    head, first, second, _ = unfinished.read_text().split("\n")
+    unfinished.write_text("\n".join([head, first, first, second, second, ""]))
+    assert f"resuming: {2 * SIZE} of {COUNT} pairs" in command(*arguments).err
+    assert (tmp_path / "out.tsv").read_text() == expected
+    # A part that is missing, and those after it, are computed.
+    unfinished.write_text("\n".join([head, second, ""]))
+    assert "resuming" not in command(*arguments).err
+    assert (tmp_path / "out.tsv").read_text() == expected
+
+
+def test_a_second_run_of_a_command_is_refused_while_the_first_writes(command, tmp_path):
+    arguments = ["score", *FILES, *LAYER, "-o", "out.txt"]
+    with shards._open_file(tmp_path / "out.txt.partial"):
+        printed = command(*arguments, exit_code=2).err
+    assert "out.txt.partial is being written by another run: wait for it, or stop it" in printed
+    assert (tmp_path / "out.txt.partial").read_text() == ""
+    command(*arguments)
+    assert not (tmp_path / "out.txt.partial").exists()
 
 
 def test_an_interrupted_run_with_other_texts_does_not_resume(command, tmp_path, monkeypatch):
@@ -202,6 +236,8 @@ def test_a_rank_that_crashes_ends_the_others(tmp_path):
 
 def test_each_rank_of_a_machine_uses_its_own_gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    # As where the device exists.
+    monkeypatch.setattr(torch, "empty", lambda *_, **__: None)
     assert choose_device(None) == torch.device("cuda:0")
     monkeypatch.setenv("LOCAL_RANK", "1")
     assert choose_device(None) == choose_device("cuda") == torch.device("cuda:1")
@@ -216,3 +252,10 @@ def test_an_incomplete_environment_of_torchrun(monkeypatch, capsys):
     assert main(["score", "--candidate-text", "a", "--reference-text", "b"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "environment variable RANK expected" in line
+
+
+def test_a_rank_without_a_number_of_ranks_is_the_only_one(monkeypatch, capsys):
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    assert main(["score", "no.txt", "no.txt"]) == 2
+    assert capsys.readouterr().err == "bertscore-tm: error: no.txt: No such file or directory\n"

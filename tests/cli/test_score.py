@@ -78,7 +78,7 @@ def test_idf_references_and_baseline_equal_the_reference_package(command, minilm
     candidates, references = pairs()
     reference_lists = several_references(references)
     expected = oracle_scores(minilm, candidates, reference_lists, LAYER, idf=True, table="baseline.csv").double()
-    arguments = ["-c", "pairs.jsonl", "-l", str(LAYER), "--idf", "--rescale", "baseline.csv"]
+    arguments = ["-c", "pairs.jsonl", "-l", str(LAYER), "--idf", "--rescale-from", "baseline.csv"]
     document = json.loads(command(*arguments, "--json", "--per-segment").out)
     assert (segments(document) - expected).abs().max() < TOLERANCE
     assert [document[name] for name in SCORES] == pytest.approx(expected.mean(-1).tolist(), abs=TOLERANCE)
@@ -103,7 +103,7 @@ def test_intervals_end_where_scores_do_and_one_pair_has_none(command, tmp_path, 
     write_lines(tmp_path / "some.txt", ["rain today", "a dog", "the end"])
     write_lines(tmp_path / "refs2.txt", ["rain today", "a dog", "stock prices fell"])
     write_lines(tmp_path / "table.csv", ["LAYER,P,R,F", *(f"{layer},0.2,0.2,0.2" for layer in range(7))])
-    options = ["-l", "5", "--confidence", "0.999", *(["--rescale", "table.csv"] if rescaled else [])]
+    options = ["-l", "5", "--confidence", "0.999", *(["--rescale-from", "table.csv"] if rescaled else [])]
     document = json.loads(command("some.txt", "refs2.txt", *options, "--json").out)
     least = -1.5 if rescaled else -1
     assert [(document[f"{name}_low"], document[f"{name}_high"]) for name in SCORES] == [(least, 1)] * 3
@@ -140,8 +140,8 @@ def test_intervals_of_documents(command, tmp_path):
     ("arguments", "options"),
     [
         ([], {}),
-        (["--idf", "--rescale", "baseline.csv"], {"idf": True, "rescale": "baseline.csv"}),
-        (["--idf", "more.txt", "--long-text", "window", "--max-length", "12"], {"idf": pairs()[1]}),
+        (["--idf", "--rescale-from", "baseline.csv"], {"idf": True, "rescale": "baseline.csv"}),
+        (["--idf-from", "more.txt", "--long-text", "window", "--max-length", "12"], {"idf": pairs()[1]}),
     ],
 )
 def test_the_signature_is_that_of_the_metric(command, minilm, arguments, options):
@@ -158,7 +158,7 @@ def test_the_signature_is_that_of_the_metric(command, minilm, arguments, options
     "arguments",
     [
         ["score", "-c", "a.txt", "-r", "b.txt", "-o", "b.txt"],
-        ["score", "-c", "a.txt", "-r", "c.txt", "--idf", "b.txt", "-o", "link.txt"],
+        ["score", "-c", "a.txt", "-r", "c.txt", "--idf-from", "b.txt", "-o", "link.txt"],
         ["compare", "-c", "a.txt", "b.txt", "-r", "c.txt", "-o", "b.txt"],
         ["show", "-c", "a.txt", "-r", "b.txt", "--row", "1", "-o", "./b.txt"],
         ["baseline", "b.txt", "-o", "b.txt"],
@@ -182,8 +182,8 @@ def test_inputs_are_never_replaced(arguments, tmp_path, monkeypatch, capsys):
         ([], "no tuned layer is published for"),
         (["-l", "1", "-m", "nowhere"], "could not load the configuration of 'nowhere'"),
         (["-l", "1", "--rescale"], "no baseline for language 'en' and model"),
-        (["-l", "1", "--rescale", "no.csv"], "no.csv: No such file or directory"),
-        (["-l", "1", "--rescale", "hyps.txt"], "baseline table hyps.txt must start with the header"),
+        (["-l", "1", "--rescale-from", "no.csv"], "no.csv: No such file or directory"),
+        (["-l", "1", "--rescale-from", "hyps.txt"], "baseline table hyps.txt must start with the header"),
         (["-l", "1", "--device", "abacus"], "argument --device: 'abacus' is not a device"),
         (["-l", "1", "--max-length", "6", "--long-text", "error"], "the text "),
     ],
@@ -238,7 +238,7 @@ def test_the_options_of_bert_score_are_accepted_and_not_listed(command, folder, 
     new = ["-c", "hyps.txt", "-r", "refs.txt", "more.txt", "-l", "1", "-b", "2", "--per-segment"]
     baseline = ["--rescale_with_baseline", "--baseline_path", "baseline.csv", "--lang", "en-us"]
     printed = command(*old, *baseline, "--nthreads", "4")
-    assert printed.out == command(*new, "--language", "en-us", "--rescale", "baseline.csv").out
+    assert printed.out == command(*new, "--language", "en-us", "--rescale-from", "baseline.csv").out
     assert printed.err == "bertscore-tm: warning: --nthreads: no effect here (see bertscore-tm score --help)\n"
     with pytest.raises(SystemExit):
         main(["score", "--help"])

@@ -28,7 +28,7 @@ def test_the_text_is_that_of_the_alignment(command, encoder):
 def test_weights_and_baseline(command, tmp_path, encoder, table):
     corpus = ["the cat sat", "a dog and a cat", "the mat", "on and on"]
     (tmp_path / "corpus.txt").write_text("\n".join(corpus))
-    printed = command(CANDIDATE, REFERENCE, "--idf", str(tmp_path / "corpus.txt"), "--rescale", table).out
+    printed = command(CANDIDATE, REFERENCE, "--idf-from", str(tmp_path / "corpus.txt"), "--rescale-from", table).out
     scores, first, second, _ = printed.split("\n\n")
     expected = bert_score(CANDIDATE, REFERENCE, encoder, idf=corpus, rescale=table)
     for name, text, table_of_text in (("P", "precision", first), ("R", "recall", second)):

@@ -1,0 +1,190 @@
+"""Join the rows of several files of texts: by a column of keys that all have, else by their order."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from itertools import chain, zip_longest
+from typing import TYPE_CHECKING, NamedTuple
+
+from bertscore_tm.cli.errors import CommandError, print_message
+from bertscore_tm.cli.inputs import Table, read_table
+from bertscore_tm.utilities.user_warnings import warn_user
+
+if TYPE_CHECKING:
+    from bertscore_tm.scoring.texts import TextPairs
+
+# The column of the references if none is named: a file has one of these.
+REFERENCES = ("reference", "references")
+
+
+class Columns(NamedTuple):
+    """Columns of texts, documents and keys, and the format of all files; ``None`` for those that are not named."""
+
+    candidate: str
+    references: tuple[str, ...] | None
+    document: str | None
+    key: str | None
+    format: str | None
+
+    @classmethod
+    def of(cls, arguments: argparse.Namespace) -> Columns:
+        """Return the columns that the arguments of a command name."""
+        named, document = arguments.reference_column, getattr(arguments, "document_column", None)
+        return cls(arguments.candidate_column, named and tuple(named), document, arguments.key, arguments.format)
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Files of the candidates of systems, and of references.
+
+    ``rows`` are, for each file, the rows of each text: several where the file has several references of it.
+    """
+
+    columns: Columns
+    systems: list[Table]
+    reference_files: list[Table]
+    rows: list[list[list[int]]]
+
+    def candidates(self, system: int = 0) -> list[str]:
+        """Return the candidates of a system in the order of the first."""
+        texts = self.systems[system].texts(self.columns.candidate)
+        return [texts[row] for (row,) in self.rows[system]]
+
+    def references(self, *, keep_blank: bool = False) -> list[list[str]]:
+        """Return the references of each text, at least one, those of all files and columns.
+
+        Without files of references, the first system's has them; next to files of plain lines, its named columns have
+        some. Blank ones next to others are left out, as files have blank lines where a candidate has fewer references,
+        unless ``keep_blank`` asks for all.
+        """
+        from bertscore_tm.scoring.texts import omit_blank
+
+        own, names = self.systems[0], self.columns.references
+        files = list(zip(self.reference_files, self.rows[len(self.systems) :], strict=True))
+        is_named = names is not None and own.has_columns and not any(table.has_columns for table, _ in files)
+        if not files and not own.has_columns:
+            raise CommandError(f"no references: give -r FILE, or --format if {own.name} also contains them")
+        if not files or is_named:
+            files.insert(0, (own, self.rows[0]))
+        elif unread := [name for name in names or REFERENCES if own.has_column(name)]:
+            warn_user(f"{own.name}: the references in {unread[0]!r} are not read, since -r has others")
+        lists: list[list[str]] = [[] for _ in own.rows]
+        for table, rows in files:
+            for group in [(name,) for name in names] if names and table.has_columns else [REFERENCES]:
+                texts = table.text_lists(*group, with_null=True)
+                for references, chosen in zip(lists, rows, strict=True):
+                    references += [text for row in chosen for text in texts[row]]
+        for i, references in enumerate(lists):
+            if all(text is None for text in references):
+                raise files[0][0].error(files[0][1][i][0], "no reference, only null")
+            # A null is an empty cell.
+            lists[i] = [text or "" for text in references]
+        return lists if keep_blank else [omit_blank(texts) for texts in lists]
+
+    def documents(self) -> list[str] | None:
+        """Return the document of each text in the first file that has it; ``None`` without ``--document-column``."""
+        if self.columns.document is None:
+            return None
+        files = zip([*self.systems, *self.reference_files], self.rows, strict=True)
+        with_columns = [(table, rows) for table, rows in files if table.has_columns]
+        if not with_columns:
+            raise CommandError("argument --document-column: give a file with columns, such as .tsv or .jsonl")
+        table, rows = max(with_columns, key=lambda file: file[0].has_column(str(self.columns.document)))
+        labels = table.labels(self.columns.document)
+        return [labels[row] for row, *_ in rows]
+
+
+def read_pairs(
+    arguments: argparse.Namespace, *others: str | None, keep_blank: bool = False
+) -> tuple[TextPairs, Corpus]:
+    """Read the candidates and their references, at least one pair, and return their files too.
+
+    ``others`` are further columns that will be read, and ``keep_blank`` is that of :meth:`Corpus.references`.
+    """
+    from bertscore_tm.scoring.texts import TextPairs
+
+    corpus = read_corpus(arguments, [arguments.candidates], *others)
+    return TextPairs(corpus.candidates(), corpus.references(keep_blank=keep_blank)), corpus
+
+
+def read_corpus(arguments: argparse.Namespace, paths: Sequence[str], *others: str | None) -> Corpus:
+    """Read files of candidates, which may contain their references and ``others`` too, and the files of references."""
+    columns = Columns.of(arguments)
+    references, keys = columns.references or REFERENCES, [] if columns.key is None else [columns.key]
+    names = [columns.candidate, *filter(None, others), *keys, *(references if arguments.references is None else ())]
+    systems = [read_table(path, columns.format, names) for path in paths]
+    files = [read_table(path, columns.format, [*references, *keys]) for path in arguments.references or ()]
+    return Corpus(columns, systems, files, join_rows(systems, files, columns))
+
+
+def join_rows(systems: Sequence[Table], files: Sequence[Table], columns: Columns) -> list[list[list[int]]]:
+    """Return, for each system and file of references, the rows of each text of the first system.
+
+    Rows are joined by the column of keys, by default one that all files have with the same values, none of them twice
+    in a system. Without such a column they are joined by their order.
+    """
+    tables = [*systems, *files]
+    first, joins = tables[0], {}
+    for name, keys in _find_keys(systems, files, columns).items():
+        indices: list[dict[str, list[int]]] = [{} for _ in tables]
+        for number, (table, table_keys, index) in enumerate(zip(tables, keys, indices, strict=True)):
+            for row, key in enumerate(table_keys):
+                # Of a single system, several texts may have the same references.
+                if key in index and number < len(systems) > 1:
+                    raise table.error(row, f"another row has the same {name!r}, {key!r}")
+                index.setdefault(key, []).append(row)
+            _require_keys(table, index, indices[0], first, name)
+            _require_keys(first, indices[0], index, table, name)
+        own = [[row] for row in range(len(keys[0]))]
+        joins[name] = [own, *([index[key] for key in keys[0]] for index in indices[1:])]
+    if not joins:
+        for table in tables:
+            if len(table.rows) != len(first.rows):
+                counts = f"got {len(first.rows)} and {len(table.rows)}"
+                raise CommandError(f"{first.name} and {table.name} must have equal numbers of texts, {counts}")
+        return [[[row] for row in range(len(first.rows))] for _ in tables]
+    (name, rows), *alternatives = joins.items()
+    for other, other_rows in alternatives:
+        if other_rows != rows:
+            raise CommandError(f"{first.name}: {name!r} and {other!r} join different rows: choose with --key")
+    if moved := [table.name for table, lists in zip(tables, rows, strict=True) if lists != sorted(lists)]:
+        print_message(f"rows are joined by {name!r}: their order in {', '.join(moved)} is not that of {first.name}")
+    return rows
+
+
+def _find_keys(systems: Sequence[Table], files: Sequence[Table], columns: Columns) -> dict[str, list[list[str]]]:
+    """Return columns by which files can be joined, and the keys of the rows of each file."""
+    tables = [*systems, *files]
+    if columns.key is not None:
+        return {columns.key: [table.row_keys(columns.key) for table in tables]}
+    with_keys = [table for table in tables if table.has_columns or table.keys is not None]
+    if len(tables) == 1 or len(with_keys) < len(tables):
+        if unused := [table.name for table in with_keys if table.keys is not None and len(tables) > 1]:
+            warn_user(f"{unused[0]} has keys, but another file has none: rows are joined by their order")
+        return {}
+    found: dict[bool, dict[str, list[list[str]]]] = {True: {}, False: {}}
+    named = next((table.rows[0] for table in tables if table.has_columns), ["id"])
+    for name in [name for name in named if name not in (columns.candidate, *(columns.references or REFERENCES))]:
+        try:
+            keys = [table.row_keys(name) for table in tables]
+        except CommandError:  # not a column of all files, or not one of keys
+            continue
+        sets = [set(table_keys) for table_keys in keys]
+        shared = set.intersection(*sets)
+        is_joined = all(table_keys == shared for table_keys in sets)
+        # Keys most of which are in both files, but in other rows, are not joined by their order.
+        pairs = chain.from_iterable(zip_longest(keys[0], other) for other in keys)
+        is_moved = any(a != b and (None in (a, b) or not shared.isdisjoint((a, b))) for a, b in pairs)
+        is_unique = all(len(sets[i]) == len(keys[i]) for i in range(len(systems)))
+        if is_unique and (is_joined or (is_moved and 2 * len(shared) > len(sets[0]))):
+            found[is_joined][name] = keys
+    return found[True] or found[False]
+
+
+def _require_keys(table: Table, index: Collection[str], keys: Collection[str], other: Table, name: str) -> None:
+    """Check that a file has all keys of another one."""
+    if missing := [key for key in keys if key not in index]:
+        counts = f"{len(missing)} of {len(keys)} are missing"
+        raise CommandError(f"{table.name}: no row has {missing[0]!r} as {name!r}, as {other.name} has: {counts}")
