@@ -256,7 +256,7 @@ def parse_baseline(text: str, name: str) -> Tensor:
         >>> parse_baseline("LAYER,P,R,F\n0,0.1,0.2,0.3", "mine")
         tensor([[0.1000, 0.2000, 0.3000]], dtype=torch.float64)
     """
-    rows = [row for row in csv.reader(text.splitlines()) if row]
+    rows = list(csv.reader(text.rstrip().splitlines()))
     if not rows or [cell.partition("#")[0].strip() for cell in rows[0]] != ["LAYER", "P", "R", "F"]:
         raise ValueError(
             f"baseline table {name} must start with the header LAYER,P,R,F, as `bertscore-tm baseline` writes it"

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -67,10 +67,12 @@ def rank_layers(
         confidence: coverage of the intervals, between 0 and 1.
 
     Returns:
-        The layers by falling mean correlation; layers with equal means by rising number.
+        The layers by falling mean correlation; layers with equal means by rising number. The last are layers whose
+        scores are all equal, to 1e-6: their correlations are NaN.
 
     Raises:
-        ValueError: the numbers of texts differ, there are fewer than five, or values are constant or not finite.
+        ValueError: the numbers of texts differ, there are fewer than five, judgements are constant, or so are the
+            scores of all layers, or values are not finite.
         ImportError: scipy is not installed.
 
     Example:
@@ -84,11 +86,17 @@ def rank_layers(
     """
     if not human:
         raise ValueError("human is empty: pass at least one kind of judgement by name")
+    is_constant = scores.amax(-1) - scores.amin(-1) < TIE  # (layers,)
+    if is_constant.all():
+        raise ValueError("at every layer all scores are equal: no correlation is defined")
+    undefined = LayerAgreement(0, dict.fromkeys(human, Estimate(math.nan, math.nan, math.nan)))
     ranked = [
-        LayerAgreement(layer, {name: correlation(row, x, how, confidence=confidence) for name, x in human.items()})
+        replace(undefined, layer=layer)
+        if is_constant[layer]
+        else LayerAgreement(layer, {name: correlation(row, x, how, confidence=confidence) for name, x in human.items()})
         for layer, row in enumerate(scores)
     ]
-    return sorted(ranked, key=lambda layer: -layer.mean)
+    return sorted(ranked, key=lambda layer: (math.isnan(layer.mean), -layer.mean))
 
 
 def rank_layers_by_preference(better: Tensor, worse: Tensor, *, confidence: float = 0.95) -> list[LayerAgreement]:

@@ -294,7 +294,8 @@ def _parse_json(text: str, name: str, line: int | None = None) -> Any:
 
     def unite(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         if repeated := _find_repeated([key for key, _ in pairs]):
-            raise CommandError(f"{name}:{line or ''} more than one key of an object is {min(repeated)!r}")
+            place = f"{name}:" if line is None else f"{name}:{line}:"
+            raise CommandError(f"{place} more than one key of an object is {min(repeated)!r}")
         return dict(pairs)
 
     try:

@@ -88,11 +88,16 @@ def _read(arguments: argparse.Namespace) -> JudgedTexts:
     kinds = arguments.human_column or ["human"]
     texts, corpus = read_pairs(arguments, *kinds, arguments.system_column)
     (table,) = corpus.systems
-    human = {kind: _parse_numbers(table, kind) for kind in kinds}
-    if arguments.system_column is None:
-        return JudgedTexts(texts, human)
-    systems = table.texts(arguments.system_column)
-    return JudgedTexts(texts, {kind: system_means(values, systems) for kind, values in human.items()}, systems)
+    human, systems, unit = {kind: _parse_numbers(table, kind) for kind in kinds}, None, "text"
+    if arguments.system_column is not None:
+        systems, unit = table.texts(arguments.system_column), "system"
+        human = {kind: system_means(values, systems) for kind, values in human.items()}
+    for kind, values in human.items():
+        if len(values) < 5:
+            raise CommandError(f"{table.name}: a correlation needs at least 5 {unit}s, got {len(values)}")
+        if values.min() == values.max():
+            raise CommandError(f"{table.name}: {kind!r} is {values[0]} for every {unit}: judgements must differ")
+    return JudgedTexts(texts, human, systems)
 
 
 def _read_preferences(arguments: argparse.Namespace) -> JudgedTexts:
@@ -102,6 +107,8 @@ def _read_preferences(arguments: argparse.Namespace) -> JudgedTexts:
     (table,) = corpus.systems
     if not table.has_columns:
         raise CommandError(f"{table.name}: --darr needs a file with columns, such as .tsv or .jsonl")
+    if len(table.rows) < 2:
+        raise CommandError(f"{table.name}: a ranking needs at least 2 preferences, got {len(table.rows)}")
     references = corpus.references()
     # Next to each other, so that their reference is encoded once.
     texts = [text for both in zip(table.texts("better"), table.texts("worse"), strict=True) for text in both]
@@ -163,7 +170,8 @@ def _format_summary(document: dict[str, Any], arguments: argparse.Namespace) -> 
     rows = [["layer", "mean", *ranking[0]["agreement"]]]
     for layer in ranking:
         cells = [f"{x['value']:.4f} {output.format_interval(x['low'], x['high'])}" for x in layer["agreement"].values()]
-        rows.append([str(layer["layer"]), f"{layer['mean']:.4f}", *cells])
+        # A layer whose scores are all equal has no coefficient.
+        rows.append([str(layer["layer"]), *(cell.replace("nan", "-") for cell in (f"{layer['mean']:.4f}", *cells))])
     noun, measure = "text", arguments.coefficient.title()
     if arguments.darr:
         noun, measure = "preference", "share of concordant minus share of discordant pairs"

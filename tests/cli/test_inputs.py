@@ -5,6 +5,7 @@ import gzip
 import json
 import subprocess
 import sys
+from argparse import Namespace
 from contextlib import nullcontext
 
 import pytest
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from bertscore_tm.cli import main
 from bertscore_tm.cli.errors import CommandError
 from bertscore_tm.cli.inputs import read_table, read_texts
+from bertscore_tm.cli.options import read_idf
 from tests.support.shell import check_error, from_stdin, run_here, write_records
 
 # Lines that Python's str.splitlines would split.
@@ -234,3 +236,67 @@ def test_files_and_columns_add_references(tmp_path, monkeypatch):
     assert scored_pairs(monkeypatch, "-c", "-", "--format", "tsv", *numbers) == wanted
     texts = ["--candidate-text", "a cat", "--reference-text", "the cat", "--reference-text", "-"]
     assert scored_pairs(monkeypatch, *texts) == [("a cat", ["the cat", "-"])]
+
+
+def test_segments_of_wmt_are_joined_by_document_and_number(tmp_path, monkeypatch):
+    hyps, refs = tmp_path / "hyps.sgm", tmp_path / "refs.sgml.gz"
+    hyps.write_text(
+        '<tstset setid="t" srclang="any">\n<doc sysid="s" docid="x.1">\n<p>\n<seg id="1"> a  cat </seg>\n'
+        '<seg id="2">fish &amp; chips</seg>\n</p>\n</doc>\n<DOC docid="y" sysid="s"><seg id="1">\nrain</seg></DOC>\n'
+    )
+    documents = ('<doc docid="y"><seg id="1">it rains</seg></doc>', '<doc docid="x.1"><seg id=1>cats</seg><seg id=2>')
+    refs.write_bytes(gzip.compress(f"<refset>{''.join(documents)}fish</seg></doc></refset>".encode()))
+    expected = [("a cat", ["cats"]), ("fish & chips", ["fish"]), ("rain", ["it rains"])]
+    assert scored_pairs(monkeypatch, str(hyps), str(refs)) == expected
+
+
+FAIRSEQ = """S-1\ta c@@ at
+T-1\tthe cat
+H-1\t-0.3\ta cat .
+P-1\t-0.1 -0.2
+{}S-0\tHund
+T-0\tthe dog
+H-0\t-0.5\ta dog .
+H-0\t-0.7\tdogs .
+{}Generate test with beam=5
+"""
+
+
+@pytest.mark.parametrize("is_detokenized", [False, True])
+def test_generated_texts_of_fairseq_are_in_the_order_of_their_numbers(tmp_path, monkeypatch, is_detokenized):
+    path = tmp_path / "generate.txt"
+    lines = ("D-1\t-0.3\ta cat.\n", "D-0\t-0.5\ta dog.\nD-0\t-0.7\tdogs.\n") if is_detokenized else ("", "")
+    path.write_text(FAIRSEQ.format(*lines))
+    end = "." if is_detokenized else " ."
+    expected = [(f"a dog{end}", ["the dog"]), (f"a cat{end}", ["the cat"])]
+    assert scored_pairs(monkeypatch, str(path), "--format", "fairseq") == expected
+    with pytest.warns(UserWarning, match="generate.txt: most lines .* --format fairseq"):
+        read_texts(str(path))
+    path.write_text("<doc>\n<seg>a cat</seg>\n<seg>a dog</seg>\nthe end\n")
+    with pytest.warns(UserWarning, match="--format sgm"):
+        read_texts(str(path))
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
+def test_nulls_are_references_that_a_candidate_lacks(tmp_path, monkeypatch, suffix):
+    path = tmp_path / f"pairs.{suffix}"
+    rows = [("a", "b", "c"), ("d", None, "e"), ("f", "g", None)]
+    records = [dict(zip(("candidate", "first", "second"), row, strict=True)) for row in rows]
+    (write_parquet if suffix == "parquet" else write_records)(path, records)
+    columns = ["--reference-column", "first", "--reference-column", "second"]
+    assert scored_pairs(monkeypatch, str(path), *columns) == [("a", ["b", "c"]), ("d", ["e"]), ("f", ["g"])]
+
+
+def test_columns_of_one_name_in_parquet_are_an_error(tmp_path, capsys):
+    pyarrow, parquet = (pytest.importorskip(name) for name in ("pyarrow", "pyarrow.parquet"))
+    table = pyarrow.table([["a"], ["b"], ["c"]], names=["candidate", "reference", "reference"])
+    parquet.write_table(table, tmp_path / "c.parquet")
+    printed = run_here(capsys, "score", tmp_path / "c.parquet", exit_code=2)
+    check_error(printed, "c.parquet: more than one column is named 'reference'")
+
+
+def test_the_format_of_the_texts_of_the_idf_is_their_suffix_else_the_given_one(tmp_path):
+    (tmp_path / "idf.dat").write_text("a cat\n")
+    (tmp_path / "idf.jsonl").write_text('{"text": "a dog"}\n')
+    read = [read_idf(Namespace(idf=str(tmp_path / f"idf.{suffix}"), format="txt")) for suffix in ("dat", "jsonl")]
+    assert read == [["a cat"], ["a dog"]]

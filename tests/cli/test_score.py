@@ -163,6 +163,10 @@ def test_the_signature_is_that_of_the_metric(command, minilm, arguments, options
         ["show", "-c", "a.txt", "-r", "b.txt", "--row", "1", "-o", "./b.txt"],
         ["baseline", "b.txt", "-o", "b.txt"],
         ["tune-layers", "--darr", "b.txt", "-o", "b.txt"],
+        ["score", "a.txt", "c.txt", "--rescale-from", "b.txt", "-o", "b.txt"],
+        ["score", "a.txt", "c.txt", "--rescale_with_baseline", "--baseline_path", "b.txt", "-o", "b.txt"],
+        ["compare", "a.txt", "c.txt", "-r", "c.txt", "--rescale-from", "b.txt", "-o", "link.txt"],
+        ["tune-layers", "a.txt", "c.txt", "--listed-as", "row.json", "-o", "row.json"],
     ],
 )
 def test_inputs_are_never_replaced(arguments, tmp_path, monkeypatch, capsys):
@@ -170,9 +174,43 @@ def test_inputs_are_never_replaced(arguments, tmp_path, monkeypatch, capsys):
     for name in ("a.txt", "b.txt", "c.txt"):
         Path(name).write_text("a cat\n")
     Path("link.txt").symlink_to("b.txt")
+    Path("row.json").write_text("{}")
     assert main(arguments) == 2
     assert f"argument --output: {arguments[-1]} is read, and would be replaced" in capsys.readouterr().err
     assert Path("b.txt").read_text() == "a cat\n"
+
+
+@pytest.mark.parametrize("command", ["score c.txt r.txt", "compare a.txt b.txt -r r.txt", "rank c.jsonl -o a.jsonl"])
+@pytest.mark.parametrize("flag", ["--idf", "--rescale"])
+@pytest.mark.parametrize("file", ["c.txt", "-"])
+def test_an_option_never_takes_a_file_given_in_order(capsys, command, flag, file):
+    name, *files = command.split()
+    printed = run_here(capsys, name, flag, file, *files, exit_code=2)
+    check_error(printed, f"argument {flag}: takes no file, got '{file}': give {flag}-from {file}, or {flag} after the")
+
+
+def test_the_idf_of_references_or_of_a_file(command):
+    files = ["hyps.txt", "refs.txt", "-l", "1"]
+    assert command("-c", "hyps.txt", "-r", "refs.txt", "-l", "1", "--idf").out == command(*files, "--idf").out
+    of_file = command("--idf-from", "more.txt", *files).out
+    assert of_file == command(*files, "--idf-from", "more.txt").out
+    assert f"|idf:{COUNT}" in of_file.splitlines()[-1]
+    check_error(command(*files, "--idf", "--idf-from", "more.txt", exit_code=2), "not allowed with argument --idf")
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_results_are_printed_in_any_locale(folder, minilm, monkeypatch, encoding):
+    monkeypatch.chdir(folder)
+    text = "der Bär \N{GRINNING FACE} schläft"
+    for arguments in (["--json"], []):
+        monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding=encoding))
+        assert main(["show", text, "der Hund", "-m", minilm, "-l", "1", "--device", "cpu", *arguments]) == 0
+        printed = sys.stdout.buffer.getvalue().decode(encoding)
+        if arguments:
+            (pair,) = json.loads(printed)["pairs"]
+            assert pair["candidate_text"] == text
+        else:
+            assert "signature: model:" in printed
 
 
 @pytest.mark.parametrize(
@@ -185,12 +223,27 @@ def test_inputs_are_never_replaced(arguments, tmp_path, monkeypatch, capsys):
         (["-l", "1", "--rescale-from", "no.csv"], "no.csv: No such file or directory"),
         (["-l", "1", "--rescale-from", "hyps.txt"], "baseline table hyps.txt must start with the header"),
         (["-l", "1", "--device", "abacus"], "argument --device: 'abacus' is not a device"),
+        (["-l", "1", "--device", "xpu"], "argument --device: 'xpu' cannot be used here: "),
+        (
+            ["-m", "nowhere", "--rescale-from", "hyps.txt"],
+            "baseline table hyps.txt must start with the header LAYER,P,",
+        ),
+        (["--listed-as", "no.json"], "no.json: No such file or directory"),
         (["-l", "1", "--max-length", "6", "--long-text", "error"], "the text "),
     ],
 )
 def test_errors_are_one_line(command, arguments, message):
     printed = command("-c", "hyps.txt", "-r", "refs.txt", *arguments, exit_code=2)
     check_error(printed, f"^{re.escape(message)}")
+
+
+@pytest.mark.parametrize(("start", "end"), [(b"\xef\xbb\xbf", b""), (b"", b"\r\n\n  \n")])
+def test_tables_have_marks_and_blank_lines_as_other_files(command, folder, tmp_path, start, end):
+    table = (folder / "baseline.csv").read_bytes()
+    (tmp_path / "other.csv").write_bytes(start + table + end)
+    arguments = ["hyps.txt", "refs.txt", "-l", "1", "--rescale-from"]
+    printed, expected = (command(*arguments, path).out for path in (tmp_path / "other.csv", "baseline.csv"))
+    assert printed.splitlines()[:2] == expected.splitlines()[:2]
 
 
 def test_blank_lines_in_files_of_references_are_none(command, minilm, tmp_path):

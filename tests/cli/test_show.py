@@ -70,6 +70,9 @@ def test_pictures_and_the_page(command, tmp_path, suffix):
     [
         (("a",), "give two texts, a candidate and its reference, or files and --row or --worst"),
         (("-c", "c.txt", "-r", "c.txt"), "give either --row N or --worst N"),
+        (("c.txt", "c.txt"), "c.txt is a file: add --row N or --worst N to show pairs of files"),
+        (("c.txt", "c.txt", "--worst", "0"), "argument --worst: must be at least 1, got '0'"),
+        (("c.txt", "c.txt", "--worst", "-1"), "argument --worst: must be at least 1, got '-1'"),
         (("-c", "c.txt", "--worst", "2", "-o", "a.png"), "a.png can show one pair"),
     ],
 )

@@ -163,11 +163,28 @@ def test_table(command, folder):
         (["-c", "broken.jsonl"], r"broken\.jsonl:3: 'human' must be a finite number, got None"),
         (["-c", "infinite.jsonl"], r"infinite\.jsonl:1: 'human' must be a finite number, got nan"),
         (["--darr", "hyps.txt"], "--darr needs a file with columns"),
+        (["-c", "constant.jsonl"], r"constant\.jsonl: 'human' is 3\.0 for every text: judgements must differ"),
+        (["-c", "few.jsonl"], r"few\.jsonl: a correlation needs at least 5 texts, got 4"),
+        (
+            ["-c", "fine.jsonl", "--system-column", "system"],
+            r"fine\.jsonl: a correlation needs at least 5 systems, got 2",
+        ),
+        (["--darr", "one.jsonl"], r"one\.jsonl: a ranking needs at least 2 preferences, got 1"),
     ],
 )
-def test_bad_input(command, folder, arguments, message):
+def test_bad_input(command, folder, monkeypatch, arguments, message):
+    # Found before a text is encoded.
+    monkeypatch.setattr(FrozenEncoder, "encode", None)
     texts = {"broken": [1, "2.5", None, 4, 5], "infinite": [float("nan")] * 5}
+    texts |= {"constant": [3] * 5, "few": [1, 2, 3, 4], "fine": [1, 2, 3, 4, 5]}
     for name, values in texts.items():
-        rows = [{"candidate": "a", "reference": "b", "human": value} for value in values]
+        rows = [{"candidate": "a", "reference": "b", "human": v, "system": f"{i % 2}"} for i, v in enumerate(values)]
         write_records(folder / f"{name}.jsonl", rows)
+    write_records(folder / "one.jsonl", [{"reference": "a", "better": "b", "worse": "c"}])
     check_error(command(*arguments, exit_code=2), message)
+
+
+def test_layers_without_any_coefficient(command, folder):
+    rows = [{"candidate": "a cat", "reference": "the cat", "human": i} for i in range(5)]
+    write_records(folder / "equal.jsonl", rows)
+    check_error(command("equal.jsonl", exit_code=2), "at every layer all scores are equal: no correlation is defined")

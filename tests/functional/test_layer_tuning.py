@@ -1,5 +1,6 @@
 """Layers ranked by agreement with people, against scipy and plain loops."""
 
+import math
 from functools import partial
 
 import numpy as np
@@ -53,6 +54,16 @@ def test_of_equal_layers_the_lower_is_first():
     assert [layer.layer for layer in rank_layers(scores, {"human": list(range(8))})] == [0, 1, 2]
     agreement = LayerAgreement(3, {"a": Estimate(0.5, 0, 1), "b": Estimate(-0.1, 0, 1)})
     assert agreement.mean == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize("how", ["pearson", "spearman", "kendall"])
+def test_a_layer_whose_scores_are_equal_is_last(how):
+    scores = SCORES.clone()
+    scores[6] = 0.5 + 1e-9 * torch.arange(COUNT)
+    *ranked, last = rank_layers(scores, HUMAN, how)
+    assert [layer.layer for layer in ranked] == [x.layer for x in rank_layers(SCORES[:6], HUMAN, how)]
+    assert last.layer == 6
+    assert all(math.isnan(x) for estimate in last.agreement.values() for x in vars(estimate).values())
 
 
 @pytest.mark.parametrize(
