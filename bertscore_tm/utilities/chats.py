@@ -13,7 +13,7 @@ def is_chat(value: Any) -> bool:
 def read_answer(chat: Sequence[Mapping[str, Any]]) -> str:
     """Return the text of the assistant's last message; without content, as with tool calls only, it is empty.
 
-    Its content may be a list of parts.
+    Its content may be a list of parts, or of texts.
 
     Example:
         >>> read_answer([{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}])
@@ -25,4 +25,5 @@ def read_answer(chat: Sequence[Mapping[str, Any]]) -> str:
     content = answers[-1].get("content") or ""
     if isinstance(content, str):
         return content
-    return "".join(str(part.get("text", "")) for part in content if part.get("type", "text") == "text")
+    parts = [{"text": part} if isinstance(part, str) else part for part in content]
+    return "".join(part.get("text") or "" for part in parts if part.get("type", "text") == "text")

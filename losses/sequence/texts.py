@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bertscore_tm.scoring.texts import as_list, describe_given, omit_blank
+from bertscore_tm.utilities.chats import is_chat, read_answer
 
 # A text, or messages of a chat such as {"role": "assistant", "content": "..."}; the content may be a list
 # of parts such as {"type": "text", "text": "..."}, or of texts.
@@ -25,7 +26,7 @@ def list_references(references: Sequence[Text | Sequence[Text] | None]) -> list[
 def _read_references(entry: Any, name: str) -> list[str]:
     if entry is None:
         return []
-    if isinstance(entry, str) or _is_chat(entry):
+    if isinstance(entry, str) or is_chat(entry):
         return [_read_text(entry, name)]
     return omit_blank([_read_text(text, f"{name}[{j}]") for j, text in enumerate(as_list(entry, name))])
 
@@ -33,20 +34,12 @@ def _read_references(entry: Any, name: str) -> list[str]:
 def _read_text(entry: Any, name: str) -> str:
     if isinstance(entry, str):
         return entry
-    if not _is_chat(entry):
+    if not is_chat(entry):
         raise TypeError(
             f"{name} must be a text or a chat, a list of messages with 'role' and 'content', got "
             f"{describe_given(entry)}"
         )
-    answers = [message for message in entry if message.get("role", "assistant") == "assistant"]
-    if not answers:
-        raise TypeError(f"{name} is a chat without a message of the assistant: {entry!r}")
-    content = answers[-1].get("content") or ""
-    if isinstance(content, str):
-        return content
-    parts = [{"text": part} if isinstance(part, str) else part for part in content]
-    return "".join(part.get("text") or "" for part in parts if part.get("type", "text") == "text")
-
-
-def _is_chat(entry: Any) -> bool:
-    return isinstance(entry, Sequence) and len(entry) > 0 and all(isinstance(message, Mapping) for message in entry)
+    try:
+        return read_answer(entry)
+    except ValueError as error:
+        raise TypeError(f"{name} is {error}") from error
