@@ -1,5 +1,4 @@
 // Charts of the pairs that are shown; a click on a bar shows its pairs alone.
-const BINS = 40;
 
 const box = (attributes, left, right, bottom, top, ...children) =>
   svg("rect", { ...attributes, x: left, width: right - left, y: top, height: bottom - top }, ...children);
@@ -24,25 +23,26 @@ function chart(title, label, x, y, draw, role = "img") {
       text([L + 4, 14], "start", y.name), ...draw(right, up)));
 }
 // Two series share the width of a bin, so that both are seen.
-function histogram(title, key, series, shown) {
-  const [name] = VALUES[key], values = series.map((one) => shown.map(one.value));
-  const limits = range(values.flat()), width = (limits[1] - limits[0]) / BINS;
+function histogram(title, name, series, shown) {
+  const values = series.map(({ key }) => shown.map(VALUES[key][1]));
+  const limits = range(values.flat());
   const counts = values.map((of) => {
     const bins = new Array(BINS).fill(0);
-    for (const v of finite(of)) bins[Math.min(BINS - 1, Math.floor((v - limits[0]) / width))] += 1;
+    for (const v of finite(of)) bins[binOf(v, limits)] += 1;
     return bins;
   });
-  const most = Math.max(1, ...counts.flat()), share = width / series.length;
+  const most = Math.max(1, ...counts.flat()), share = (limits[1] - limits[0]) / BINS / series.length;
   const label = series.map((one, s) => `${one.name}: ${describe(values[s])}`).join("; ");
   let first = true;
   return chart(title, label, { range: limits, name }, { range: [0, most], name: "pairs" }, (right, up) =>
-    counts.flatMap((bins, s) => bins.map((n, i) => {
+    counts.flatMap((bins, s) => bins.map((n, bin) => {
       if (n === 0) return "";
-      const low = limits[0] + i * width, left = low + s * share, high = i === BINS - 1 ? Infinity : low + width;
-      const onclick = () => select({ bucket: { key, low, high } });
-      const said = `${name} ${format(low)} to ${format(low + width)}: ${n} pairs`, tabindex = first ? "0" : "-1";
+      const { key, style } = series[s], low = edgeOf(bin, limits), left = low + s * share;
+      const onclick = () => select({ bucket: { key, limits, bin } });
+      const said = `${VALUES[key][0]} ${format(low)} to ${format(edgeOf(bin + 1, limits))}: ${n} pairs`;
+      const tabindex = first ? "0" : "-1";
       first = false;
-      return box({ class: `bar ${series[s].style}`, role: "button", tabindex, "aria-label": said, onclick, onkeydown: moveOrChoose },
+      return box({ class: `bar ${style}`, role: "button", tabindex, "aria-label": said, onclick, onkeydown: moveOrChoose },
         right(left), right(left + share), up(0), up(n), svg("title", {}, `${said}; click to show them`));
     })), "group");
 }
@@ -57,12 +57,10 @@ function moveOrChoose(event) {
 }
 function density(title, xs, ys, xName, yName, square = false) {
   const both = range([...xs, ...ys]), [xRange, yRange] = square ? [both, both] : [range(xs), range(ys)];
-  const place = (v, [low, high]) => Math.min(BINS - 1, Math.floor(((v - low) / (high - low)) * BINS));
-  const at = (index, [low, high]) => low + (index / BINS) * (high - low);
   const cells = new Map();
   xs.forEach((x, i) => {
     if (!Number.isFinite(x) || !Number.isFinite(ys[i])) return;
-    const key = place(x, xRange) * BINS + place(ys[i], yRange);
+    const key = binOf(x, xRange) * BINS + binOf(ys[i], yRange);
     cells.set(key, (cells.get(key) ?? 0) + 1);
   });
   const most = Math.log1p(Math.max(1, ...cells.values()));
@@ -71,7 +69,7 @@ function density(title, xs, ys, xName, yName, square = false) {
     ...[...cells].map(([key, n]) => {
       const i = Math.floor(key / BINS), j = key % BINS;
       const style = { class: "cell a", opacity: 0.3 + (0.7 * Math.log1p(n)) / most };
-      return box(style, right(at(i, xRange)), right(at(i + 1, xRange)), up(at(j, yRange)), up(at(j + 1, yRange)));
+      return box(style, right(edgeOf(i, xRange)), right(edgeOf(i + 1, xRange)), up(edgeOf(j, yRange)), up(edgeOf(j + 1, yRange)));
     }),
     ...(square ? [svg("path", { class: "axis", d: `M${both.map((v) => `${right(v)},${up(v)}`).join("L")}` })] : []),
   ]);
@@ -100,30 +98,29 @@ function describe(values) {
 }
 function drawCharts(shown) {
   if (count < 2) return;
-  const side = (name) => ({ name: data.names[state[name]], value: (row) => score(state[name], row), style: name });
-  const a = side("a"), b = side("b"), f1 = (one) => shown.map(one.value);
-  const key = (one) => html("span", { class: `key ${one.style}` }, `${one.style.toUpperCase()}: ${one.name}`);
+  const side = (key) => ({ key, name: data.names[state[key]], style: key });
+  const a = side("a"), b = side("b"), valuesOf = ({ key }) => shown.map(VALUES[key][1]);
+  const legend = (one) => html("span", { class: `key ${one.style}` }, `${one.style.toUpperCase()}: ${one.name}`);
   const ofShown = isFiltered() ? ` of the ${shown.length} pairs that are shown` : "";
-  const figures = [histogram(`Distribution of F1${ofShown}`, "f1", isSingle ? [a] : [a, b], shown)];
-  const length = { name: "references", value: VALUES.length[1], style: "a" };
-  const of = isSingle ? "F1" : "F1 of B";
-  figures.push(density(`F1 against length${ofShown}`, shown.map(length.value), f1(b), VALUES.length[0], of),
-    histogram(`Length of the reference${ofShown}`, "length", [length], shown));
+  const figures = [histogram(`Distribution of F1${ofShown}`, "F1", isSingle ? [a] : [a, b], shown)];
+  const length = { key: "length", name: "references", style: "a" }, of = isSingle ? "F1" : "F1 of B";
+  figures.push(density(`F1 against length${ofShown}`, valuesOf(length), valuesOf(b), VALUES.length[0], of),
+    histogram(`Length of the reference${ofShown}`, VALUES.length[0], [length], shown));
   const sentences = [];
   if (!isSingle) {
-    figures[0].append(html("p", {}, key(a), key(b)));
+    figures[0].append(html("p", {}, legend(a), legend(b)));
     const values = shown.map(difference), better = (sign) => values.filter((d) => sign * d > 0).length;
     const [mean, low, high] = isFiltered() ? meanOf(finite(values), [null, null]) : data.differences[state.a][state.b];
     const p = isFiltered() ? "" : testOf(state.a, state.b);
     sentences.push(html("p", { id: "difference" }, html("bdi", {}, b.name), " minus ", html("bdi", {}, a.name),
       ": mean difference of F1 ", html("strong", {}, signed(mean)), low === null ? "" : ` (95% interval ${signed(low)} to ${signed(high)})`,
       `${p}, better in ${better(1)} pairs, worse in ${better(-1)}${ofShown && `,${ofShown}`}`));
-    figures.push(histogram(`Difference of F1, B − A${ofShown}`, "difference", [{ name: "B − A", value: difference, style: "a" }], shown),
-      density(`A against B${ofShown}`, f1(a), f1(b), "F1 of A", "F1 of B", true));
+    figures.push(histogram(`Difference of F1, B − A${ofShown}`, "B − A", [{ key: "difference", name: "B − A", style: "a" }], shown),
+      density(`A against B${ofShown}`, valuesOf(a), valuesOf(b), "F1 of A", "F1 of B", true));
   }
   if (ofShown)
     sentences.push(html("p", { id: "filtered" }, `Mean F1${ofShown}: `, ...(isSingle ? [b] : [a, b]).flatMap((one, i) => {
-      const [mean, low, high] = meanOf(finite(f1(one)), data.bounds);
+      const [mean, low, high] = meanOf(finite(valuesOf(one)), data.bounds);
       return [i ? "; " : "", html("bdi", {}, one.name), ` ${format(mean)}${interval(low, high)}`];
     })));
   if (data.isHistory) {

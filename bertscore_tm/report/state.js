@@ -27,12 +27,16 @@ const FILTERS = {
   empty: ["empty", either((system, row) => emptyRows[system].has(row))],
   aligned: ["with tokens", (row) => row in data.alignments],
 };
-// Values in whose ranges a click on a chart selects pairs.
+// Values of the series of charts; a click on a bar selects the pairs of its bin.
 const VALUES = {
-  f1: ["F1", (row) => score(state.b, row)],
+  a: [isSingle ? "F1" : "F1 of A", (row) => score(state.a, row)],
+  b: ["F1 of B", (row) => score(state.b, row)],
   difference: ["B − A", difference],
   length: ["characters of the reference", (row) => reference(row).length],
 };
+const BINS = 40;
+const binOf = (v, [low, high]) => Math.min(BINS - 1, Math.floor(((v - low) / (high - low)) * BINS));
+const edgeOf = (bin, [low, high]) => low + (bin / BINS) * (high - low);
 let worstLimit = 0, searched = null;
 
 // Rows that pass the filter, the bucket of a chart, the word and the search, of several words all.
@@ -43,10 +47,10 @@ function selectRows() {
   }
   let found = rows.filter(FILTERS[state.filter][1]);
   if (state.bucket) {
-    const { key, low, high } = state.bucket, value = VALUES[key][1];
-    found = found.filter((row) => value(row) >= low && value(row) < high);
+    const { key, limits, bin } = state.bucket, value = VALUES[key][1];
+    found = found.filter((row) => binOf(value(row), limits) === bin);
   }
-  if (state.word) found = found.filter((row) => state.word.rows.has(row));
+  if (state.word) found = found.filter(hasWord(state.word));
   const words = state.query.toLowerCase().split(/\s+/).filter(Boolean);
   if (words.length) {
     const texts = (row) => [...data.candidates.map((one) => one?.[row] ?? ""), ...data.references[row]];
@@ -93,9 +97,9 @@ function remember() {
   if (state.down) parts.down = 1;
   if (state.filter !== "all") parts.show = state.filter;
   if (state.query) parts.search = state.query;
-  if (state.word) parts.word = state.word.text;
+  if (state.word) Object.assign(parts, { word: state.word.text, side: state.word.side });
   if (state.page) parts.page = state.page + 1;
-  if (state.bucket) parts.range = `${state.bucket.key},${state.bucket.low},${state.bucket.high}`;
+  if (state.bucket) parts.range = [state.bucket.key, ...state.bucket.limits, state.bucket.bin];
   if (pair !== undefined) parts.pair = pair + 1;
   try { history.replaceState(null, "", `#${new URLSearchParams(parts)}`); } catch { /* a frame of a notebook has none */ }
 }
@@ -103,10 +107,10 @@ function recall() {
   const parts = new URLSearchParams(location.hash.slice(1)), system = (name) => Number(parts.get(name) ?? state[name]);
   for (const side of ["a", "b"]) if (data.names[system(side)] !== undefined) state[side] = system(side);
   if (Object.hasOwn(FILTERS, parts.get("show"))) state.filter = parts.get("show");
-  const [key, low, high] = (parts.get("range") ?? "").split(",");
-  if (Object.hasOwn(VALUES, key)) state.bucket = { key, low: Number(low), high: Number(high) };
+  const [key, ...numbers] = (parts.get("range") ?? "").split(","), [low, high, bin] = numbers.map(Number);
+  if (Object.hasOwn(VALUES, key) && low < high && bin < BINS) state.bucket = { key, limits: [low, high], bin };
   Object.assign(state, { query: parts.get("search") ?? "", down: parts.has("down"), sort: parts.get("sort") ?? state.sort });
-  if (parts.has("word")) state.word = findWord(parts.get("word"));
+  if (parts.has("word")) state.word = { text: parts.get("word"), side: Number(parts.get("side") === "1") };
   state.page = Math.max(1, Number(parts.get("page") ?? 1)) - 1;
   const pair = Number(parts.get("pair"));
   if (pair >= 1 && pair <= count) opened.add(pair - 1);

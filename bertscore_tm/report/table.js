@@ -112,8 +112,8 @@ function drawChips() {
   const { bucket, word } = state, chips = [];
   const chip = (text, change) => html("button", { type: "button", class: "chip", onclick: () => select(change) }, `${text} ✕`);
   if (bucket) {
-    const to = Number.isFinite(bucket.high) ? `to ${format(bucket.high)}` : "or more";
-    chips.push(chip(`${VALUES[bucket.key][0]} ${format(bucket.low)} ${to}`, { bucket: null }));
+    const { key, limits, bin } = bucket, to = bin === BINS - 1 ? "or more" : `to ${format(edgeOf(bin + 1, limits))}`;
+    chips.push(chip(`${VALUES[key][0]} ${format(edgeOf(bin, limits))} ${to}`, { bucket: null }));
   }
   if (word) chips.push(chip(`“${word.text}”`, { word: null }));
   document.getElementById("chips").replaceChildren(...chips);

@@ -1,12 +1,9 @@
 // Which words are missed: over the aligned pairs, those of the references and of the candidates with the lowest similarity.
 const MOST_WORDS = 8;
 
-// The pairs in which a word occurs, of those with tokens.
-function findWord(text) {
-  const has = (alignment) => [0, 1].some((s) => wordsOf(alignment, s).some((word) => word.text.toLowerCase() === text.toLowerCase()));
-  const found = Object.keys(data.alignments).filter((row) => Object.values(data.alignments[row]).some(has)).map(Number);
-  return { text, rows: new Set(found) };
-}
+// Whether a word occurs on a side, candidate or reference, of the pairs of A or B, of those with tokens.
+const hasWord = ({ text, side }) => (row) => [state.a, state.b].some((system) =>
+  wordsOf(data.alignments[row]?.[system], side).some((word) => word.text.toLowerCase() === text.toLowerCase()));
 function drawWords(shown) {
   const aligned = shown.filter((row) => data.alignments[row]?.[state.b] || data.alignments[row]?.[state.a]);
   const place = document.getElementById("words");
@@ -27,7 +24,7 @@ function drawWords(shown) {
     // What B loses to A, or what one system loses.
     const lost = ({ a, b }) => b[1] - b[0] - (a[1] - a[0]);
     const first = [...words.values()].filter((word) => lost(word) > 0.005).sort((p, q) => lost(q) - lost(p)).slice(0, MOST_WORDS);
-    const button = (word) => html("button", { type: "button", onclick: () => select({ word: findWord(word.text) }) }, html("bdi", {}, word.text));
+    const button = (word) => html("button", { type: "button", onclick: () => select({ word: { text: word.text, side: s } }) }, html("bdi", {}, word.text));
     const cells = (word) => [html("td", {}, button(word)), ...(isSingle ? ["b"] : ["a", "b"]).map((side) =>
       html("td", {}, format(mean(word[side]), 3))), html("td", {}, String(word.rows.size))];
     const heads = ["word", ...(isSingle ? ["similarity"] : ["A", "B"]), "pairs"];

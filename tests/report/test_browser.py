@@ -10,6 +10,7 @@ from scipy.stats import ttest_rel
 from bertscore_tm import align
 from bertscore_tm.report import Report
 from bertscore_tm.statistics import compare_paired, mean_interval
+from bertscore_tm.utilities.score_names import SCORES
 from tests.support.report_pages import EVIL, TEXTS, scored_report
 from tests.support.texts import real_pairs
 
@@ -273,6 +274,62 @@ def test_where_does_b_lose(show, three):
     assert said.startswith(f"Mean {shown}: first ")
     assert f"last {f1[rows].mean():.4f}" in said
     assert page.locator("#charts h2").first.inner_text() == f"Distribution of {shown}"
+
+
+CLICK_EACH_BAR = """() => {
+  const clicked = [];
+  for (let number = 0; ; number += 1) {
+    const bar = document.querySelectorAll("rect.bar")[number];
+    if (!bar) return clicked;
+    const label = bar.getAttribute("aria-label");
+    bar.dispatchEvent(new MouseEvent("click"));
+    const rows = [...document.querySelectorAll("#pairs tr.row button")].map((button) => Number(button.textContent) - 1);
+    clicked.push([label, document.querySelector("#chips button").textContent, rows]);
+    document.querySelector("#chips button").click();
+  }
+}"""
+
+
+@pytest.mark.parametrize("names", [["a"], ["a", "b"]])
+def test_a_bar_shows_the_pairs_that_its_label_counts(show, names):
+    """Scores of two decimals are on the edges of bins, where a sum and a quotient may round to different bins."""
+    drawn = torch.Generator().manual_seed(0)
+    texts = [" ".join(["word"] * (1 + row % 7)) for row in range(48)]
+    f1 = {name: torch.randint(55, 96, (48,), generator=drawn) / 100 for name in names}
+    systems = {name: texts for name in names}
+    page = show(Report(systems, texts, {name: dict.fromkeys(SCORES, f1[name]) for name in names}))
+    values = {"characters of the reference": torch.tensor([len(text) for text in texts])}
+    values |= {"F1": f1["a"]} if names == ["a"] else {"F1 of A": f1["a"], "F1 of B": f1["b"], "B − A": f1["b"] - f1["a"]}
+    counted = dict.fromkeys(values, 0)
+    for label, chip, rows in page.evaluate(CLICK_EACH_BAR):
+        name, low, high, count = re.fullmatch(r"(.+) (-?[\d.]+) to (-?[\d.]+): (\d+) pairs", label).groups()
+        assert len(rows) == int(count)
+        assert chip.startswith(f"{name} {low} ")
+        assert values[name][rows].min() >= float(low) - 1e-4
+        assert values[name][rows].max() <= float(high) + 1e-4
+        counted[name] += len(rows)
+    assert counted == dict.fromkeys(values, 48)
+
+
+def test_a_word_shows_the_pairs_of_its_side_and_systems(show, encoder):
+    """The third system says a word that the others do not, and candidates one that references do not."""
+    references = ["the cat sat there", "a dog ran home", "the sun was out"]
+    systems = {
+        "first": references,
+        "middle": ["zebra cat sat there", "a dog ran home", "the sun was out"],
+        "last": ["the cat sat there", "a zebra ran home", "the zebra was out"],
+    }
+    page = show(Report.from_texts(systems, [*references[:2], "the zebra was out"], encoder))
+    page.click("#matrix-0-1")
+    missed = page.locator("#words table").last.locator("tbody tr", has_text="zebra")
+    assert missed.locator("td").last.inner_text() == "1"
+    missed.locator("button").click()
+    assert column(page, 1) == ["1"]
+    other = page.url
+    page.goto("about:blank")
+    page.goto(other)
+    page.wait_for_selector("body[data-ready]")
+    assert column(page, 1) == ["1"]
 
 
 def test_which_of_many_and_a_view_can_be_sent(show, browser, three):
