@@ -171,10 +171,10 @@ def correlation(x: Scores, y: Scores, how: Coefficient = "pearson", *, confidenc
     Kendall's coefficient (Bonett & Wright, Psychometrika 2000). It assumes that the n texts are independent.
 
     Args:
-        x: one value per text, such as scores, shape (texts,).
-        y: the other value of each text, such as human judgements, shape (texts,).
+        x: score of each text, shape (texts,).
+        y: human judgement of each text, shape (texts,).
         how: the coefficient: ``"pearson"``, ``"spearman"`` or ``"kendall"`` (tau-b, which corrects for ties). The last
-            two rank values by :func:`rank_with_ties`.
+            two rank scores by :func:`rank_with_ties`; judgements are tied where they are equal.
         confidence: coverage of the interval, between 0 and 1.
 
     Returns:
@@ -195,7 +195,7 @@ def correlation(x: Scores, y: Scores, how: Coefficient = "pearson", *, confidenc
     count = paired.shape[1]
     if count < 5:  # Fisher's interval of Kendall's coefficient divides by n - 4
         raise ValueError(f"a correlation needs at least 5 texts, got {count}")
-    ranked = paired if how == "pearson" else rank_with_ties(paired)
+    ranked = paired if how == "pearson" else np.stack([rank_with_ties(paired[0]), stats.rankdata(paired[1])])
     for name, values, compared in zip(("x", "y"), paired, ranked, strict=True):
         if np.ptp(compared) == 0:
             raise ValueError(f"all values of {name} are {values[0]}: the correlation is undefined")

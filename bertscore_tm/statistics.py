@@ -6,8 +6,7 @@ The first call imports scipy, and raises an ImportError without it.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -16,16 +15,15 @@ from torch import Tensor
 
 from bertscore_tm.utilities.settings import require_between
 
-__all__ = ["P_FLOOR", "TIE", "PairedComparison", "Scores", "compare_paired", "holm", "mean_interval"]
+__all__ = ["TIE", "PairedComparison", "Scores", "compare_paired", "holm", "mean_interval"]
 
 Scores = Tensor | Sequence[float]
+Test = Literal["exact permutations", "drawn permutations", "t"]
 
 # With fewer texts, no choice of signs has a p-value below 0.05.
 _MIN_COMPARED = 6
 # Scores that differ by less are equal up to rounding in float32.
 TIE = 1e-6
-# The least p-value of so many permutations, which is an upper bound.
-P_FLOOR = 2e-4
 # Up to 13 texts have fewer permutations, which are all counted.
 _PERMUTATIONS = 9_999
 # Numbers in memory at a time.
@@ -34,12 +32,24 @@ _BATCH = 2_000_000
 
 @dataclass(frozen=True)
 class PairedComparison:
-    """Difference of two means, its confidence interval from ``low`` to ``high``, and its two-sided p-value."""
+    """Difference of two means, its confidence interval from ``low`` to ``high``, and its two-sided p-value.
+
+    ``test`` names the test, ``None`` without one; the second system scores higher than the first in ``wins`` texts.
+    """
 
     difference: float
     low: float
     high: float
     p_value: float
+    test: Test | None
+    wins: int
+    ties: int
+    losses: int
+
+    @property
+    def is_p_value_at_most(self) -> bool:
+        """Whether the p-value is the least one of permutations that are drawn, which is an upper bound."""
+        return self.test == "drawn permutations" and self.p_value <= 2 / (_PERMUTATIONS + 1)
 
 
 def mean_interval(
@@ -101,7 +111,7 @@ def compare_paired(
     exchanges the scores of a text, or of all texts of a group, between the systems (Fisher 1935): exact for up to 13
     texts or groups, else with 9,999 seeded permutations. For groups of unequal size it is that of the interval's t
     test, so that the two agree, or 2^(1-G) for G groups, as in a permutation test, if that is more. Scores that
-    differ by less than 5e-7 are equal.
+    differ by less than 1e-6 are equal.
 
     Args:
         a: one score per text of the first system, shape (texts,).
@@ -111,7 +121,8 @@ def compare_paired(
         groups: label of each text's group, as in :func:`mean_interval`.
 
     Returns:
-        Mean of b minus mean of a, interval and p-value, which is NaN for fewer than six texts or groups.
+        Mean of b minus mean of a, interval, test, p-value, which is NaN for fewer than six texts or groups, and the
+        numbers of texts that b scores higher, alike and lower.
 
     Raises:
         ValueError: the shapes differ or are not (texts,), there are fewer than two texts, a score is not finite, or
@@ -120,26 +131,52 @@ def compare_paired(
     Example:
         >>> a = torch.tensor([0.1, 0.4, 0.3, 0.5, 0.2, 0.6])
         >>> comparison = compare_paired(a, a + 0.1)
-        >>> [round(number, 4) for number in vars(comparison).values()]
-        [0.1, 0.1, 0.1, 0.0312]
+        >>> [round(number, 4) for number in (comparison.difference, comparison.low, comparison.p_value)]
+        [0.1, 0.1, 0.0312]
+        >>> comparison.test, comparison.wins
+        ('exact permutations', 6)
     """
-    first, second = as_paired_values(a, b, ("a", "b"))
-    differences = ((second - first) / TIE).round()
-    gains = torch.where(differences == 0, 0, second - first)
+    return compare_systems([a, b], [(0, 1)], confidence=confidence, bounds=bounds, groups=groups)[0]
+
+
+def compare_systems(
+    scores: Sequence[Scores] | Tensor,
+    pairs: Sequence[tuple[int, int]],
+    *,
+    confidence: float = 0.95,
+    bounds: tuple[float, float] = (-math.inf, math.inf),
+    groups: ArrayLike | None = None,
+) -> list[PairedComparison]:
+    """Compare pairs of systems, a and b by their numbers, as :func:`compare_paired` does, with one draw of signs."""
+    if not pairs:
+        return []
+    gains = torch.stack([score_gains(*as_paired_values(scores[a], scores[b], ("a", "b"))) for a, b in pairs])
     # Sums of integers are exact, so that equal ones are counted as equal.
-    steps, sizes = (_sum_groups(values, groups) for values in (differences, torch.ones_like(differences)))
-    if len(steps) < _MIN_COMPARED:
-        p_value = math.nan
-    elif (sizes == sizes[0]).all() or not differences.any():
-        p_value = _permutation_p_value(steps.numpy())
+    steps, sizes = (_sum_groups(values, groups) for values in ((gains / TIE).round(), torch.ones_like(gains[0])))
+    test: Test | None = "exact permutations" if 2 ** len(sizes) <= _PERMUTATIONS else "drawn permutations"
+    means, errors, freedom = _estimate_mean(gains, groups)
+    if len(sizes) < _MIN_COMPARED:
+        test, p_values = None, np.full(len(pairs), math.nan)
+    elif (sizes == sizes[0]).all():
+        p_values = _permutation_p_values(steps.numpy(), is_exact=test == "exact permutations")
     else:
-        mean, error, freedom = _estimate_mean(gains, groups)
-        p_value = 2 * float(scipy_stats().t.sf((mean.abs() / error).item(), freedom))
+        test, p_values = "t", 2 * scipy_stats().t.sf(means.abs() / errors, freedom)
         # Equal differences have no error; the least p-value of a permutation test is that of two choices of signs.
-        p_value = max(p_value, 2.0 ** (1 - len(steps)))
+        p_values = np.where(gains.any(1), np.maximum(p_values, 2.0 ** (1 - len(sizes))), 1)
     span = bounds[1] - bounds[0]
-    low, high = mean_interval(gains, confidence, bounds=(-span, span), groups=groups)
-    return PairedComparison(gains.mean().item(), low.item(), high.item(), p_value)
+    lows, highs = mean_interval(gains, confidence, bounds=(-span, span), groups=groups)
+    counts = (gains.sign()[..., None] == torch.tensor([1, 0, -1], device="cpu")).sum(1)  # (comparisons, 3)
+    rows = zip(*(values.tolist() for values in (means, lows, highs, p_values, counts)), strict=True)
+    return [
+        PairedComparison(mean, low, high, p, test, wins, ties, losses)
+        for mean, low, high, p, (wins, ties, losses) in rows
+    ]
+
+
+def score_gains(a: Tensor, b: Tensor) -> Tensor:
+    """Return b - a in float64, and 0 where the scores are equal up to rounding."""
+    gains = b.double() - a.double()
+    return torch.where(gains.abs() < TIE, 0, gains)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -165,6 +202,11 @@ def holm(p_values: Sequence[float]) -> list[float]:
     order = adjusted.argsort()
     adjusted[order] = np.maximum.accumulate(adjusted[order] * np.arange(len(adjusted), 0, -1)).clip(max=1)
     return [float(p) for p in adjusted]
+
+
+def format_p_value(p_value: float) -> str:
+    """Return a p-value with four decimals, or a smaller one with two digits."""
+    return f"{p_value:.4f}" if p_value >= 5e-5 else f"{p_value:.1e}"
 
 
 def scipy_stats() -> Any:
@@ -201,16 +243,18 @@ def _sum_groups(values: Tensor, groups: ArrayLike | None) -> Tensor:
     return values.new_zeros(*values.shape[:-1], len(names)).index_add(-1, torch.from_numpy(numbers), values)
 
 
-def _permutation_p_value(differences: NDArray[np.float64]) -> float:
-    """Return the two-sided p-value of the sum, if the sign of each difference is random."""
-    stats, rng = scipy_stats(), np.random.default_rng(0)
-    if 2 ** len(differences) <= _PERMUTATIONS:
-        test = partial(stats.permutation_test, (differences,), permutation_type="samples")
-    else:
-        # The same test; permutation_test takes ten times as long to draw permutations.
-        test = partial(stats.monte_carlo_test, differences, lambda size: rng.choice((-1.0, 1.0), size) * differences)
-    batch = max(1, _BATCH // len(differences))
-    return float(test(statistic=np.sum, vectorized=True, n_resamples=_PERMUTATIONS, batch=batch).pvalue)
+def _permutation_p_values(differences: NDArray[np.float64], is_exact: bool) -> NDArray[np.float64]:
+    """Return the two-sided p-value of each row's sum, if the sign of each difference is random, by the same signs."""
+    count, rng = differences.shape[1], np.random.default_rng(0)
+    total, batch = 2**count if is_exact else _PERMUTATIONS, max(1, _BATCH // count)
+    # Of permutations that are drawn, the observed one is another.
+    above = below = np.full(len(differences), int(not is_exact))
+    for start in range(0, total, batch):
+        numbers = np.arange(start, min(start + batch, total))[:, None]
+        bits = (numbers >> np.arange(count)) & 1 if is_exact else rng.integers(2, size=(len(numbers), count))
+        sums, observed = (2.0 * bits - 1) @ differences.T, differences.sum(1)  # (permutations, rows)
+        above, below = above + (sums >= observed).sum(0), below + (sums <= observed).sum(0)
+    return np.asarray(np.minimum(2 * np.minimum(above, below) / (total + int(not is_exact)), 1))
 
 
 def as_paired_values(a: Scores, b: Scores, names: tuple[str, str]) -> tuple[Tensor, Tensor]:

@@ -92,13 +92,13 @@ def _format_summary(document: dict[str, Any], suffix: str) -> str:
         means = [f"{system[name]:.4f}" for name in output.SCORES]
         systems.append([system["name"], *means, output.format_interval(system["low"], system["high"])])
     tables = [systems, _difference_rows(label, interval, document["differences"])]
-    unit = "text" if document["num_documents"] is None else "document"
+    unit, test = "text" if document["num_documents"] is None else "document", document["differences"][0]["test"]
     nouns = dict.fromkeys(("text", "reference", unit))
     counts = ", ".join(output.format_count(document[f"num_{noun}s"], noun) for noun in nouns)
-    lines = [f"{counts}; paired permutation test, Student's t intervals"]
-    if unit == "document":
-        lines.append("documents of unequal size: paired t test")
-    if math.isnan(document["differences"][0]["p_value"]):
+    lines = [f"{counts}; paired {'t' if test == 't' else 'permutation'} test, Student's t intervals"]
+    if test == "t":
+        lines.append("t test, since the documents are of unequal size")
+    if test is None:
         lines.append(f"no p-values: they need at least 6 {unit}s")
     lines.append(f"signature: {document['signature']}")
     if suffix == ".tex":
@@ -107,6 +107,8 @@ def _format_summary(document: dict[str, Any], suffix: str) -> str:
 
 
 def _difference_rows(label: str, interval: str, tests: list[dict[str, Any]]) -> list[list[str]]:
+    from bertscore_tm.statistics import format_p_value
+
     is_adjusted = len(tests) > 1
     header = [f"difference in {label}", "mean", interval, "p", *(["p (Holm)"] if is_adjusted else [])]
     rows = [[*header, "wins", "ties", "losses"]]
@@ -115,7 +117,7 @@ def _difference_rows(label: str, interval: str, tests: list[dict[str, Any]]) -> 
         row = [f"{test['system']} - {test['minus']}", f"{test['difference']:+.4f}"]
         row += [output.format_interval(test["low"], test["high"], "+")]
         mark = "≤" if test["is_p_value_at_most"] else ""
-        row += ["-" if math.isnan(p) else f"{mark}{p:.4f}" for p in p_values]
+        row += ["-" if math.isnan(p) else mark + format_p_value(p) for p in p_values]
         rows.append([*row, *(str(test[outcome]) for outcome in ("wins", "ties", "losses"))])
     return rows
 
@@ -168,7 +170,7 @@ def _read_column(arguments: argparse.Namespace) -> Systems:
 
 def _compare(scored: ScoredCorpus, systems: Systems, arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the JSON document of systems whose texts for each reference follow each other."""
-    from bertscore_tm.statistics import P_FLOOR, TIE, compare_paired, holm, mean_interval
+    from bertscore_tm.statistics import compare_systems, holm, mean_interval
 
     index, names = output.SCORES.index(arguments.component), list(systems.texts)
     scores = scored.scores[:, 0].reshape(len(output.SCORES), -1, len(names))  # (scores, texts, systems)
@@ -183,16 +185,13 @@ def _compare(scored: ScoredCorpus, systems: Systems, arguments: argparse.Namespa
     ]
     indices = range(len(names))
     chosen = list(combinations(indices, 2) if arguments.all_pairs else ((0, i) for i in indices[1:]))
-    tests = [compare_paired(compared[j], compared[i], **settings) for j, i in chosen]
+    tests = compare_systems(compared, chosen, **settings)
     values = [test.p_value for test in tests]
     adjusted = values if math.isnan(values[0]) else holm(values)
     differences = []
     for (j, i), test, p in zip(chosen, tests, adjusted, strict=True):
-        gains = compared[i] - compared[j]
-        wins, losses = int((gains > TIE).sum()), int((gains < -TIE).sum())
-        outcomes = {"wins": wins, "ties": len(gains) - wins - losses, "losses": losses}
-        p_values = {"p_value_holm": p, "is_p_value_at_most": test.p_value <= P_FLOOR}
-        differences.append({"system": names[i], "minus": names[j], **asdict(test), **p_values, **outcomes})
+        p_values = {"p_value_holm": p, "is_p_value_at_most": test.is_p_value_at_most}
+        differences.append({"system": names[i], "minus": names[j], **asdict(test), **p_values})
     return {
         "systems": rows,
         "differences": differences,

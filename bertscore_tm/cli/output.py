@@ -132,6 +132,7 @@ def write_report(
         for number, name in enumerate(systems)
     }
     settings: dict[str, Any] = {"encoder": scored.encoder, "signature": scored.signature, "groups": groups}
+    settings["bounds"] = scored.bounds[0][:, 0], scored.bounds[1][:, 0]
     page = Report(systems, references, results, align=scored.align, title=arguments.title, **settings)
     write_output(page.to_html().encode(), arguments.report)
 

@@ -4,6 +4,7 @@ const box = (attributes, left, right, bottom, top, ...children) =>
   svg("rect", { ...attributes, x: left, width: right - left, y: top, height: bottom - top }, ...children);
 function range(values) {
   const [low, high] = finite(values).reduce(([l, h], x) => [Math.min(l, x), Math.max(h, x)], [Infinity, -Infinity]);
+  if (low > high) return [0, 1];
   return low < high ? [low, high] : [low - 0.5, low + 0.5];
 }
 function chart(title, label, x, y, draw, role = "img") {
@@ -109,12 +110,13 @@ function drawCharts(shown) {
   const sentences = [];
   if (!isSingle) {
     figures[0].append(html("p", {}, legend(a), legend(b)));
-    const values = shown.map(difference), better = (sign) => values.filter((d) => sign * d > 0).length;
-    const [mean, low, high] = isFiltered() ? meanOf(finite(values), [null, null]) : data.differences[state.a][state.b];
+    const gains = data.differences[state.a][state.b], better = (sign) => shown.filter((row) => sign * gain(row) > 0).length;
+    const [mean, low, high] = isFiltered() ? meanOf(finite(shown.map(difference)), data.gainBounds) : gains;
+    const [wins, losses] = isFiltered() ? [better(1), better(-1)] : [gains[3], data.differences[state.b][state.a][3]];
     const p = isFiltered() ? "" : testOf(state.a, state.b);
     sentences.push(html("p", { id: "difference" }, html("bdi", {}, b.name), " minus ", html("bdi", {}, a.name),
       ": mean difference of F1 ", html("strong", {}, signed(mean)), low === null ? "" : ` (95% interval ${signed(low)} to ${signed(high)})`,
-      `${p}, better in ${better(1)} pairs, worse in ${better(-1)}${ofShown && `,${ofShown}`}`));
+      `${p}, better in ${wins} pairs, worse in ${losses}${ofShown && `,${ofShown}`}`));
     figures.push(histogram(`Difference of F1, B − A${ofShown}`, "B − A", [{ key: "difference", name: "B − A", style: "a" }], shown),
       density(`A against B${ofShown}`, valuesOf(a), valuesOf(b), "F1 of A", "F1 of B", true));
   }
@@ -137,9 +139,9 @@ function drawMatrix() {
   if (last < 2 || data.isHistory) return;
   const largest = Math.max(...data.differences.flat().map(([mean]) => Math.abs(mean ?? 0))) || 1;
   const cell = (a, b) => {
-    const [mean] = data.differences[a][b];
+    const [mean, , , wins] = data.differences[a][b];
     if (a === b) return html("td", {}, "");
-    const wins = rows.filter((row) => score(b, row) > score(a, row)).length, p = testOf(a, b);
+    const p = testOf(a, b);
     const onclick = () => { document.getElementById("a").value = a; document.getElementById("b").value = b; select({ a, b }); };
     const share = Math.min(1, Math.abs(mean ?? 0) / largest).toFixed(3);
     return html("td", { class: mean > 0 ? "more" : "less", style: `--share: ${share}` },

@@ -18,11 +18,11 @@ from bertscore_tm.encoder.loading import quiet_transformers
 from bertscore_tm.functional.corpus_scores import bert_score
 from bertscore_tm.report.history import read_history
 from bertscore_tm.scoring.alignment import AlignmentData, compute_alignment
-from bertscore_tm.scoring.rescaling import Rescale, find_baseline
+from bertscore_tm.scoring.rescaling import Rescale, find_baseline, score_range
 from bertscore_tm.scoring.signature import score_signature
 from bertscore_tm.scoring.texts import as_references, as_text_pairs
 from bertscore_tm.scoring.token_weights import Idf, token_weights
-from bertscore_tm.statistics import P_FLOOR, compare_paired, holm, mean_interval
+from bertscore_tm.statistics import TIE, compare_systems, format_p_value, holm, mean_interval, score_gains
 from bertscore_tm.utilities.files import write_atomically
 from bertscore_tm.utilities.score_names import SCORES
 from bertscore_tm.utilities.untrusted_text import for_page
@@ -59,6 +59,8 @@ class Report:
         align: function of a candidate and a reference that returns their alignment. Default: no alignments.
         encoder: the encoder of the scores, whose tokenizer counts truncated and empty texts.
         signature: all settings that change a score, in one line.
+        bounds: least and largest possible precision, recall and F1, shape (3,) each, which intervals do not leave.
+            Default: 1, and -1 if the signature says that they are not rescaled.
         is_history: whether the systems are the validations of one training, in order.
         num_alignments: number of pairs that open to their alignment: in turn the worst and the best of each system,
             those in which the first and the last system differ most in either direction, and random ones. Of a history
@@ -90,6 +92,7 @@ class Report:
         align: Align | None = None,
         encoder: FrozenEncoder | None = None,
         signature: str = "",
+        bounds: tuple[Tensor, Tensor] | None = None,
         is_history: bool = False,
         num_alignments: int = 200,
         groups: Sequence[str] | None = None,
@@ -102,6 +105,8 @@ class Report:
         self.align = align
         self.encoder = encoder
         self.signature = signature
+        least = -1.0 if "|rescale:no|" in signature else -math.inf
+        self.bounds = bounds or (torch.full((3,), least, device="cpu"), torch.ones(3, device="cpu"))
         self.is_history = is_history
         self.num_alignments = num_alignments
         self.groups = groups
@@ -208,21 +213,25 @@ class Report:
         main = sorted({0, best, max(last - 1, 0), last})
         full, cuts = self._read_texts()
         empty = [self._find_empty(name, full) for name in names]
-        largest = 1.0 if "|rescale:no|" in self.signature else math.inf
-        comparisons = self._compare(f1, main, largest)
+        bounds = self.bounds[0][2].item(), self.bounds[1][2].item()
+        span = bounds[1] - bounds[0]
+        comparisons = self._compare(f1, main, bounds)
         return {
             "title": for_page(self.title),
             "signature": for_page(self.signature),
             "isHistory": self.is_history,
             "names": [for_page(name) for name in names],
             "best": best,
-            "summary": [self._estimate_means(scores, largest) for scores in self.scores.values()],
+            "summary": [self._estimate_means(scores, self.bounds) for scores in self.scores.values()],
             "comparisons": comparisons,
             "verdict": _say_result([for_page(name) for name in names], comparisons, means),
-            "differences": [self._estimate_means(f1.double() - first, 2 * largest) for first in f1.double()],
-            "bounds": round_numbers([-largest, largest]),
+            "differences": [self._describe_gains(score_gains(first, f1), span) for first in f1],
+            "bounds": round_numbers(list(bounds)),
+            "gainBounds": round_numbers([-span, span]),
+            "tie": TIE,
             "isGrouped": self.groups is not None,
-            "scores": [round_numbers(scores) for scores in self.scores.values()],
+            # F1 is exact, so that the page finds the ties that are counted here.
+            "scores": [[*round_numbers(scores[:2]), round_numbers(scores[2], 10)] for scores in self.scores.values()],
             "references": [[for_page(text) for text in texts] for texts in self.references],
             "candidates": [
                 None if texts is None else [for_page(text) for text in texts] for texts in self.candidates.values()
@@ -233,28 +242,33 @@ class Report:
             "alignments": self._align_rows(f1.nan_to_num(), main, [set(rows) for rows in empty]),
         }
 
-    def _estimate_means(self, values: Tensor, largest: float) -> Any:
+    def _estimate_means(self, values: Tensor, bounds: tuple[Tensor | float, Tensor | float]) -> Any:
         """Return the mean of each row with the ends of its interval, rounded."""
         values = values.double()  # (rows, pairs)
-        low, high = mean_interval(values, bounds=(-largest, largest), groups=self.groups)
+        low, high = mean_interval(values, bounds=bounds, groups=self.groups)
         return round_numbers(torch.stack([values.mean(1), low, high], dim=1))
 
-    def _compare(self, f1: Tensor, main: list[int], largest: float) -> list[dict[str, Any]]:
+    def _describe_gains(self, gains: Tensor, span: float) -> Any:
+        """Return the mean gain of each system over one, its interval, and the number of pairs that it wins."""
+        estimates = self._estimate_means(gains, (-span, span))
+        return [[*row, wins] for row, wins in zip(estimates, (gains > 0).sum(1).tolist(), strict=True)]
+
+    def _compare(self, f1: Tensor, main: list[int], bounds: tuple[float, float]) -> list[dict[str, Any]]:
         """Compare pairs of systems, with p-values adjusted for their number."""
         # The page approximates the others.
         tested = range(len(f1)) if len(f1) <= _MOST_TESTED and not self.is_history else main
         pairs = list(combinations([number for number in tested if f1[number].isfinite().all()], 2))
         if len(self.references) < 2:
             return []
-        bounds = (-largest, largest)
-        compared = [compare_paired(f1[a], f1[b], bounds=bounds, groups=self.groups) for a, b in pairs]
+        compared = compare_systems(f1, pairs, bounds=bounds, groups=self.groups)
         if not compared or math.isnan(compared[0].p_value):
             return []
         adjusted = holm([comparison.p_value for comparison in compared])
         rows = []
         for (a, b), test, p in zip(pairs, compared, adjusted, strict=True):
             estimate = {"difference": test.difference, "low": test.low, "high": test.high}
-            rows.append({"a": a, "b": b, **estimate, "p": p, "isAtMost": test.p_value <= P_FLOOR})
+            shown = ("at most " if test.is_p_value_at_most else "") + format_p_value(p)
+            rows.append({"a": a, "b": b, **estimate, "p": p, "shownP": shown})
         return rows
 
     def _read_texts(self) -> tuple[set[str], dict[str, str] | None]:
@@ -338,11 +352,13 @@ class Report:
 def alignment_options(
     encoder: FrozenEncoder, references: list[list[str]], idf: Idf, rescale: Rescale
 ) -> dict[str, Any]:
-    """Return the options ``align``, ``encoder`` and ``signature`` of a report of scores with these settings."""
+    """Return the options ``align``, ``encoder``, ``signature`` and ``bounds`` of a report with these settings."""
     baseline = find_baseline(encoder, rescale)
     weights = token_weights(encoder, idf, list(chain.from_iterable(references)), encoder.device)
     align = partial(compute_alignment, encoder=encoder, weights=weights, baseline=baseline)
-    return {"align": align, "encoder": encoder, "signature": score_signature(encoder, weights.source, baseline)}
+    least, largest = score_range(1, baseline)
+    signature = score_signature(encoder, weights.source, baseline)
+    return {"align": align, "encoder": encoder, "signature": signature, "bounds": (least[:, 0], largest[:, 0])}
 
 
 def _say_result(names: list[str], comparisons: list[dict[str, Any]], means: list[float]) -> str:
@@ -354,8 +370,7 @@ def _say_result(names: list[str], comparisons: list[dict[str, Any]], means: list
         return ""
     sign = 1 if test["b"] == best else -1
     low, high = sorted((sign * test["low"], sign * test["high"]))
-    p = f"p {'at most ' if test['isAtMost'] else ''}{test['p']:.4f}"
-    found = f"by {sign * test['difference']:.4f} ({low:+.4f} to {high:+.4f}), {p}"
+    found = f"by {sign * test['difference']:.4f} ({low:+.4f} to {high:+.4f}), p {test['shownP']}"
     if test["p"] < _SIGNIFICANT:
         return f"{names[best]} is better than {names[other]} {found}."
     return f"No significant difference: {names[best]} is above {names[other]} {found}."

@@ -10,6 +10,8 @@ const lowest = lowestSimilarity(Object.values(data.alignments).flatMap((row) => 
 const signed = (x) => (x > 0 ? "+" : "") + format(x);
 const score = (system, row, number = 2) => data.scores[system][number][row] ?? NaN;
 const difference = (row) => score(state.b, row) - score(state.a, row);
+// By how much B is above A, beyond rounding.
+const gain = (row) => (Math.abs(difference(row)) < data.tie ? 0 : difference(row));
 // The reference with the best F1, of several.
 const chosen = (system, row) => data.alignments[row]?.[system]?.reference ?? data.chosen[system]?.[row] ?? 0;
 const reference = (row) => data.references[row][chosen(state.b, row)];
@@ -21,8 +23,8 @@ const FILTERS = {
   all: ["all pairs", () => true],
   worst: ["worst tenth by F1", (row) => score(state.b, row) <= worstLimit],
   ...(isSingle ? {} : {
-    a: ["A better than B", (row) => difference(row) < 0],
-    b: ["B better than A", (row) => difference(row) > 0] }),
+    a: ["A better than B", (row) => gain(row) < 0],
+    b: ["B better than A", (row) => gain(row) > 0] }),
   truncated: ["truncated", either(isCut)],
   empty: ["empty", either((system, row) => emptyRows[system].has(row))],
   aligned: ["with tokens", (row) => row in data.alignments],
@@ -76,7 +78,7 @@ function testOf(a, b) {
   const test = data.comparisons.find((one) => (one.a === a && one.b === b) || (one.a === b && one.b === a));
   if (!test) return approximateTest(a, b);
   const adjusted = data.comparisons.length > 1 ? ` (adjusted for ${data.comparisons.length} comparisons)` : "";
-  return `, p ${test.isAtMost ? "at most " : ""}${format(test.p)}${adjusted}`;
+  return `, p ${test.shownP}${adjusted}`;
 }
 
 // Of two systems or validations that were not tested: the paired t test, by approximations of Wallace's and the normal tail.

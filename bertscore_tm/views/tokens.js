@@ -11,7 +11,7 @@ function create(namespace, tag, attributes, children) {
   const element = document.createElementNS(namespace, tag);
   for (const [name, value] of Object.entries(attributes)) {
     if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
-    else if (value !== null && value !== false) element.setAttribute(name, value === true ? "" : value);
+    else if (value != null && value !== false) element.setAttribute(name, value === true ? "" : value);
   }
   element.append(...children);
   return element;

@@ -116,6 +116,32 @@ def test_whole_documents_are_compared(command, oracle, tmp_path):
     assert f"{2 * COUNT} texts, {2 * COUNT} references, {COUNT} documents; paired permutation test" in text
 
 
+def test_the_test_of_documents_is_named(command, tmp_path):
+    """Documents of one text each are compared by permutations, others by a t test."""
+    for sizes, test in ((range(COUNT), "permutation"), ([0, 0, *range(1, COUNT)], "t")):
+        count = len(sizes)
+        for name, texts in SYSTEMS.items():
+            write_lines(tmp_path / f"{name}.txt", [texts[i % COUNT] for i in range(count)])
+        cells = [f"{REFERENCES[i % COUNT]}\tarticle {size}" for i, size in enumerate(sizes)]
+        write_lines(tmp_path / "refs.tsv", ["reference\tarticle", *cells])
+        lines = command(*FILES[:-1], "refs.tsv", "--document-column", "article").out.splitlines()
+        assert lines[9].endswith(f"{COUNT} documents; paired {test} test, Student's t intervals")
+        assert ("t test, since the documents are of unequal size" in lines) == (test == "t")
+        assert not any("≤" in line for line in lines)
+
+
+def test_small_p_values_are_printed_and_marked_where_permutations_are_drawn(command, tmp_path):
+    texts = real_pairs(30, words=6)[1]
+    write_lines(tmp_path / "bad.txt", ["x"] * 30)
+    write_lines(tmp_path / "good.txt", texts)
+    write_lines(
+        tmp_path / "refs.tsv", ["reference\tarticle", *(f"{text}\t{max(i, 1)}" for i, text in enumerate(texts))]
+    )
+    files = ["bad.txt", "good.txt", "-r", "refs.tsv"]
+    assert "≤0.0002" in command(*files).out
+    assert re.search(r"\] +\d\.\de-\d\d +30 +0 +0\n", command(*files, "--document-column", "article").out)
+
+
 def test_documents_that_cannot_be_read(command, tmp_path):
     option = ["--document-column", "article"]
     assert "--document-column: give a file with columns" in command(*FILES, *option, exit_code=2).err

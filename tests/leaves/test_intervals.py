@@ -11,7 +11,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from bertscore_tm.statistics import compare_paired, mean_interval
+from bertscore_tm.statistics import compare_paired, compare_systems, mean_interval
 
 
 def tensor(values: Any) -> Tensor:
@@ -176,11 +176,37 @@ def test_equal_differences_are_as_likely_in_groups_of_unequal_size(count):
     assert compared.p_value == 2 / 2**count
     assert compared.low == pytest.approx(0.1)
     # With a difference that is rounding, too.
-    for gain in (1e-7, 4e-7):
-        assert vars(compare_paired(a, a + gain, groups=groups)) == dict.fromkeys(("difference", "low", "high"), 0) | {
-            "p_value": 1
-        }
-        assert vars(compare_paired(a, a + gain)) == dict.fromkeys(("difference", "low", "high"), 0) | {"p_value": 1}
+    for gain, texts in itertools.product((1e-7, 9e-7), (groups, None)):
+        compared = compare_paired(a, a + gain, groups=texts)
+        assert (compared.difference, compared.low, compared.high, compared.p_value) == (0, 0, 0, 1)
+        assert (compared.wins, compared.ties, compared.losses) == (0, len(a), 0)
+
+
+@pytest.mark.parametrize(("count", "groups"), [(8, None), (40, None), (40, [0, *range(39)]), (5, None)])
+def test_several_systems_are_compared_as_two_are(count, groups):
+    drawn = torch.Generator().manual_seed(4)
+    scores = torch.rand(4, count, generator=drawn)
+    scores[2, 0] = scores[1, 0] + 7e-7
+    pairs = [(0, 1), (1, 2), (3, 0), (2, 2)]
+    options = {"bounds": (0, 1), "groups": groups}
+    compared = compare_systems(scores, pairs, **options)
+    test = "t" if groups else {5: None, 8: "exact permutations", 40: "drawn permutations"}[count]
+    for (a, b), comparison in zip(pairs, compared, strict=True):
+        assert repr(comparison) == repr(compare_paired(scores[a], scores[b], **options))
+        assert comparison.test == test
+        assert comparison.wins == (scores[b] - scores[a] > 1e-6).sum()
+        assert comparison.ties == (scores[b] - scores[a]).abs().lt(1e-6).sum()
+        assert comparison.wins + comparison.ties + comparison.losses == count
+    assert compare_systems(scores, []) == []
+
+
+def test_only_a_p_value_of_drawn_permutations_is_an_upper_bound():
+    a = torch.zeros(30)
+    compared = compare_paired(a, a + torch.linspace(0.1, 0.2, 30))
+    assert (compared.p_value, compared.test, compared.is_p_value_at_most) == (2e-4, "drawn permutations", True)
+    compared = compare_paired(a, a + torch.linspace(0.1, 0.2, 30), groups=[0, *range(29)])
+    assert compared.p_value < 2e-4
+    assert (compared.test, compared.is_p_value_at_most) == ("t", False)
 
 
 @pytest.mark.parametrize("numbers_per_step", [1, 51, 10**9])

@@ -296,10 +296,10 @@ def test_a_bar_shows_the_pairs_that_its_label_counts(show, names):
     drawn = torch.Generator().manual_seed(0)
     texts = [" ".join(["word"] * (1 + row % 7)) for row in range(48)]
     f1 = {name: torch.randint(55, 96, (48,), generator=drawn) / 100 for name in names}
-    systems = {name: texts for name in names}
-    page = show(Report(systems, texts, {name: dict.fromkeys(SCORES, f1[name]) for name in names}))
+    page = show(Report(dict.fromkeys(names, texts), texts, {name: dict.fromkeys(SCORES, f1[name]) for name in names}))
     values = {"characters of the reference": torch.tensor([len(text) for text in texts])}
-    values |= {"F1": f1["a"]} if names == ["a"] else {"F1 of A": f1["a"], "F1 of B": f1["b"], "B − A": f1["b"] - f1["a"]}
+    several = {"F1 of A": f1["a"], "F1 of B": f1[names[-1]], "B − A": f1[names[-1]] - f1["a"]}
+    values |= {"F1": f1["a"]} if names == ["a"] else several
     counted = dict.fromkeys(values, 0)
     for label, chip, rows in page.evaluate(CLICK_EACH_BAR):
         name, low, high, count = re.fullmatch(r"(.+) (-?[\d.]+) to (-?[\d.]+): (\d+) pairs", label).groups()
@@ -309,6 +309,33 @@ def test_a_bar_shows_the_pairs_that_its_label_counts(show, names):
         assert values[name][rows].max() <= float(high) + 1e-4
         counted[name] += len(rows)
     assert counted == dict.fromkeys(values, 48)
+
+
+def test_a_win_is_counted_where_it_is_selected(show):
+    """Differences that four decimals hide are wins, those of rounding are ties; in the sentence and in the filters."""
+    steps = {"wins": [2e-5, 0.1, 3e-6], "ties": [0.0, 4e-7, -7e-7], "losses": [-2e-5, -3e-6]}
+    drawn = torch.Generator().manual_seed(3)
+    a = 0.5 + 0.3 * torch.rand(40, generator=drawn)
+    b = a + torch.tensor([step for _ in range(5) for part in steps.values() for step in part])
+    texts = ["word"] * 40
+    scores = {name: dict.fromkeys(SCORES, f1) for name, f1 in {"A": a, "B": b, "C": a}.items()}
+    page = show(Report(dict.fromkeys(scores, texts), texts, scores))
+    page.click("#matrix-0-1")
+    assert page.locator("td:has(#matrix-0-1) small").inner_text().strip().startswith("15 wins")
+    assert page.locator("#difference").inner_text().endswith("better in 15 pairs, worse in 10")
+    for name, wins, losses in (("b", 15, 0), ("a", 0, 10)):
+        page.select_option("#filter", name)
+        expect_rows(page, wins + losses)
+        assert f"better in {wins} pairs, worse in {losses}," in page.locator("#difference").inner_text()
+
+
+def test_charts_of_nothing(show, report):
+    page = show(report)
+    page.fill("#search", "no such text")
+    expect_rows(page, 0)
+    assert page.locator("#charts figure").count() == 5
+    content = page.content().partition("<body")[2].partition("<script")[0]
+    assert [content[m.start() - 60 : m.end() + 60] for m in re.finditer("Infinity|NaN|undefined", content)] == []
 
 
 def test_a_word_shows_the_pairs_of_its_side_and_systems(show, encoder):

@@ -39,6 +39,25 @@ def test_score_and_compare_write_the_page_of_the_report(command, pairs, encoder,
         assert data["comparisons"][0][other] == pytest.approx(test[name], abs=2e-6)
 
 
+def test_intervals_and_wins_of_rescaled_scores_are_those_of_the_shell(command, tmp_path):
+    """Both ends of the range are moved, here to -2 and 1."""
+    write_lines(tmp_path / "table.csv", ["LAYER,P,R,F", *(f"{layer},0.3,0.3,0.3333333" for layer in range(7))])
+    for name, copies in {"c": [0, 1, 2], "d": [3, 4]}.items():
+        lines = [(tmp_path / f"{'refs' if i in copies else 'a'}.txt").read_text().splitlines()[i] for i in range(7)]
+        write_lines(tmp_path / f"{name}.txt", ["" if i == 6 else line for i, line in enumerate(lines)])
+    options = ("-r", "refs.txt", "--rescale", "table.csv", "--report", "page.html", "--json")
+    printed = json.loads(command("compare", "c.txt", "d.txt", *options).out)
+    data = read_data(tmp_path / "page.html")
+    for means, system in zip(data["summary"], printed["systems"], strict=True):
+        assert means[2] == pytest.approx([system[name] for name in ("f1", "low", "high")], abs=6e-5)
+    assert printed["systems"][0]["high"] == 1
+    assert data["bounds"] == pytest.approx([-2, 1], abs=1e-4)
+    (test,) = printed["differences"]
+    assert data["differences"][0][1] == pytest.approx(
+        [test[name] for name in ("difference", "low", "high", "wins")], abs=6e-5
+    )
+
+
 def test_the_page_of_a_training_is_made_again(command, pairs, encoder, tmp_path):
     folder, page = tmp_path / "texts", tmp_path / "page.html"
     callbacks = [BERTScoreCallback(BERTScore(encoder)), BERTScoreReport(page, folder)]
