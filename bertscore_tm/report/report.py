@@ -20,7 +20,7 @@ from bertscore_tm.report.history import read_history
 from bertscore_tm.scoring.alignment import AlignmentData, compute_alignment
 from bertscore_tm.scoring.rescaling import Rescale, find_baseline, score_range
 from bertscore_tm.scoring.signature import score_signature
-from bertscore_tm.scoring.texts import as_references, as_text_pairs
+from bertscore_tm.scoring.texts import as_references, as_text_pairs, omit_blank
 from bertscore_tm.scoring.token_weights import Idf, token_weights
 from bertscore_tm.statistics import TIE, compare_systems, format_p_value, holm, mean_interval, score_gains
 from bertscore_tm.utilities.files import write_atomically
@@ -354,7 +354,8 @@ def alignment_options(
 ) -> dict[str, Any]:
     """Return the options ``align``, ``encoder``, ``signature`` and ``bounds`` of a report with these settings."""
     baseline = find_baseline(encoder, rescale)
-    weights = token_weights(encoder, idf, list(chain.from_iterable(references)), encoder.device)
+    counted = list(chain.from_iterable(map(omit_blank, references)))
+    weights = token_weights(encoder, idf, counted, encoder.device)
     align = partial(compute_alignment, encoder=encoder, weights=weights, baseline=baseline)
     least, largest = score_range(1, baseline)
     signature = score_signature(encoder, weights.source, baseline)
@@ -379,7 +380,8 @@ def _say_result(names: list[str], comparisons: list[dict[str, Any]], means: list
 def _as_named(systems: Systems, references: References) -> tuple[dict[str, list[str] | None], list[list[str]]]:
     """Check texts; return candidates by the name of the system, and lists of references."""
     named = systems if isinstance(systems, Mapping) else {_SINGLE: systems}
-    reference_lists = as_references(references, "references")
+    # Blank ones too, as the indices of best references count them.
+    reference_lists = as_references(references, "references", keep_blank=True)
     checked = {
         name: None if texts is None else as_text_pairs(texts, reference_lists).candidates
         for name, texts in named.items()
