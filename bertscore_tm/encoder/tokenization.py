@@ -258,7 +258,9 @@ class TextTokenizer:
                 verbose=False,
             )
         keys = ("input_ids", "special_tokens_mask", *(("offset_mapping",) if offsets else ()))
-        return {key: list(encoded[key]) for key in keys}
+        # ByT5's mask has an end token too many where a text has its own, to which the tokenizer adds none.
+        lengths = [len(ids) for ids in encoded["input_ids"]]
+        return {key: [row[:length] for row, length in zip(encoded[key], lengths, strict=True)] for key in keys}
 
     def truncate(self, tokens: Sequence[Token]) -> Sequence[Token]:
         """Cut a text's tokens, or other values per token, at the limit, on the tokenizer's ``truncation_side``."""

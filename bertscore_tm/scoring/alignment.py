@@ -21,6 +21,10 @@ from bertscore_tm.scoring.token_weights import TokenWeights, require_known, toke
 SPECIAL = -1
 
 
+class EmptyTextError(ValueError):
+    """A text has no tokens to align."""
+
+
 @dataclass(frozen=True)
 class AlignedText:
     """One of two aligned texts, without its special tokens.
@@ -105,7 +109,7 @@ def compute_alignment(
     tokenized = encoder.tokenizer(list(texts.values()))
     for (name, text), has_content in zip(texts.items(), tokenized.has_content, strict=True):
         if not has_content:
-            raise ValueError(f"{name}={text!r} has no tokens except special ones: pass a text with content")
+            raise EmptyTextError(f"{name}={text!r} has no tokens except special ones: pass a text with content")
     device = encoder.device if device is None else device
     vectors = encoder.encode(tokenized, device)
     if layer is not None:

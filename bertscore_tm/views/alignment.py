@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from bertscore_tm.scoring.alignment import AlignmentData
+from bertscore_tm.scoring.alignment import AlignmentData, EmptyTextError
 from bertscore_tm.utilities.score_names import SCORES
 from bertscore_tm.views.heatmap import draw_alignment
 from bertscore_tm.views.page import write_alignment, write_frame
@@ -105,6 +105,6 @@ def align_references(align: Callable[[str, str], DataT], candidate: str, referen
     """Return a candidate's alignments by the index of the reference, without those of texts without tokens."""
     alignments = {}
     for number, reference in enumerate(references):
-        with suppress(ValueError):
+        with suppress(EmptyTextError):
             alignments[number] = align(candidate, reference)
     return alignments

@@ -1,6 +1,7 @@
 """The report has the scores of the function and of the metric, and its page is harmless and small."""
 
 import re
+from functools import partial
 from itertools import combinations
 
 import pytest
@@ -63,6 +64,36 @@ def test_alignments_of_the_best_reference(compared, encoder):
             scores = [[round(getattr(one, name), 4) for name in SCORES] for one in aligned]
             assert shown == {"reference": best, "scores": scores, "sides": describe_sides(aligned[best])}
             assert data["chosen"][int(number)][int(row)] == best
+
+
+@pytest.mark.parametrize("idf", [False, True])
+def test_blank_references_keep_their_places(encoder, idf):
+    candidates = ["a cat sat", "it rains", "dogs"]
+    references = [["", "dogs bark", "the cat sat"], [" ", "it is raining", ""], ["the sun", "cats and dogs", ""]]
+    scores = bert_score(candidates, references, encoder, idf=idf, return_best_reference=True)
+    given = read_data(Report(candidates, references, scores).to_html())
+    made = read_data(Report.from_texts(candidates, references, encoder, idf=idf).to_html())
+    for data in (given, made):
+        chosen = [texts[number] for texts, number in zip(data["references"], data["chosen"][0], strict=True)]
+        assert chosen == ["the cat sat", "it is raining", "cats and dogs"]
+    metric = BERTScore(encoder, idf=idf)
+    metric.update(candidates, references)
+    metric.compute()
+    assert made["signature"] == metric.signature()
+    for row, alignments in made["alignments"].items():
+        assert alignments["0"]["reference"] == made["chosen"][0][int(row)]
+        best = alignments["0"]["scores"][alignments["0"]["reference"]]
+        assert best[2] == pytest.approx(scores["f1"][int(row)].item(), abs=6e-5)
+
+
+def test_an_error_of_an_alignment_is_raised(encoder):
+    """Pairs without tokens have none; any other error is no reason to leave one out."""
+    scores = {key: [0.5, 0.0] for key in SCORES}
+    report = Report(["a cat", "\u200b"], ["a dog", "a cat"], scores, align=partial(align, encoder=encoder))
+    assert read_data(report.to_html())["alignments"]["1"] == {}
+    report.align = partial(align, encoder=encoder, idf={0: 1.0})
+    with pytest.raises(ValueError, match="idf has no weight for token id"):
+        report.to_html()
 
 
 def test_truncated_and_empty_texts_are_listed(minilm):

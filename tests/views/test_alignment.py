@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import AutoModel, BertJapaneseTokenizer
+from transformers import AutoModel, BertJapaneseTokenizer, ByT5Tokenizer
 
 from bertscore_tm import FrozenEncoder, align, bert_score
 from bertscore_tm.encoder.tokenization import TextTokenizer
@@ -55,6 +55,18 @@ def test_matches_and_similarities_equal_those_of_the_model(family, pairs):
             special_matches += partners.count(-1)
     # Where there are special tokens some token matches one, or this would show nothing of them.
     assert (special_matches > 0) == (family != "gpt2")
+
+
+def test_a_text_with_the_end_token_of_a_tokenizer_in_python():
+    """ByT5's tokenizer adds no second end token, but its mask has one."""
+    model = randomised(AutoModel.from_config(tiny_config("t5", vocab_size=384)))
+    encoder = FrozenEncoder(model, ByT5Tokenizer(), num_layers=2)
+    alignment = align("a cat</s>", "a dog", encoder)
+    assert alignment.candidate.tokens == ["a", "␣", "c", "a", "t", "</s>"]
+    assert alignment.candidate.special_share == 0
+    scores = bert_score(["a cat</s>"], ["a dog"], encoder)
+    assert alignment.candidate.shares.sum().item() == pytest.approx(scores["precision"].item(), abs=1e-6)
+    assert alignment.f1 == pytest.approx(scores["f1"].item(), abs=1e-6)
 
 
 # Families differ in their special tokens, settings in how weights and baselines enter: each is varied for one of the
