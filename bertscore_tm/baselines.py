@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from bertscore_tm.encoder import FrozenEncoder
+from bertscore_tm.encoder.frozen_encoder import join_signature
 from bertscore_tm.scoring.corpus import score_corpus
 from bertscore_tm.scoring.signature import score_signature
 from bertscore_tm.scoring.texts import TextPairs, as_documents
@@ -32,6 +33,7 @@ class MeasuredBaseline:
         num_truncated: number of these texts that were truncated.
         signature: every setting that changes a number, in one line.
         model: name of the model, with a hash of its contents where it is a folder or a ready model.
+        settings: settings that change the tokens of a text, as in the signature.
     """
 
     mean: Tensor
@@ -41,12 +43,13 @@ class MeasuredBaseline:
     num_truncated: int
     signature: str
     model: str
+    settings: str = ""
 
     def to_csv(self) -> str:
         r"""Return the table in the format that :meth:`bertscore_tm.Baseline.read` reads.
 
-        The header ends with a comment that names the model and the layers. ``bert-score`` and torchmetrics read the
-        table too: they skip the header, but not a line of comments.
+        The header ends with a comment that names the model, the layers and the settings. ``bert-score`` and
+        torchmetrics read the table too: they skip the header, but not a line of comments.
 
         Returns:
             Header ``LAYER,P,R,F`` and one line per layer from 0, six decimals.
@@ -58,7 +61,8 @@ class MeasuredBaseline:
         """
         table = io.StringIO()
         writer = csv.writer(table, lineterminator="\n")
-        writer.writerow(["LAYER", "P", "R", f"F # model {self.model} layers 0-{len(self.mean) - 1}"])
+        comment = f"# model {self.model} layers 0-{len(self.mean) - 1} {self.settings}".rstrip()
+        writer.writerow(["LAYER", "P", "R", f"F {comment}"])
         for layer, row in enumerate(self.mean.tolist()):
             writer.writerow([layer, *(f"{score:.6f}" for score in row)])
         return table.getvalue()
@@ -108,6 +112,7 @@ class RandomPairs:
             num_truncated=self.num_truncated,
             signature=score_signature(encoder, WeightSource("uniform")),
             model=str(encoder.signature_fields()["model"]),
+            settings=join_signature(encoder.tokenizer.signature_fields()),
         )
 
 

@@ -54,21 +54,22 @@ def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
 
     import torch
 
-    from bertscore_tm.functional.ranking import score_items
+    from bertscore_tm.core.scores import selection_f1
+    from bertscore_tm.functional.ranking import ranking_settings, score_items
     from bertscore_tm.scoring.messages import describe_truncation, warn_of_leftovers
     from bertscore_tm.scoring.signature import score_signature
     from bertscore_tm.scoring.token_weights import token_weights
 
     encoder = ranks.run_on_all(lambda: options.build_encoder(arguments))
     weights = ranks.run_on_first(lambda: token_weights(encoder, options.read_idf(arguments)))
-    signature = score_signature(encoder, weights.source)
     how = {"component": arguments.component, "references_reduce": arguments.references_reduce}
+    signature = score_signature(encoder, weights.source, f1=selection_f1, more=ranking_settings(items, **how))
 
     def work(part: Sequence[Item], progress: Progress) -> Part:
         scores, num_truncated = score_items(part, encoder, weights, encoder.device, progress=progress, **how)
         return {"scores": torch.cat(scores), "num_truncated": torch.tensor([num_truncated], device="cpu")}
 
-    scored = compute_parts(ranks, arguments, items, work, unit="line", settings={"signature": signature, **how})
+    scored = compute_parts(ranks, arguments, items, work, unit="line", settings={"signature": signature})
     if scored is None:
         return
     warn_of_leftovers([text for item in items for text in item.candidates], encoder.tokenizer)

@@ -34,6 +34,7 @@ def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
     """Write the page."""
     output.choose_format(arguments, (".html",))
 
+    from bertscore_tm.core.scores import selection_f1
     from bertscore_tm.report import Report, alignment_options
     from bertscore_tm.report.history import read_history, step_of
 
@@ -44,6 +45,7 @@ def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
     settings: dict[str, Any] = {"title": arguments.title}
     if arguments.model is not None or arguments.language is not None:
         _, references, _ = read_history([max(paths, key=step_of)])
-        settings |= alignment_options(options.build_encoder(arguments), references, arguments.idf, arguments.rescale)
+        encoder = options.build_encoder(arguments)
+        settings |= alignment_options(encoder, references, arguments.idf, arguments.rescale, selection_f1)
     page = Report.from_files(paths, num_alignments=40, **settings)
     output.write_output(page.to_html().encode(), arguments.output)

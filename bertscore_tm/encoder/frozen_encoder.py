@@ -276,9 +276,12 @@ class FrozenEncoder:
         settings = tuple(self._tokenizer_settings.values())
         return self._backbone.source, self._given_tokenizer, settings, self.dtype, *layers
 
-    def signature_fields(self, layer: int | None = None, *, hashed: bool = True) -> dict[str, object]:
-        """Return the parts of the signature by name, with or without hashes of contents; scoring adds its settings."""
-        tokenizer = self.tokenizer
+    def signature_fields(
+        self, layer: int | None = None, *, hashed: bool = True, device: torch.device | None = None
+    ) -> dict[str, object]:
+        """Return the parts of the signature, with or without hashes of contents and the precision of "auto"."""
+        tokenizer, device = self.tokenizer, device or self.device
+        dtypes = [self.dtype, *([self._backbone.resolve_dtype(device)] if hashed and self.dtype == "auto" else [])]
         layers = f"0-{self.num_layers}" if self.all_layers else str(self.num_layers)
         forward = None
         if self._forward_fn is not None:
@@ -296,8 +299,8 @@ class FrozenEncoder:
         return {
             "model": "#".join(model) + (f"@{source.revision}" if source.revision else ""),
             "layer": layers if layer is None else self.layer_number(layer),
-            "dtype": str(self.dtype).removeprefix("torch."),
-            "tf32": "yes" if self.dtype in (torch.float32, "auto") and may_use_tf32(self.device) else None,
+            "dtype": "/".join(str(dtype).removeprefix("torch.") for dtype in dtypes),
+            "tf32": "yes" if self.dtype in (torch.float32, "auto") and may_use_tf32(device) else None,
             **tokenizer.signature_fields(),
             "forward": forward,
             "family": "probed" if self.family.probed else None,

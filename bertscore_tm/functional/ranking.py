@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -42,11 +43,12 @@ class RankedCandidates:
     best: list[str | None]
     _encoder: FrozenEncoder = field(repr=False)
     _source: WeightSource = field(repr=False)
+    _settings: dict[str, str | None] = field(repr=False)
 
     @property
     def signature(self) -> str:
         """Every setting that changes a score, in one line."""
-        return score_signature(self._encoder, self._source)
+        return score_signature(self._encoder, self._source, f1=selection_f1, more=self._settings)
 
     def __len__(self) -> int:
         return len(self.scores)
@@ -138,7 +140,8 @@ def rank_candidates(
     warn_of_truncation(num_truncated, used_encoder.tokenizer.max_length)
     order = [order_candidates(item_scores) for item_scores in scores]
     best = [item.candidates[int(ranks[0])] if len(ranks) else None for item, ranks in zip(items, order, strict=True)]
-    return RankedCandidates(scores, order, best, used_encoder, token_table.source)
+    settings = ranking_settings(items, component, references_reduce)
+    return RankedCandidates(scores, order, best, used_encoder, token_table.source, settings)
 
 
 @dataclass(frozen=True)
@@ -202,6 +205,16 @@ def score_items(
         if progress is not None:
             progress(len(step))
     return [scores[i] for i in range(len(items))], len(truncated)
+
+
+def ranking_settings(
+    items: Sequence[Item], component: Component, references_reduce: ReferencesReduce
+) -> dict[str, str | None]:
+    """Return what a ranking adds to a signature: the score, what it is against and a digest of weights."""
+    weights = [item.weights for item in items if item.weights is not None]
+    digest = hashlib.sha256(torch.cat(weights).numpy().data).hexdigest()[:8] if weights else None
+    is_consensus = all(item.references is None for item in items)
+    return {"component": component, "against": "candidates" if is_consensus else references_reduce, "weights": digest}
 
 
 def order_candidates(scores: Tensor) -> Tensor:

@@ -324,7 +324,7 @@ class BERTScore(Metric):
             The signature; with ``idf=True`` it has the number of references of the last ``compute``.
         """
         source = WeightSource("references", self._num_references) if self._weights is None else self._weights.source
-        return score_signature(self.encoder, source, self._baseline, self.layer)
+        return score_signature(self.encoder, source, self._baseline, self.layer, self.device, self._f1)
 
     def reset(self) -> None:
         """Remove all pairs."""

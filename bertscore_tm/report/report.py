@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bertscore_tm.core.scores import harmonic_mean
 from bertscore_tm.encoder import Encoder, FrozenEncoder, as_encoder
 from bertscore_tm.encoder.loading import quiet_transformers
 from bertscore_tm.functional.corpus_scores import bert_score
@@ -350,15 +351,19 @@ class Report:
 
 
 def alignment_options(
-    encoder: FrozenEncoder, references: list[list[str]], idf: Idf, rescale: Rescale
+    encoder: FrozenEncoder,
+    references: list[list[str]],
+    idf: Idf,
+    rescale: Rescale,
+    f1: Callable[[Tensor, Tensor], Tensor] = harmonic_mean,
 ) -> dict[str, Any]:
     """Return the options ``align``, ``encoder``, ``signature`` and ``bounds`` of a report with these settings."""
     baseline = find_baseline(encoder, rescale)
     counted = list(chain.from_iterable(map(omit_blank, references)))
     weights = token_weights(encoder, idf, counted, encoder.device)
-    align = partial(compute_alignment, encoder=encoder, weights=weights, baseline=baseline)
+    align = partial(compute_alignment, encoder=encoder, weights=weights, baseline=baseline, f1=f1)
     least, largest = score_range(1, baseline)
-    signature = score_signature(encoder, weights.source, baseline)
+    signature = score_signature(encoder, weights.source, baseline, f1=f1)
     return {"align": align, "encoder": encoder, "signature": signature, "bounds": (least[:, 0], largest[:, 0])}
 
 

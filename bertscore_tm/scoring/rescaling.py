@@ -14,11 +14,12 @@ from torch import Tensor
 
 from bertscore_tm import catalog
 from bertscore_tm.encoder import FrozenEncoder
+from bertscore_tm.encoder.frozen_encoder import join_signature
 from bertscore_tm.utilities.option_names import name_option
 from bertscore_tm.utilities.user_warnings import warn_user
 
 # At the end of the header of a table that the package writes.
-_COMMENT = re.compile(r"# model (?P<model>.*) layers 0-\d+$")
+_COMMENT = re.compile(r"# model (?P<model>.*) layers 0-\d+(?: (?P<settings>\S+))?$")
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,6 +31,7 @@ class Baseline:
         name: shown in the signature: a language code for a published table, else the name of a file.
         digest: first 8 hexadecimal digits of the file's SHA-256; empty for a published table.
         model: name of the model, with hashes of its contents, in the header's comment; empty without one.
+        settings: settings that change the tokens of a text, in the comment; empty without any.
 
     Example:
         >>> Baseline.published("en", "roberta-large").table[17].tolist()
@@ -40,6 +42,7 @@ class Baseline:
     name: str
     digest: str = ""
     model: str = ""
+    settings: str = ""
 
     @classmethod
     def published(cls, language: str, model: str) -> Baseline:
@@ -77,7 +80,8 @@ class Baseline:
         text = content.decode("utf-8-sig", "replace")
         table = catalog.parse_baseline(text, name)
         comment = _COMMENT.search(next(csv.reader(text.splitlines()))[-1])
-        return cls(table, name, hashlib.sha256(content).hexdigest()[:8], "" if comment is None else comment["model"])
+        measured = {} if comment is None else comment.groupdict(default="")
+        return cls(table, name, hashlib.sha256(content).hexdigest()[:8], **measured)
 
     def select(self, layers: range) -> Baseline:
         """Return the rows of some layers, which the table must have."""
@@ -95,7 +99,7 @@ class Baseline:
         return replace(self, table=table)
 
     def require_model(self, encoder: FrozenEncoder) -> None:
-        """Raise an error if the table names another model than the encoder's.
+        """Raise an error if the table names another model, or other settings of its tokens, than the encoder's.
 
         Contents are compared by their hashes. Models of the hub have none, and neither may the encoder's or the
         table's: names are compared then, without the folder or the owner.
@@ -113,6 +117,12 @@ class Baseline:
             raise ValueError(
                 f"the baseline table {self.name} was measured on the model {self.model}, but the encoder's is {model}: "
                 f"pass the table of the same model, or remove the comment from the table's first line to use it"
+            )
+        settings = join_signature(encoder.tokenizer.signature_fields()) if self.settings else ""
+        if settings != self.settings:
+            raise ValueError(
+                f"the baseline table {self.name} was measured with {self.settings}, but the encoder has {settings}: "
+                f"pass a table made with the encoder's options, or remove the comment from the table's first line"
             )
 
     def __str__(self) -> str:

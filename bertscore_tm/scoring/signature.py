@@ -1,5 +1,11 @@
 """The signature of a score: one line with every setting that changes a number."""
 
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
+
+from bertscore_tm.core.scores import harmonic_mean
 from bertscore_tm.encoder.frozen_encoder import FrozenEncoder, join_signature
 from bertscore_tm.scoring.rescaling import Baseline
 from bertscore_tm.scoring.token_weights import WeightSource
@@ -7,11 +13,20 @@ from bertscore_tm.utilities.version import __version__
 
 
 def score_signature(
-    encoder: FrozenEncoder, source: WeightSource, baseline: Baseline | None = None, layer: int | None = None
+    encoder: FrozenEncoder,
+    source: WeightSource,
+    baseline: Baseline | None = None,
+    layer: int | None = None,
+    device: torch.device | None = None,
+    f1: Callable[[Tensor, Tensor], Tensor] = harmonic_mean,
+    more: Mapping[str, object] | None = None,
 ) -> str:
-    """Return one line with every setting that changes a number; equal signatures mean equal numbers."""
+    """Return one line with every setting that changes a number, and ``more``; equal ones mean equal numbers."""
     import transformers
 
-    settings = {"idf": source, "rescale": "no" if baseline is None else baseline}
-    versions = {"bertscore-tm": __version__, "transformers": transformers.__version__}
-    return join_signature({**encoder.signature_fields(layer), **settings, **versions})
+    return join_signature(
+        encoder.signature_fields(layer, device=device)
+        | {"idf": source, "rescale": "no" if baseline is None else baseline}
+        | {"f1": None if f1 is harmonic_mean else f1.__name__, **(more or {})}
+        | {"bertscore-tm": __version__, "transformers": transformers.__version__}
+    )

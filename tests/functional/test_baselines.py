@@ -122,6 +122,24 @@ def test_a_table_of_another_model_is_an_error(minilm, table, tmp_path):
 
 
 @pytest.mark.parametrize(
+    "options", [{"exclude_special_tokens": True}, {"max_length": 8}, {"max_length": 8, "long_text": "window"}]
+)
+def test_a_table_of_other_tokens_is_an_error(minilm, table, tmp_path, options):
+    """The b of a score whose special tokens are left out, or whose texts are cut, is another number."""
+    path, pair = tmp_path / "other.csv", (["a cat"], ["a dog"])
+    path.write_text(make_baseline(FrozenEncoder(minilm, all_layers=True, **options), TEXTS, 30).to_csv())
+    assert (Baseline.read(path).table - Baseline.read(table).table).abs().max() > 1e-3
+    encoder, same = FrozenEncoder(minilm, num_layers=5), FrozenEncoder(minilm, num_layers=5, **options)
+    assert bert_score(*pair, same, rescale=path)["f1"].isfinite()
+    for other, used in ((path, encoder), (table, same)):
+        with pytest.raises(ValueError, match=r"\.csv was measured with space:no\|limit:\d+\|.*pass a table made with"):
+            bert_score(*pair, used, rescale=other)
+    # A table of an earlier version names the model alone.
+    path.write_text(path.read_text().replace(f" {Baseline.read(path).settings}\n", "\n", 1))
+    assert bert_score(*pair, encoder, rescale=path)["f1"].isfinite()
+
+
+@pytest.mark.parametrize(
     ("named", "is_same"),
     [
         ("roberta-large", True),
