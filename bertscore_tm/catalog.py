@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bertscore_tm.utilities.option_names import name_option
+from bertscore_tm.utilities.option_names import name_encoder_option, name_option
 
 __all__ = ["baseline", "baseline_languages", "default_model", "listed_as", "models", "tuned_layer"]
 
@@ -121,7 +121,7 @@ def tuned_layer(model: str) -> int:
     command = f"`bertscore-tm tune-layers judged.jsonl --model {model}`"
     remedy = (
         f"pass {name_option('num_layers')} (-1 is the last layer, {command} finds a good one), or, for a copy of a "
-        f"listed model, its name as {name_option('listed_as')}"
+        f"listed model, its name as {name_encoder_option('listed_as')}"
     )
     return _find_layer(model, remedy)
 
@@ -207,7 +207,10 @@ def baseline(language: str, model: str) -> Tensor:
         [0.83150584, 0.8314941, 0.83122575]
     """
     languages = _find_tables()
-    remedy = "pass a table (`bertscore-tm baseline` makes one), or do not rescale"
+    remedy = (
+        f"pass a table (`bertscore-tm baseline` makes one) or, for a copy of a listed model, its name as "
+        f"{name_encoder_option('listed_as')}, or do not rescale"
+    )
     missing = f"no baseline for language {language!r} and model {model!r}"
     # Comparing with the existing names keeps a name such as "../x" within the folder.
     if language.lower() not in languages:

@@ -135,7 +135,7 @@ class BERTScorer:
 
     The arguments, which are attributes too, are those of :func:`score`, except for two. ``idf_sents`` are texts to
     compute idf weights from, as :meth:`compute_idf` does; ``idf=True`` uses the weights, and :meth:`score` raises an
-    error if there are none.
+    error if there are none. ``batch_size`` is the default of :meth:`score`.
 
     Attributes:
         encoder: the :class:`bertscore_tm.FrozenEncoder`.
@@ -221,14 +221,15 @@ class BERTScorer:
         cands: Sequence[str],
         refs: References,
         verbose: bool = False,
-        batch_size: int = 64,
+        batch_size: int | None = None,
         return_hash: bool = False,
     ) -> Scores | tuple[Scores, str]:
         """Score candidates against references, as :func:`score`."""
         if self.idf and self._weights is None:
             raise AssertionError("IDF weights are not computed: pass idf_sents=, or call compute_idf")
-        require_at_least("batch_size", batch_size, 1)
-        self.encoder.batch_size = batch_size
+        size = self.batch_size if batch_size is None else batch_size
+        require_at_least("batch_size", size, 1)
+        self.encoder.batch_size = size
         texts = as_text_pairs(cands, refs, ("cands", "refs"), keep_blank=True)
         idf = self._weights if self.idf else False
         scores, signature = score_pairs(texts, self.encoder, self.baseline, idf, verbose)

@@ -33,15 +33,23 @@ def name_option(name: str, value: object = None) -> str:
     return flag if value is None or value is True else f"{flag} {value}"
 
 
+def name_encoder_option(name: str, value: object = None) -> str:
+    """Return an option of the encoder; in Python with its class, as the drop-ins have no argument of this name.
+
+    Example:
+        >>> name_encoder_option("listed_as")
+        'FrozenEncoder(listed_as=)'
+    """
+    option = name_option(name, value)
+    return option if _ARE_FLAGS.get() else f"FrozenEncoder({option}{'=' if value is None else ''})"
+
+
 def name_long_text(value: str) -> str:
-    """Return the option for long texts; in Python with its class, as the drop-ins have no argument of this name.
+    """Return the option for long texts, also as the drop-in that has one names it.
 
     Example:
         >>> name_long_text("window")
         "FrozenEncoder(long_text='window')"
     """
-    option = name_option("long_text", value)
-    if _ARE_FLAGS.get():
-        return option
-    drop_in = " (truncation=True in compat.torchmetrics)" if value == "truncate" else ""
-    return f"FrozenEncoder({option}){drop_in}"
+    is_drop_in = value == "truncate" and not _ARE_FLAGS.get()
+    return name_encoder_option("long_text", value) + " (truncation=True in compat.torchmetrics)" * is_drop_in

@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy.stats import ttest_rel
 
-from bertscore_tm import align
+from bertscore_tm import Baseline, align
 from bertscore_tm.report import Report
 from bertscore_tm.statistics import compare_paired, mean_interval
 from bertscore_tm.utilities.score_names import SCORES
@@ -139,6 +139,17 @@ def test_a_pair_opens_by_keyboard_and_shows_matches(show, report):
     assert other.locator("mark.on").count() == 0
     page.click("#pair-1")
     assert page.locator(".pair").count() == 0
+
+
+@pytest.mark.parametrize("rescale", [False, True])
+def test_a_blank_text_is_scored_0_before_rescaling(show, encoder, rescale):
+    table = Baseline(torch.full((7, 3), 0.4, dtype=torch.float64), "mine") if rescale else False
+    with pytest.warns(UserWarning, match="1 candidate scored 0"):
+        page = show(Report.from_texts(["", "a cat"], ["a dog", "a cat"], encoder, rescale=table))
+    page.click("#pair-1")
+    assert column(page, 2)[0] == ("-0.6667" if rescale else "0.0000")
+    notes = page.locator(".pair small").all_inner_texts()
+    assert notes == ["empty: scored 0 before rescaling" if rescale else "empty: scored 0"]
 
 
 def test_an_alignment_has_the_words_of_a_report(show, report, encoder):
