@@ -121,8 +121,7 @@ def compare_paired(
         groups: label of each text's group, as in :func:`mean_interval`.
 
     Returns:
-        Mean of b minus mean of a, interval, test, p-value, which is NaN for fewer than six texts or groups, and the
-        numbers of texts that b scores higher, alike and lower.
+        Mean of b minus mean of a, interval, test and p-value, which is NaN for fewer than six texts or groups.
 
     Raises:
         ValueError: the shapes differ or are not (texts,), there are fewer than two texts, a score is not finite, or
@@ -131,10 +130,8 @@ def compare_paired(
     Example:
         >>> a = torch.tensor([0.1, 0.4, 0.3, 0.5, 0.2, 0.6])
         >>> comparison = compare_paired(a, a + 0.1)
-        >>> [round(number, 4) for number in (comparison.difference, comparison.low, comparison.p_value)]
-        [0.1, 0.1, 0.0312]
-        >>> comparison.test, comparison.wins
-        ('exact permutations', 6)
+        >>> round(comparison.difference, 4), comparison.wins, comparison.test, comparison.p_value
+        (0.1, 6, 'exact permutations', 0.03125)
     """
     return compare_systems([a, b], [(0, 1)], confidence=confidence, bounds=bounds, groups=groups)[0]
 
@@ -148,8 +145,6 @@ def compare_systems(
     groups: ArrayLike | None = None,
 ) -> list[PairedComparison]:
     """Compare pairs of systems, a and b by their numbers, as :func:`compare_paired` does, with one draw of signs."""
-    if not pairs:
-        return []
     gains = torch.stack([score_gains(*as_paired_values(scores[a], scores[b], ("a", "b"))) for a, b in pairs])
     # Sums of integers are exact, so that equal ones are counted as equal.
     steps, sizes = (_sum_groups(values, groups) for values in ((gains / TIE).round(), torch.ones_like(gains[0])))

@@ -259,17 +259,16 @@ class Report:
         # The page approximates the others.
         tested = range(len(f1)) if len(f1) <= _MOST_TESTED and not self.is_history else main
         pairs = list(combinations([number for number in tested if f1[number].isfinite().all()], 2))
-        if len(self.references) < 2:
+        if len(self.references) < 2 or not pairs:
             return []
         compared = compare_systems(f1, pairs, bounds=bounds, groups=self.groups)
-        if not compared or math.isnan(compared[0].p_value):
+        if math.isnan(compared[0].p_value):
             return []
         adjusted = holm([comparison.p_value for comparison in compared])
         rows = []
         for (a, b), test, p in zip(pairs, compared, adjusted, strict=True):
-            estimate = {"difference": test.difference, "low": test.low, "high": test.high}
-            shown = ("at most " if test.is_p_value_at_most else "") + format_p_value(p)
-            rows.append({"a": a, "b": b, **estimate, "p": p, "shownP": shown})
+            row = {"a": a, "b": b, "difference": test.difference, "low": test.low, "high": test.high, "p": p}
+            rows.append(row | {"shownP": ("at most " if test.is_p_value_at_most else "") + format_p_value(p)})
         return rows
 
     def _read_texts(self) -> tuple[set[str], dict[str, str] | None]:
@@ -359,8 +358,7 @@ def alignment_options(
 ) -> dict[str, Any]:
     """Return the options ``align``, ``encoder``, ``signature`` and ``bounds`` of a report with these settings."""
     baseline = find_baseline(encoder, rescale)
-    counted = list(chain.from_iterable(map(omit_blank, references)))
-    weights = token_weights(encoder, idf, counted, encoder.device)
+    weights = token_weights(encoder, idf, list(chain(*map(omit_blank, references))), encoder.device)
     align = partial(compute_alignment, encoder=encoder, weights=weights, baseline=baseline, f1=f1)
     least, largest = score_range(1, baseline)
     signature = score_signature(encoder, weights.source, baseline, f1=f1)

@@ -34,12 +34,7 @@ def name_option(name: str, value: object = None) -> str:
 
 
 def name_encoder_option(name: str, value: object = None) -> str:
-    """Return an option of the encoder; in Python with its class, as the drop-ins have no argument of this name.
-
-    Example:
-        >>> name_encoder_option("listed_as")
-        'FrozenEncoder(listed_as=)'
-    """
+    """Return an option of the encoder; in Python with its class, as the drop-ins have no argument of this name."""
     option = name_option(name, value)
     return option if _ARE_FLAGS.get() else f"FrozenEncoder({option}{'=' if value is None else ''})"
 
