@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -43,12 +44,12 @@ class RankedCandidates:
     best: list[str | None]
     _encoder: FrozenEncoder = field(repr=False)
     _source: WeightSource = field(repr=False)
-    _settings: dict[str, str | None] = field(repr=False)
+    _settings: Callable[[], dict[str, str | None]] = field(repr=False)
 
     @property
     def signature(self) -> str:
         """Every setting that changes a score, in one line."""
-        return score_signature(self._encoder, self._source, f1=selection_f1, more=self._settings)
+        return score_signature(self._encoder, self._source, f1=selection_f1, more=self._settings())
 
     def __len__(self) -> int:
         return len(self.scores)
@@ -140,7 +141,7 @@ def rank_candidates(
     warn_of_truncation(num_truncated, used_encoder.tokenizer.max_length)
     order = [order_candidates(item_scores) for item_scores in scores]
     best = [item.candidates[int(ranks[0])] if len(ranks) else None for item, ranks in zip(items, order, strict=True)]
-    settings = ranking_settings(items, component, references_reduce)
+    settings = partial(ranking_settings, items, component, references_reduce)
     return RankedCandidates(scores, order, best, used_encoder, token_table.source, settings)
 
 

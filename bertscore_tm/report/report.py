@@ -93,7 +93,7 @@ class Report:
         align: Align | None = None,
         encoder: FrozenEncoder | None = None,
         signature: str = "",
-        bounds: tuple[Tensor, Tensor] | None = None,
+        bounds: Sequence[Tensor] | None = None,
         is_history: bool = False,
         num_alignments: int = 200,
         groups: Sequence[str] | None = None,
@@ -106,8 +106,8 @@ class Report:
         self.align = align
         self.encoder = encoder
         self.signature = signature
-        least = -1.0 if "|rescale:no|" in signature else -math.inf
-        self.bounds = bounds or (torch.full((3,), least, device="cpu"), torch.ones(3, device="cpu"))
+        default = [[-1.0 if "|rescale:no|" in signature else -math.inf] * 3, [1.0] * 3]
+        self.bounds = bounds or torch.tensor(default, dtype=torch.float64, device="cpu").unbind()
         self.is_history = is_history
         self.num_alignments = num_alignments
         self.groups = groups
@@ -223,7 +223,9 @@ class Report:
             "isHistory": self.is_history,
             "names": [for_page(name) for name in names],
             "best": best,
-            "summary": [self._estimate_means(scores, self.bounds) for scores in self.scores.values()],
+            "summary": [
+                self._estimate_means(scores, (self.bounds[0], self.bounds[1])) for scores in self.scores.values()
+            ],
             "comparisons": comparisons,
             "verdict": _say_result([for_page(name) for name in names], comparisons, means),
             "differences": [self._describe_gains(score_gains(first, f1), span) for first in f1],
