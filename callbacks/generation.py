@@ -24,6 +24,7 @@ from bertscore_tm.encoder import Encoder, as_encoder
 from bertscore_tm.encoder.loading import resolve_tokenizer
 from bertscore_tm.functional.ranking import Item, order_candidates, score_items
 from bertscore_tm.scoring.messages import warn_of_truncation
+from bertscore_tm.scoring.texts import strip_thoughts
 from bertscore_tm.scoring.token_weights import token_weights
 
 Generate = Callable[[pl.LightningModule, Any], tuple[Sequence[str], Sequence[str] | Sequence[Sequence[str]]]]
@@ -55,6 +56,7 @@ class HuggingFaceGenerate(ABC):
         ignore_index: int = -100,
         num_samples: int = 1,
         encoder: Encoder | None = None,
+        strip_thoughts: bool = False,
         **generate_kwargs: Any,
     ) -> None:
         if (num_samples > 1) != (encoder is not None):
@@ -68,6 +70,7 @@ class HuggingFaceGenerate(ABC):
         self.ignore_index = ignore_index
         self.num_samples = num_samples
         self.encoder = None if encoder is None else as_encoder(encoder, single_layer=True)
+        self.strip_thoughts = strip_thoughts
         self._warned: set[str] = set()
         self.generate_kwargs = generate_kwargs
 
@@ -104,6 +107,8 @@ class HuggingFaceGenerate(ABC):
         # An output object with return_dict_in_generate=True.
         ids = generated if isinstance(generated, Tensor) else generated.sequences
         preds = self._decode(ids[:, num_prompt_ids:])
+        if self.strip_thoughts:
+            preds = [strip_thoughts(text) for text in preds]
         if self.num_samples > 1:
             preds = self._choose_by_consensus(preds, ids.device)
         if isinstance(target, Tensor):
@@ -155,6 +160,8 @@ class Seq2SeqGenerate(HuggingFaceGenerate):
             references is returned (minimum Bayes risk, :func:`bertscore_tm.rank_candidates`); with ``num_beams`` of at
             least as many and ``do_sample=False``, those of the beam. Default: one text, without a choice.
         encoder: encoder for the choice, such as ``metric.encoder``, which is then loaded once.
+        strip_thoughts: leave out the ``<think>`` or ``<thinking>`` block in front of a text; one that is cut off within
+            it is empty. Default: thoughts are scored as text, with a warning.
         **generate_kwargs: arguments of ``generate``, such as ``max_new_tokens`` and ``num_beams``.
 
     Example:

@@ -82,11 +82,12 @@ class BERTScoreReport(ScoredTextWriter):
         written = super().write_loader(trainer, loader, name)
         if written is None:
             return None
+        is_stripped = getattr(self.find_scorer(trainer)[0].generate, "strip_thoughts", False)
         report = Report.from_files(
             list(self._files[loader.suffix].values()),
             align=partial(metric.align, idf=weights),
             encoder=metric.encoder,
-            signature=metric.signature(),
+            signature=metric.signature() + ("|thoughts:stripped" if is_stripped else ""),
             num_alignments=self.num_alignments,
         )
         folder, _, file_name = self.path.rpartition("/")

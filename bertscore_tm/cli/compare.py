@@ -75,7 +75,9 @@ def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
     # All systems' texts for a reference follow each other, so that a reference is encoded once.
     candidates = list(chain.from_iterable(zip(*texts.values(), strict=True)))
     shared = [reference for reference in references for _ in texts]
-    scored = score_across_ranks(ranks, arguments, TextPairs(candidates, shared), references)
+    pairs = options.strip_candidates(arguments, TextPairs(candidates, shared))
+    texts = {name: pairs.candidates[number :: len(texts)] for number, name in enumerate(texts)}
+    scored = score_across_ranks(ranks, arguments, pairs, references)
     if scored is not None:
         document = _compare(scored, systems, arguments)
         content = output.to_json(document) if suffix == ".json" else _format_summary(document, suffix)

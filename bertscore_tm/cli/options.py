@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, get_args
 
 from bertscore_tm.cli.distributed import choose_device
@@ -12,6 +13,7 @@ from bertscore_tm.utilities.score_names import SCORES
 
 if TYPE_CHECKING:
     from bertscore_tm.encoder import FrozenEncoder
+    from bertscore_tm.scoring.texts import TextPairs
 
 
 # Arguments that name files to read.
@@ -96,6 +98,8 @@ def add_scoring_arguments(
     add("--reference-column", metavar="NAME", action="append", help=help)
     help = "column or key by which rows of several files belong together (default: one that all have; else by order)"
     add("--key", metavar="NAME", help=help)
+    help = "score candidates without the <think> block of a reasoning model in front; one that is cut off is empty"
+    add("--strip-thoughts", action="store_true", help=help)
     add_encoder_arguments(parser, all_layers=all_layers)
     group = parser.add_argument_group("token weights and rescaling" if rescale else "token weights")
     choices = group.add_mutually_exclusive_group()
@@ -151,6 +155,13 @@ def add_confidence_argument(group: argparse._ArgumentGroup, default: float | Non
     if default is None:
         described = "also print Student's t intervals of the means with this coverage, such as 0.95"
     group.add_argument("--confidence", type=_proportion, metavar="X", default=default, help=described)
+
+
+def strip_candidates(arguments: argparse.Namespace, texts: TextPairs) -> TextPairs:
+    """Return texts, whose candidates have no thoughts with ``--strip-thoughts``."""
+    from bertscore_tm.scoring.texts import strip_thoughts
+
+    return replace(texts, candidates=list(map(strip_thoughts, texts.candidates))) if arguments.strip_thoughts else texts
 
 
 def build_encoder(arguments: argparse.Namespace, *, all_layers: bool = False) -> FrozenEncoder:

@@ -63,7 +63,13 @@ def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
     encoder = ranks.run_on_all(lambda: options.build_encoder(arguments))
     weights = ranks.run_on_first(lambda: token_weights(encoder, options.read_idf(arguments)))
     how = {"component": arguments.component, "references_reduce": arguments.references_reduce}
-    signature = score_signature(encoder, weights.source, f1=selection_f1, more=ranking_settings(items, **how))
+    signature = score_signature(
+        encoder,
+        weights.source,
+        f1=selection_f1,
+        more=ranking_settings(items, **how),
+        strip_thoughts=arguments.strip_thoughts,
+    )
 
     def work(part: Sequence[Item], progress: Progress) -> Part:
         scores, num_truncated = score_items(part, encoder, weights, encoder.device, progress=progress, **how)
@@ -98,7 +104,10 @@ def _read(arguments: argparse.Namespace) -> list[Item]:
     candidates = corpus.systems[0].text_lists(arguments.candidate_column)
 
     from bertscore_tm.functional.ranking import Item
+    from bertscore_tm.scoring.texts import strip_thoughts
 
+    if arguments.strip_thoughts:
+        candidates = [list(map(strip_thoughts, texts)) for texts in candidates]
     if arguments.references is None and arguments.reference_column is None:
         return [Item(texts) for texts in candidates]
     return list(map(Item, candidates, corpus.references()))

@@ -77,6 +77,7 @@ def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
     if suffix in (".tsv", ".csv") and not arguments.per_segment:
         raise CommandError(f"argument --output: a {suffix} file lists the scores of each pair: add --per-segment")
     pairs, documents = ranks.run_on_first(lambda: _read(arguments))
+    pairs = options.strip_candidates(arguments, pairs)
     texts = pairs.omit_blank_references()
     scored = score_across_ranks(ranks, arguments, texts)
     if scored is None:

@@ -76,7 +76,7 @@ def score_across_ranks(
         best_reference=scored.best_reference,
         bounds=score_range(scored.scores.shape[1], baseline),
         encoder=encoder,
-        signature=score_signature(encoder, weights.source, baseline),
+        signature=score_signature(encoder, weights.source, baseline, strip_thoughts=arguments.strip_thoughts),
         align=partial(compute_alignment, encoder=encoder, weights=weights, baseline=baseline),
     )
 

@@ -10,7 +10,7 @@ from bertscore_tm.core.all_pairs import score_all_pairs
 from bertscore_tm.core.token_vectors import concatenate
 from bertscore_tm.encoder import Encoder, as_encoder
 from bertscore_tm.scoring.corpus import encode_steps
-from bertscore_tm.scoring.messages import warn_of_truncation
+from bertscore_tm.scoring.messages import warn_of_leftovers, warn_of_truncation
 from bertscore_tm.scoring.texts import TextPairs, as_documents
 from bertscore_tm.scoring.token_weights import Idf, require_known, token_weights
 from bertscore_tm.utilities.compilation import untraced
@@ -61,6 +61,7 @@ def score_matrix(
     rows = as_documents(candidates, "candidates")
     columns = rows if references is None else as_documents(references, "references")
     used = as_encoder(encoder, single_layer=True)
+    warn_of_leftovers(rows, used.tokenizer)
     weights = token_weights(used, idf, columns, used.device)
     places = {text: place for place, text in enumerate(dict.fromkeys(rows))}
     numbers = [places[text] for text in rows]

@@ -7,7 +7,7 @@ from functools import cache
 from torch import Tensor
 
 from bertscore_tm.encoder.tokenization import TextTokenizer
-from bertscore_tm.utilities.option_names import name_long_text
+from bertscore_tm.utilities.option_names import name_long_text, name_option
 from bertscore_tm.utilities.user_warnings import warn_user
 
 # Patterns of the messages about a corpus, with any count.
@@ -18,9 +18,13 @@ CORPUS_WARNINGS = (
 )
 # Special tokens of common tokenizers. Within a text they may be markup.
 _SPECIAL = r"<s>|</s>|<pad>|<eos>|<bos>|\[CLS\]|\[SEP\]|\[PAD\]"
-# These are never text: sentinels, marks of turns, and spaces as sentencepiece and byte-level vocabularies spell them.
-# The capital Ġ of Maltese does not follow a small letter, and starts texts with other letters of Maltese.
-_MARKS = r"<extra_id_\d+>|<\|[^|<>\n]+\|>|▁(?=\w)|(?<=\w)▁|^Ġ(?!.*[ċġħż])(?=\w)|(?<=[a-z0-9])Ġ"
+# Around the thoughts of reasoning models.
+_THOUGHT = r"</?think(?:ing)?>"
+# These are never text: sentinels, marks of turns, line breaks and sentences as data sets of summaries spell them, and
+# parts of words and spaces as subword-nmt, sentencepiece and byte-level vocabularies do. The capital Ġ of Maltese does
+# not follow a small letter, and starts texts with other letters of Maltese.
+_MARKS = rf"{_THOUGHT}|<extra_id_\d+>|<\|[^|<>\n]+\|>|<(?:start|end)_of_turn>|\[/?INST\]|<([nq])>(?!.*</\1>)"
+_MARKS += r"|(?<=\w)@@ (?=\w)|▁(?=\w)|(?<=\w)▁|^Ġ(?!.*[ċġħż])(?=\w)|(?<=[a-z0-9])Ġ"
 
 
 @cache
@@ -53,16 +57,18 @@ def warn_of_leftovers(candidates: Sequence[str], tokenizer: TextTokenizer) -> bo
     """Warn about candidates with tokens that decoding should have removed, and return whether there are any.
 
     They begin or end with a special token of the encoder's tokenizer or of a common one, or have a mark that no text
-    has, such as ``<extra_id_0>``, ``<|im_end|>`` or ``Ġ``.
+    has, such as ``<extra_id_0>``, ``<|im_end|>``, ``<think>`` or ``Ġ``.
     """
     special = "|".join([_SPECIAL, *map(re.escape, tokenizer.special_tokens)])
     pattern = re.compile(rf"^\s*(?:{special})|(?:{special})\s*$|{_MARKS}")
     leftovers = [match[0].strip() for text in candidates if (match := pattern.search(text))]
     if leftovers:
         subject = "1 candidate contains" if len(leftovers) == 1 else f"{len(leftovers)} candidates contain"
+        is_thinking = any(re.fullmatch(_THOUGHT, leftover) for leftover in leftovers)
+        remedy = f", and remove thoughts with {name_option('strip_thoughts', True)}" if is_thinking else ""
         warn_user(
             f"{subject} special tokens such as {leftovers[0]}, which are scored as text: decode with batch_decode and "
-            f"skip_special_tokens=True"
+            f"skip_special_tokens=True{remedy}"
         )
     return bool(leftovers)
 

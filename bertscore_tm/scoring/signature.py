@@ -20,6 +20,7 @@ def score_signature(
     device: torch.device | None = None,
     f1: Callable[[Tensor, Tensor], Tensor] = harmonic_mean,
     more: Mapping[str, object] | None = None,
+    strip_thoughts: bool = False,
 ) -> str:
     """Return one line with every setting that changes a number, and ``more``; equal ones mean equal numbers."""
     import transformers
@@ -29,4 +30,5 @@ def score_signature(
         | {"idf": source, "rescale": "no" if baseline is None else baseline}
         | {"f1": None if f1 is harmonic_mean else f1.__name__, **(more or {})}
         | {"bertscore-tm": __version__, "transformers": transformers.__version__}
+        | {"thoughts": "stripped" if strip_thoughts else None}
     )

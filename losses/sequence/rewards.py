@@ -11,8 +11,10 @@ from bertscore_tm.encoder import Encoder, as_encoder
 from bertscore_tm.functional.ranking import ReferencesReduce
 from bertscore_tm.losses.sequence.texts import Text, list_completions, list_references
 from bertscore_tm.scoring.corpus import MatchedTexts, encode_steps, match_encoded
+from bertscore_tm.scoring.messages import warn_of_leftovers
 from bertscore_tm.scoring.rescaling import Rescale, find_baseline, rescale_scores
-from bertscore_tm.scoring.texts import TextPairs
+from bertscore_tm.scoring.signature import score_signature
+from bertscore_tm.scoring.texts import TextPairs, strip_thoughts
 from bertscore_tm.scoring.token_weights import Idf, token_weights
 from bertscore_tm.utilities.compilation import untraced
 from bertscore_tm.utilities.score_names import SCORES, Component
@@ -59,6 +61,8 @@ class BERTScoreReward:
         length_band: smallest and largest ratio of lengths that is not penalized, such as (0.5, 1.5); ``math.inf``
             removes the upper limit. Default: no length guard.
         repeat_ngram_size: n of the n-grams whose repetition is penalized, such as 4. Default: no repetition guard.
+        strip_thoughts: score completions without the ``<think>`` or ``<thinking>`` block in front; one that is cut off
+            within it is an empty text. Default: thoughts are scored as text, with a warning.
         cache_bytes: memory for the references' token vectors, in bytes, kept for later calls and shared with
             losses on the same encoder; 0 turns the cache off. Within a call each text is encoded once in any case.
         name: ``__name__``, under which trainers log the reward. Default: component and layer, such as
@@ -91,6 +95,7 @@ class BERTScoreReward:
         rescale: Rescale = False,
         length_band: tuple[float, float] | None = None,
         repeat_ngram_size: int | None = None,
+        strip_thoughts: bool = False,
         cache_bytes: int = 2**27,
         name: str | None = None,
     ) -> None:
@@ -107,7 +112,9 @@ class BERTScoreReward:
         self.references_reduce = references_reduce
         self.length_band = length_band
         self.repeat_ngram_size = repeat_ngram_size
+        self.strip_thoughts = strip_thoughts
         self.cache_bytes = cache_bytes
+        self._has_leftovers = False
         self._baseline = find_baseline(self.encoder, rescale)
         self._weights = token_weights(self.encoder, idf)
         self.__name__ = f"bertscore_{component}_layer{self.encoder.num_layers}" if name is None else name
@@ -137,6 +144,10 @@ class BERTScoreReward:
             ValueError: lengths differ, or a text is too long with ``long_text="error"``.
         """
         candidates, reference_lists = list_completions(completions), list_references(references)
+        if self.strip_thoughts:
+            candidates = [strip_thoughts(text) for text in candidates]
+        # Once, as rewards are computed at every training step.
+        self._has_leftovers = self._has_leftovers or warn_of_leftovers(candidates, self.encoder.tokenizer)
         if len(candidates) != len(reference_lists):
             raise ValueError(
                 f"completions and references must have equal lengths, got {len(candidates)} and "
@@ -150,6 +161,15 @@ class BERTScoreReward:
         for i, score in zip(rows, scores.tolist(), strict=True):
             rewards[i] = score
         return rewards
+
+    def signature(self) -> str:
+        """Return one line with every setting that changes a score; see also ``component`` and the guards.
+
+        Returns:
+            The signature.
+        """
+        source = self._weights.source
+        return score_signature(self.encoder, source, self._baseline, strip_thoughts=self.strip_thoughts)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.encoder!r}, component={self.component!r})"

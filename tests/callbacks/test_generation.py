@@ -12,6 +12,7 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.strategies import DeepSpeedStrategy
 from peft import LoraConfig, get_peft_model
 from torch import nn
+from transformers import LogitsProcessor
 
 from bertscore_tm.callbacks import CausalGenerate, Seq2SeqGenerate
 from bertscore_tm.encoder import FrozenEncoder
@@ -292,3 +293,33 @@ def test_deepspeed_stage_3_is_refused_and_stage_2_is_not(stage):
     else:
         with pytest.raises(MisconfigurationException, match=r"stage 3.*use stage 2.*synced_gpus=True as generate="):
             generate(module, batch)
+
+
+class Say(LogitsProcessor):
+    """Forces the generated ids, after prompts of a length."""
+
+    def __init__(self, ids, start):
+        self.ids, self.start = ids, start
+
+    def __call__(self, input_ids, scores):
+        forced = torch.full_like(scores, -torch.inf)
+        forced[:, self.ids[input_ids.shape[1] - self.start]] = 0
+        return forced
+
+
+@pytest.mark.parametrize("end", [" </think> ", " "])
+@pytest.mark.parametrize("num_samples", [1, 2])
+def test_thoughts_are_removed_on_request(encoder, end, num_samples):
+    model, tokenizer = generator("gpt2")
+    tokenizer.add_tokens(["<think>", "</think>"])
+    model.resize_token_embeddings(len(tokenizer))
+    said = tokenizer(f"<think> a dog ran{end}a cat sat", add_special_tokens=False)["input_ids"]
+    batch = {**inputs_of([[5, 6]]), "labels": labels_of(tokenizer, ["a cat sat"])}
+    more = {"num_samples": num_samples, "encoder": encoder} if num_samples > 1 else {}
+    texts = []
+    for strip_thoughts in (False, True):
+        options = {"max_new_tokens": len(said), "logits_processor": [Say(said, 2)], "strip_thoughts": strip_thoughts}
+        generate = CausalGenerate(tokenizer, prompt_key="input_ids", **options, **more)
+        texts += generate(WithModel(model), batch)[0]
+    assert texts[0].startswith("<think>")
+    assert texts[1].split() == (["a", "cat", "sat"] if "/" in end else [])

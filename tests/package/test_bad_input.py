@@ -71,25 +71,62 @@ def with_added_tokens(minilm):
         ("Ġa cat", "Ġ"),
         ("▁a▁cat", "▁"),
         ("a cat <turn>", "<turn>"),
+        ("<think>A cat.</think> a cat", "<think>"),
+        ("A cat.</think> a cat", "</think>"),
+        ("<thinking>cut", "<thinking>"),
+        ("<start_of_turn>model a cat<end_of_turn>", "<start_of_turn>"),
+        ("[INST] say [/INST] a cat", "[INST]"),
+        ("a ca@@ t", "@@"),
+        ("a cat.<n>a dog", "<n>"),
+        ("a cat<q>a dog", "<q>"),
     ],
 )
 def test_leftovers_of_generators_are_counted_once(with_added_tokens, text, token):
-    encoder, metric = with_added_tokens, BERTScore(with_added_tokens)
+    encoder, metric, reward = with_added_tokens, BERTScore(with_added_tokens), BERTScoreReward(with_added_tokens)
     message = f"^2 candidates contain special tokens such as {re.escape(token)}, which are scored as text"
     preds, target = [text, "a cat", text], ["a cat"] * 3
     for call in (
         lambda: bert_score(preds, target, encoder),
         lambda: rank_candidates([preds], target[:1], encoder),
         lambda: metric.update(preds, target),
+        lambda: score_matrix(preds, target, encoder),
+        lambda: reward(preds, target),
     ):
         with pytest.warns(UserWarning, match=message) as caught:
             call()
         assert len(caught) == 1
     with warnings.catch_warnings(action="error"):
         metric.update(preds[:1], target[:1])
-        # Words that the user added, Maltese, and markup.
+        reward(preds[:1], target[:1])
+        # Words that the user added, Maltese, markup, and a patch.
         bert_score(["dexamethasone", "Ġwanni mar il-Ġimgħa", "IL-ĠENB"], target, encoder)
+        bert_score(["<q>no</q>, he said", "@@ -1,3 +1,4 @@ a cat", "array[INSTANCE]"], target, encoder)
         BERTScore(encoder).update(["struck <s>out</s> words"], ["</s>"])
+
+
+THOUGHT = "<think>\nWhere is it?\n\nOn the mat.</think>\n\n"
+
+
+@pytest.mark.parametrize("start", [THOUGHT, f" {THOUGHT}", "<thinking>so</thinking>", "<think></think>", "so</think> "])
+def test_thoughts_are_removed_on_request(encoder, start):
+    answer, other = "a cat sat on the mat", "it rains"
+    completions = [start + answer, other, "<think>" + answer, [{"role": "assistant", "content": start + other}]]
+    reward = BERTScoreReward(encoder, strip_thoughts=True)
+    with warnings.catch_warnings(action="error"):
+        rewards = reward(completions, [answer, answer, answer, answer])
+    assert rewards == BERTScoreReward(encoder)([answer, other, "", other], [answer] * 4)
+    assert reward.signature() == f"{BERTScoreReward(encoder).signature()}|thoughts:stripped"
+    # Only in front: an answer about a thought is kept, as it is by default.
+    later = f"{answer} <think></think>"
+    assert reward([later], [answer]) == BERTScoreReward(encoder)([later], [answer])
+
+
+@pytest.mark.filterwarnings("default")
+def test_warnings_of_thoughts_name_the_option(encoder):
+    message = r"such as <think>, .* and remove thoughts with strip_thoughts=True$"
+    for call in (lambda: BERTScoreReward(encoder)([THOUGHT], ["a cat"]), lambda: bert_score(THOUGHT, "a", encoder)):
+        with pytest.warns(UserWarning, match=message):
+            call()
 
 
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
