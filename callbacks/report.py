@@ -2,7 +2,6 @@
 
 import os
 from functools import partial
-from pathlib import PurePath
 
 import lightning.pytorch as pl
 
@@ -90,7 +89,6 @@ class BERTScoreReport(ScoredTextWriter):
             signature=metric.signature() + ("|thoughts:stripped" if is_stripped else ""),
             num_alignments=self.num_alignments,
         )
-        folder, _, file_name = self.path.rpartition("/")
-        page = PurePath(file_name)
-        write_file(f"{folder or '.'}/{page.stem}{loader.suffix}{page.suffix}", report.to_html(), type(self).__name__)
+        start, end = os.path.splitext(self.path)  # noqa: PTH122 - URLs
+        write_file(f"{start}{loader.suffix}{end}", report.to_html(), type(self).__name__)
         return written

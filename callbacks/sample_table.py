@@ -15,7 +15,7 @@ from lightning.pytorch.loggers import Logger
 
 from bertscore_tm.callbacks.scored_texts import choose_unused, write_file
 from bertscore_tm.callbacks.trainer import find_run_folder, is_of_class
-from bertscore_tm.utilities.untrusted_text import for_spreadsheet
+from bertscore_tm.utilities.untrusted_text import for_spreadsheet, for_terminal
 from bertscore_tm.views import Alignment
 
 if TYPE_CHECKING:
@@ -83,7 +83,8 @@ class SampleTable:
             scores = [round(score, 4) for score in (sample.precision, sample.recall, sample.f1)]
             inputs = [sample.input or ""] if "input" in self.columns else []
             texts = [*inputs, sample.prediction, "\n".join(sample.references)]
-            rows.append([sample.kind, sample.number, *scores, *texts])
+            # Loggers fail at unpaired surrogates.
+            rows.append([sample.kind, sample.number, *scores, *(for_terminal(text, keep="\n\r\t") for text in texts)])
         return rows
 
     def format_csv(self) -> str:

@@ -13,6 +13,8 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
+from fsspec.core import url_to_fs
+from fsspec.implementations.local import LocalFileSystem
 from lightning.fabric.utilities.cloud_io import get_filesystem
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
@@ -201,10 +203,10 @@ def choose_unused(start: str, pattern: str, writer: str) -> str:
 
 def write_file(path: str, content: str | bytes, writer: str) -> bool:
     """Write a file and its folder, and return whether it could be written; training continues with a warning."""
-    filesystem = get_filesystem(path)
+    filesystem, name = url_to_fs(path)
     try:
-        filesystem.makedirs(path.rpartition("/")[0], exist_ok=True)
-        write_atomically(path, content, filesystem=filesystem)
+        filesystem.makedirs(name.rpartition("/")[0], exist_ok=True)
+        write_atomically(name, content, filesystem=None if isinstance(filesystem, LocalFileSystem) else filesystem)
     except OSError as error:
         warn_user(
             f"{writer} could not write {path} ({error.strerror or error}); training continues without it: "

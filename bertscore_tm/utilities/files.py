@@ -22,8 +22,8 @@ def write_atomically(path: str | os.PathLike[str], content: str | bytes, *, file
 
     Args:
         path: the file to write; its folder must exist.
-        content: bytes, or a text, which is written in UTF-8.
-        filesystem: fsspec file system that holds ``path``. Default: the local one.
+        content: bytes, or a text, which is written in UTF-8; an unpaired surrogate as its escape in JSON.
+        filesystem: remote file system of fsspec that holds ``path``. Default: the local one.
 
     Raises:
         OSError: the file cannot be written. The message names ``path`` and whether it keeps its old content.
@@ -35,7 +35,8 @@ def write_atomically(path: str | os.PathLike[str], content: str | bytes, *, file
         >>> path.read_text()
         '0.9651'
     """
-    name, data = os.fspath(path), content.encode() if isinstance(content, str) else content
+    name = os.fspath(path)
+    data = content.encode(errors="backslashreplace") if isinstance(content, str) else content
     in_place = filesystem is None and is_special(name)
     try:
         if in_place:
@@ -70,7 +71,7 @@ def _replace_local(target: Path, data: bytes) -> None:
 
 
 def _replace_remote(path: str, data: bytes, filesystem: Any) -> None:
-    partial = f"{path}.part"
+    partial = f"{path}.{secrets.token_hex(4)}.part"
     try:
         filesystem.pipe_file(partial, data)
         filesystem.mv(partial, path)

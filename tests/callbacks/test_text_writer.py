@@ -1,15 +1,19 @@
 """Files of scored texts: their contents, and the shell's commands that read them."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
-from lightning.pytorch.loggers import CSVLogger
+from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from bertscore_tm import BERTScore, bert_score
-from bertscore_tm.callbacks import BERTScoreCallback, SampleLogger, ScoredTextWriter
+from bertscore_tm.callbacks import BERTScoreCallback, BERTScoreReport, SampleLogger, ScoredTextWriter
+from bertscore_tm.callbacks import report as report_module
 from bertscore_tm.cli import main
 from tests.support.lightning_runs import chooser, trainer
+from tests.support.report_pages import read_data
 from tests.support.sample_tables import COUNT, mixed
 from tests.support.texts import several_references
 
@@ -69,3 +73,48 @@ def test_unwritable_files_are_warned_of(pairs, encoder, tmp_path):
     callbacks = [BERTScoreCallback(BERTScore(encoder)), ScoredTextWriter(tmp_path / "file" / "texts")]
     with pytest.warns(UserWarning, match=r"ScoredTextWriter could not write .*val_step_2\.jsonl"):
         trainer(tmp_path, callbacks).fit(chooser(pairs))
+
+
+HALF = "half \ud83d of a pair"
+
+
+def test_half_a_surrogate_pair_is_written_as_its_escape(pairs, minilm, encoder, tmp_path, capsys):
+    loggers = [CSVLogger(tmp_path, "csv"), TensorBoardLogger(tmp_path, "board")]
+    writers = [ScoredTextWriter(), SampleLogger(3, 1), BERTScoreReport(tmp_path / "report.html")]
+    module = mixed(pairs, references=[HALF, *pairs[1][1:COUNT]])
+    run = trainer(tmp_path, [BERTScoreCallback(BERTScore(encoder)), *writers], logger=loggers)
+    run.fit(module)
+    path = Path(run.log_dir) / "texts" / "val_step_5.jsonl"
+    assert rows(path)[0]["references"] == [HALF]
+    capsys.readouterr()
+    assert main(["score", "-c", str(path), "--model", str(minilm), "--num-layers", "5", "--json"]) == 0
+    f1 = run.callback_metrics["val_bertscore_f1"].item()
+    assert json.loads(capsys.readouterr().out)["f1"] == pytest.approx(f1, abs=2e-6)
+    escaped = HALF.encode(errors="backslashreplace").decode()
+    assert read_data(tmp_path / "report.html")["references"][0] == [escaped]
+    assert escaped in (Path(run.log_dir) / "samples" / "val_samples_step_5.csv").read_text(encoding="utf-8")
+    board = EventAccumulator(str(next(tmp_path.glob("board/*")))).Reload()
+    table = board.Tensors("val_samples/text_summary")[-1].tensor_proto.string_val[0].decode()
+    assert escaped.replace("\\", "\\\\") in table
+
+
+def test_files_are_written_as_by_the_shell(pairs, encoder, tmp_path, monkeypatch):
+    page, target = tmp_path / "report.html", tmp_path / "elsewhere.html"
+    target.write_text("old")
+    page.symlink_to(target)
+    synced, fsync = [], os.fsync
+    monkeypatch.setattr("os.fsync", lambda file: (synced.append(file), fsync(file)))
+    texts = tmp_path / "texts"
+    for name in (page.as_uri(), str(page)):
+        trainer(tmp_path, [BERTScoreCallback(BERTScore(encoder)), BERTScoreReport(name, texts)]).fit(chooser(pairs))
+    assert page.is_symlink()
+    assert len(read_data(target)["names"]) == 2
+    assert len(synced) == 2 * (2 + 2)  # a page and a file at each of two validations
+
+
+def test_a_page_in_the_root_folder(pairs, encoder, tmp_path, monkeypatch):
+    written = []
+    monkeypatch.setattr(report_module, "write_file", lambda path, *rest: written.append(path))
+    callbacks = [BERTScoreCallback(BERTScore(encoder)), BERTScoreReport("/report.html")]
+    trainer(tmp_path, callbacks, max_epochs=1).fit(chooser(pairs))
+    assert written == ["/report.html"]

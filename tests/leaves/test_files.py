@@ -95,6 +95,11 @@ def test_a_remote_file_system(monkeypatch, error):
     path = "/atomic/table.csv"
     write_atomically(path, "a\r\n", filesystem=memory)
     assert memory.cat(path) == b"a\r\n"
+    moved, move = [], memory.mv
+    monkeypatch.setattr(memory, "mv", lambda source, target: (moved.append(source), move(source, target)))
+    for _ in range(2):
+        write_atomically(path, "a\r\n", filesystem=memory)
+    assert len(set(moved)) == 2  # two trainings may write at once
     monkeypatch.setattr(memory, "mv", lambda *places: (_ for _ in ()).throw(error))
     message = r"^/atomic/table\.csv: full; the file keeps its old content$"
     with pytest.raises(type(error), match=message if isinstance(error, OSError) else ""):
