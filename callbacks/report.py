@@ -4,6 +4,7 @@ import os
 from functools import partial
 
 import lightning.pytorch as pl
+from lightning.fabric.utilities.cloud_io import get_filesystem
 
 from bertscore_tm.callbacks.loader_scores import ScoredLoader
 from bertscore_tm.callbacks.scored_texts import ScoredTextWriter, write_file
@@ -11,6 +12,7 @@ from bertscore_tm.callbacks.scoring import BERTScoreCallback
 from bertscore_tm.callbacks.trainer import is_training_validation
 from bertscore_tm.report import Report
 from bertscore_tm.statistics import scipy_stats
+from bertscore_tm.utilities.user_warnings import warn_user
 
 
 class BERTScoreReport(ScoredTextWriter):
@@ -81,9 +83,14 @@ class BERTScoreReport(ScoredTextWriter):
         written = super().write_loader(trainer, loader, name)
         if written is None:
             return None
+        files = self._files[loader.suffix]
+        gone = [path for path in files.values() if not get_filesystem(path).exists(path)]
+        self._files[loader.suffix] = files = {key: path for key, path in files.items() if path not in gone}
+        if gone:
+            warn_user(f"{type(self).__name__} leaves out validations whose files are gone: {', '.join(gone)}")
         is_stripped = getattr(self.find_scorer(trainer)[0].generate, "strip_thoughts", False)
         report = Report.from_files(
-            list(self._files[loader.suffix].values()),
+            list(files.values()),
             align=partial(metric.align, idf=weights),
             encoder=metric.encoder,
             signature=metric.signature() + ("|thoughts:stripped" if is_stripped else ""),

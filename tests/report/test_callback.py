@@ -64,6 +64,23 @@ def test_a_resumed_training_goes_on_with_its_history(pairs, encoder, tmp_path):
     assert ended[0].equal(ended[1])
 
 
+def test_a_resumed_training_leaves_out_validations_whose_files_are_gone(pairs, encoder, tmp_path):
+    page = tmp_path / "report.html"
+
+    def train(epochs, last=None):
+        callbacks = [scorer(encoder), BERTScoreReport(page), ModelCheckpoint(tmp_path, save_last=True)]
+        trainer(tmp_path, callbacks, max_epochs=epochs).fit(chooser(pairs, kind=Steady, lr=0.05), ckpt_path=last)
+
+    train(3)
+    (tmp_path / "texts" / "val_step_5.jsonl").unlink()
+    with pytest.warns(
+        UserWarning, match=r"leaves out validations whose files are gone: \S*val_step_5\.jsonl$"
+    ) as caught:
+        train(5, tmp_path / "last.ckpt")
+    assert sum("leaves out" in str(warning.message) for warning in caught) == 1
+    assert read_data(page)["names"] == ["step 2", "step 8", "step 11", "step 14"]
+
+
 def test_loaders_have_their_pages_and_old_texts_are_dropped(pairs, encoder, tmp_path, monkeypatch):
     monkeypatch.setattr(history, "_MOST_CHARACTERS", 0)
     module = chooser(pairs, val_sizes=(4, 3))
