@@ -98,8 +98,9 @@ class ScoredTextWriter(RunWriter):
 
     The files are named after the run and the step at which its scores are logged: ``val_step_499.jsonl``, with several
     dataloaders ``val_dataloader_idx_0_step_499.jsonl`` and so on; those of ``trainer.validate`` and ``trainer.test``
-    start with ``validate`` and ``test``. Each line has the keys ``example`` (its place in the data set, from 1),
-    ``candidate``, ``references``, ``precision``, ``recall`` and ``f1``, in the order of the data on all ranks.
+    start with ``validate`` and ``test``. A further validation of one step has its number in the training, counted among
+    the scored ones: ``val_step_499_validation_3.jsonl``. Each line has the keys ``example`` (its place in the data set,
+    from 1), ``candidate``, ``references``, ``precision``, ``recall`` and ``f1``, in the order of the data on all ranks.
     ``bertscore-tm score`` and ``compare`` read the files, and ``rank`` reads references from them::
 
         bertscore-tm compare -c texts/val_step_499.jsonl texts/val_step_999.jsonl -r texts/val_step_999.jsonl
@@ -183,6 +184,9 @@ class ScoredTextWriter(RunWriter):
         stage = "val" if in_training else trainer.state.fn.value  # type: ignore[union-attr]
         start = stage if self.name is None else f"{self.name}_{stage}"
         path = f"{self._folders.get(folder, folder)}/{start}{loader.suffix}_step_{count_steps(trainer)}"
+        if in_training and f"{PurePath(path).name}.jsonl" in self._files.get(loader.suffix, {}):
+            # Validated before since the last optimizer step, as with accumulated gradients.
+            path += f"_validation_{self.find_scorer(trainer)[0].num_scored_validations}"
         path = (path if in_training else choose_unused(path, ".jsonl", writer)) + ".jsonl"
         if not write_file(path, "".join(lines), writer):
             return None

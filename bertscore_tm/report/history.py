@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import PurePath
@@ -15,12 +16,15 @@ from bertscore_tm.utilities.user_warnings import warn_user
 _MOST_CHARACTERS = 5_000_000
 
 
-def step_of(path: str) -> int:
-    """Return the step in the name of a file such as ``val_step_499.jsonl``; a ValueError if there is none."""
-    _, separator, step = PurePath(path).stem.rpartition("_step_")
-    if not (separator and step.isdecimal()):
+def step_of(path: str) -> tuple[int, int]:
+    """Return the step in the name of a file such as ``val_step_499.jsonl``; a ValueError if there is none.
+
+    The second number is that of the validation in ``val_step_499_validation_2.jsonl``, or 0.
+    """
+    match = re.fullmatch(r".*_step_(\d+)(?:_validation_(\d+))?", PurePath(path).stem, re.DOTALL)
+    if match is None:
         raise ValueError(f"{path} must be named like val_step_499.jsonl, as ScoredTextWriter names its files")
-    return int(step)
+    return int(match[1]), int(match[2] or 0)
 
 
 def read_history(
@@ -38,7 +42,9 @@ def read_history(
     validations = {}
     for path in paths:
         with fsspec.open(path, encoding="utf-8") as file:
-            validations[f"step {step_of(path)}"] = [json.loads(line) for line in file if line.strip()]
+            step, number = step_of(path)
+            name = f"step {step}, validation {number}" if number else f"step {step}"
+            validations[name] = [json.loads(line) for line in file if line.strip()]
     references = [row["references"] for row in validations[next(reversed(validations))]]
     candidates: dict[str, list[str] | None] = {}
     scores, sizes = {}, {}

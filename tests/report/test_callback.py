@@ -7,8 +7,9 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 
 from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.callbacks import BERTScoreCallback, BERTScoreReport
+from bertscore_tm.cli import main
 from bertscore_tm.report import history
-from tests.support.lightning_runs import Quality, Record, Steady, chooser, strategy_on_cpu, trainer, weights
+from tests.support.lightning_runs import Quality, Record, Steady, chooser, loader, strategy_on_cpu, trainer, weights
 from tests.support.ranks import on_ranks, results
 from tests.support.report_pages import read_data
 
@@ -79,6 +80,29 @@ def test_a_resumed_training_leaves_out_validations_whose_files_are_gone(pairs, e
         train(5, tmp_path / "last.ckpt")
     assert sum("leaves out" in str(warning.message) for warning in caught) == 1
     assert read_data(page)["names"] == ["step 2", "step 8", "step 11", "step 14"]
+
+
+def test_validations_between_two_optimizer_steps_are_all_kept(pairs, encoder, tmp_path):
+    page, record, callback = tmp_path / "report.html", Record(), BERTScoreReport(tmp_path / "report.html")
+    data = loader(8, batch_size=1), loader(7)
+    intervals = {"accumulate_grad_batches": 4, "val_check_interval": 2}
+    checkpoint = ModelCheckpoint(tmp_path, save_last=True)
+    run = trainer(tmp_path, [scorer(encoder), callback, record, checkpoint], max_epochs=1, **intervals)
+    run.fit(chooser(pairs, kind=Steady), *data)
+    assert len(record.scores) == 4
+    names = ["step 0", "step 0, validation 2", "step 1", "step 1, validation 4"]
+    shown = read_data(page)
+    assert shown["names"] == names
+    assert [means[2][0] for means in shown["summary"]] == pytest.approx(record.scores, abs=6e-5)
+    # Also after the training is resumed, and by the shell.
+    callbacks = [scorer(encoder), BERTScoreReport(page), record]
+    run = trainer(tmp_path, callbacks, max_epochs=2, **intervals)
+    run.fit(chooser(pairs, kind=Steady), *data, ckpt_path=tmp_path / "last.ckpt")
+    shown = read_data(page)
+    assert [means[2][0] for means in shown["summary"]] == pytest.approx(record.scores, abs=6e-5)
+    assert shown["names"] == [*names, "step 2", "step 2, validation 6", "step 3", "step 3, validation 8"]
+    assert main(["report", str(tmp_path / "texts"), "-o", str(tmp_path / "again.html")]) == 0
+    assert read_data(tmp_path / "again.html")["summary"] == shown["summary"]
 
 
 def test_loaders_have_their_pages_and_old_texts_are_dropped(pairs, encoder, tmp_path, monkeypatch):
