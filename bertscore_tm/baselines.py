@@ -157,4 +157,4 @@ def make_baseline(
     """
     drawn = RandomPairs.draw(encoder, texts, num_pairs, seed)
     scored = score_corpus(drawn.pairs, encoder, token_weights(encoder))
-    return drawn.measure(scored.scores, encoder)
+    return drawn.measure(scored.scores.nan_to_num(0.0), encoder)

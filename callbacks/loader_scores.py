@@ -120,7 +120,7 @@ class LoaderScores:
             computed = metric.compute()
             if isinstance(metric, BERTScore):
                 scores[name] = {key: computed[key].float().cpu() for key in SCORES}
-                computed = {key: values.double().mean() for key, values in scores[name].items()}
+                computed = {key: values.double().nanmean() for key, values in scores[name].items()}
             elif getattr(metric, "return_sentence_level_score", False):
                 computed = computed[0]  # of the corpus
             for key, value in computed.items() if isinstance(computed, Mapping) else [("", computed)]:

@@ -166,7 +166,7 @@ def choose_samples(f1: Tensor, count: int) -> dict[str, list[int]]:
     With fewer than three times ``count`` pairs, each kind has fewer.
     """
     # Equal texts differ by rounding, which depends on the batches that they were in.
-    order = (f1.double() * _STEPS_OF_F1).round().argsort(stable=True).tolist()
+    order = (f1.double() * _STEPS_OF_F1).round().argsort(stable=True)[: len(f1) - int(f1.isnan().sum())].tolist()
     count = min(count, max(1, len(order) // 3))
     worst, rest = order[:count], order[count:]
     best = rest[len(rest) - min(count, len(rest)) :][::-1]

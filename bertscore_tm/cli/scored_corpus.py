@@ -72,7 +72,7 @@ def score_across_ranks(
     warn_of_leftovers(texts.candidates, encoder.tokenizer)
     warn_about_scores(scored.scores, scored.num_truncated, not weights.is_uniform, max_length)
     return ScoredCorpus(
-        scores=rescale_scores(scored.scores, baseline),
+        scores=rescale_scores(scored.scores.nan_to_num(0.0), baseline),
         best_reference=scored.best_reference,
         bounds=score_range(scored.scores.shape[1], baseline),
         encoder=encoder,

@@ -1,6 +1,7 @@
 """BERTScore as a function."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -8,12 +9,13 @@ from tqdm import tqdm
 
 from bertscore_tm.encoder import Encoder, FrozenEncoder, as_encoder
 from bertscore_tm.scoring.corpus import CorpusScores, score_corpus
-from bertscore_tm.scoring.messages import warn_about_scores, warn_of_leftovers
+from bertscore_tm.scoring.messages import count_skipped, warn_about_scores, warn_of_leftovers
 from bertscore_tm.scoring.rescaling import Rescale, find_baseline, rescale_scores
 from bertscore_tm.scoring.texts import TextPairs, as_text_pairs
 from bertscore_tm.scoring.token_weights import Idf, TokenWeights, token_weights
 from bertscore_tm.utilities.compilation import untraced
-from bertscore_tm.utilities.score_names import SCORES
+from bertscore_tm.utilities.score_names import SCORES, EmptyReferences
+from bertscore_tm.utilities.settings import require_choice
 
 
 @untraced
@@ -24,6 +26,7 @@ def bert_score(
     *,
     idf: Idf = False,
     rescale: Rescale = False,
+    empty_references: EmptyReferences = "zero",
     return_best_reference: bool = False,
     verbose: bool = False,
 ) -> dict[str, Any]:
@@ -48,6 +51,8 @@ def bert_score(
             count, a mapping from token id to weight, or a metric to share the weights of.
         rescale: map the expected score of unrelated texts to 0: ``True`` for the published baseline, or a
             :class:`bertscore_tm.Baseline`, or the path of a table.
+        empty_references: score of a candidate all of whose references are empty: ``"zero"``, or ``"skip"``, which gives
+            NaN and adds the number of such candidates under ``"num_skipped"``. They count as documents of idf.
         return_best_reference: add the index of each candidate's best reference, by F1, under ``"best_reference"``.
         verbose: show a progress bar on standard error.
 
@@ -69,27 +74,35 @@ def bert_score(
         >>> {name: round(score.item(), 3) for name, score in scores.items()}
         {'precision': 0.965, 'recall': 0.965, 'f1': 0.965}
     """
+    require_choice("empty_references", empty_references, EmptyReferences)
     pairs = as_text_pairs(preds, target, keep_blank=True)
     texts = pairs.omit_blank_references()
     used = as_encoder(encoder)
     baseline = find_baseline(used, rescale)
     weights = token_weights(used, idf, list(chain.from_iterable(texts.references)), used.device)
-    scored = score_and_warn(texts, used, weights, verbose)
+    scored = score_and_warn(texts, used, weights, verbose, empty_references)
     scores, best_reference = rescale_scores(scored.scores, baseline), pairs.restore_indices(scored.best_reference)
     if not used.all_layers:
         scores, best_reference = scores[:, 0], best_reference[0]
     result: dict[str, Any] = dict(zip(SCORES, scores, strict=True))
+    if empty_references == "skip":
+        result["num_skipped"] = int(count_skipped(scored.scores))
     if return_best_reference:
         result["best_reference"] = best_reference
     return result
 
 
 def score_and_warn(
-    texts: TextPairs, encoder: FrozenEncoder, weights: TokenWeights, verbose: bool = False
+    texts: TextPairs,
+    encoder: FrozenEncoder,
+    weights: TokenWeights,
+    verbose: bool = False,
+    empty_references: EmptyReferences = "zero",
 ) -> CorpusScores:
     """Score a corpus before rescaling, with a progress bar, and warn about empty and truncated texts."""
     with tqdm(total=len(texts), unit="pair", disable=not verbose) as bar:
         scored = score_corpus(texts, encoder, weights, progress=bar.update)
     warn_of_leftovers(texts.candidates, encoder.tokenizer)
-    warn_about_scores(scored.scores, scored.num_truncated, not weights.is_uniform, encoder.tokenizer.max_length)
-    return scored
+    shown = scored.scores if empty_references == "zero" else scored.scores.nan_to_num(1.0)
+    warn_about_scores(shown, scored.num_truncated, not weights.is_uniform, encoder.tokenizer.max_length)
+    return replace(scored, scores=scored.scores.nan_to_num(0.0)) if empty_references == "zero" else scored

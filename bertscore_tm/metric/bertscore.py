@@ -33,13 +33,13 @@ from bertscore_tm.metric.states import (
 )
 from bertscore_tm.scoring.alignment import compute_alignment
 from bertscore_tm.scoring.corpus import compute_scores, forget_batch, match_batch
-from bertscore_tm.scoring.messages import warn_about_scores, warn_of_leftovers
+from bertscore_tm.scoring.messages import count_skipped, warn_about_scores, warn_of_leftovers
 from bertscore_tm.scoring.rescaling import Rescale, find_baseline
 from bertscore_tm.scoring.signature import score_signature
 from bertscore_tm.scoring.texts import as_text_pairs
 from bertscore_tm.scoring.token_weights import Idf, TokenWeights, WeightSource, token_weights, weights_by_idf
 from bertscore_tm.utilities.compilation import untraced
-from bertscore_tm.utilities.score_names import Component
+from bertscore_tm.utilities.score_names import Component, EmptyReferences
 from bertscore_tm.utilities.settings import full_class_name, require_choice
 from bertscore_tm.views import Alignment
 
@@ -64,6 +64,9 @@ class BERTScore(Metric):
         component: compute only ``"precision"``, ``"recall"`` or ``"f1"``, as a tensor that ``LightningModule.log``
             accepts together with the metric.
         reduction: ``"mean"`` over pairs, or ``"none"`` for one value per pair.
+        empty_references: score of a candidate all of whose references are empty: ``"zero"``, or ``"skip"``, which gives
+            NaN, leaves it out of the mean, and adds the number of them to the means as ``"num_skipped"``. They count as
+            documents of idf.
         cache_bytes: memory in bytes, on the metric's device, for cached token vectors of references. All metrics on the
             same encoder share the cache; 0 turns it off. The default, 256 MiB, holds 175,000 tokens of MiniLM or 65,000
             of roberta-large.
@@ -107,12 +110,14 @@ class BERTScore(Metric):
         rescale: Rescale = False,
         component: Component | None = None,
         reduction: Literal["mean", "none"] = "mean",
+        empty_references: EmptyReferences = "zero",
         cache_bytes: int = 2**28,
         layer: int | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         require_choice("reduction", reduction, Literal["mean", "none"])
+        require_choice("empty_references", empty_references, EmptyReferences)
         if component is not None:
             require_choice("component", component, Component)
         self.encoder = as_encoder(encoder)
@@ -121,11 +126,13 @@ class BERTScore(Metric):
         self.layer = None if layer is None else self.encoder.layer_number(layer)
         self.component = component
         self.reduction = reduction
+        self.empty_references = empty_references
         self.cache_bytes = cache_bytes
         self._baseline = find_baseline(self.encoder, rescale, self.layer)
         # None with idf over the references, which are not known yet.
         self._weights = None if idf is True else token_weights(self.encoder, idf)
         self._num_references: int | None = None
+        self._num_skipped = 0
         # The pairs of all ranks, while the metric is synchronised.
         self._combined: SyncedState | None = None
         # The warning of a compute in progress.
@@ -236,6 +243,8 @@ class BERTScore(Metric):
             indices, rank by rank in the order of updates.
         """
         combined = self._combine()
+        skips, scores = self.empty_references == "skip", combined.scores
+        num_skipped = count_skipped(scores)
         # Once per corpus, not at every step of forward.
         if not self._is_step:
             if combined.frequencies is not None:
@@ -243,10 +252,13 @@ class BERTScore(Metric):
             forget_batch(self.encoder, self.device)
             is_weighted = self._weights is None or not self._weights.is_uniform
             limit = self.encoder.tokenizer.max_length
-            facts = combined.scores, combined.num_truncated, is_weighted, limit
+            facts = scores.nan_to_num(1.0) if skips else scores, combined.num_truncated, is_weighted, limit
+            self._num_skipped = int(num_skipped)
             self._warn = functools.partial(rank_zero_only(warn_about_scores), *facts)
-        values = summarize(combined.scores, self._baseline, self.reduction).items()
+        values = summarize(scores if skips else scores.nan_to_num(0.0), self._baseline, self.reduction).items()
         result = {name: (value if self.all_layers else value[0]).to(self.device) for name, value in values}
+        if skips and self.reduction == "mean":
+            result["num_skipped"] = num_skipped.to(self.device)
         return result if self.component is None else result[self.component]
 
     def token_weights(self) -> TokenWeights:
@@ -321,10 +333,13 @@ class BERTScore(Metric):
         """Return one line with every setting that changes a number.
 
         Returns:
-            The signature; with ``idf=True`` it has the number of references of the last ``compute``.
+            The signature; with ``idf=True`` it has the number of references of the last ``compute``, and with
+            ``empty_references="skip"`` that of skipped candidates.
         """
         source = WeightSource("references", self._num_references) if self._weights is None else self._weights.source
-        return score_signature(self.encoder, source, self._baseline, self.layer, self.device, self._f1)
+        num_skipped = self._num_skipped if self.empty_references == "skip" else None
+        settings = self._baseline, self.layer, self.device, self._f1
+        return score_signature(self.encoder, source, *settings, num_skipped=num_skipped)
 
     def reset(self) -> None:
         """Remove all pairs."""
@@ -333,7 +348,7 @@ class BERTScore(Metric):
         super().reset()
         self._combined = None
         if not self._is_step:
-            self._num_references = None
+            self._num_references, self._num_skipped = None, 0
             self._has_leftovers = False
             forget_batch(self.encoder, self.device)
 
@@ -399,7 +414,7 @@ class BERTScore(Metric):
         source = WeightSource("references") if self._weights is None else self._weights.source
         # A state, since MetricCollection merges metrics whose states are equal after the first update.
         fields = self.encoder.signature_fields(self.layer, hashed=False) | {"model": None}
-        settings = f"{join_signature(fields)}|{source}|{f1.__name__}"
+        settings = f"{join_signature(fields)}|{source}|{f1.__name__}|{self.empty_references}"
         # The last number tells encoders of equal settings apart, within a process.
         numbers = [*hashlib.sha256(settings.encode()).digest()[:8], self.encoder.process_hash()]
         self.add_state("fingerprint", default=torch.tensor(numbers, device="cpu"), dist_reduce_fx="max")

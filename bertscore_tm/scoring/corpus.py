@@ -12,7 +12,7 @@ from torch import Tensor
 
 from bertscore_tm.core.matching import MatchedPairs, MatchedTokens, match_pairs
 from bertscore_tm.core.memory import return_freed_memory, send
-from bertscore_tm.core.scores import best_of_references, harmonic_mean, precision_recall_f1
+from bertscore_tm.core.scores import best_of_references, harmonic_mean, precision_recall_f1, segment_ids
 from bertscore_tm.core.token_vectors import TokenVectors, concatenate
 from bertscore_tm.encoder import FrozenEncoder
 from bertscore_tm.encoder.tokenization import TextTokenizer, TokenizedTexts
@@ -52,8 +52,8 @@ class CorpusScores:
     """Scores of the candidates of a corpus, on the CPU.
 
     Args:
-        scores: precision, recall and F1, each the maximum over the candidate's references, before rescaling; shape
-            (3, layers, candidates), float32.
+        scores: precision, recall and F1, each the maximum over the candidate's references, before rescaling; NaN where
+            all of them are empty; shape (3, layers, candidates), float32.
         best_reference: index of the reference with the best F1, shape (layers, candidates), int64.
         num_truncated: number of truncated texts; equal texts of one step count once.
     """
@@ -173,6 +173,8 @@ def compute_scores(
     f1: Callable[[Tensor, Tensor], Tensor] = harmonic_mean,
 ) -> tuple[Tensor, Tensor]:
     """Return ``scores`` and ``best_reference`` of :class:`CorpusScores`, on the device of the matched tokens."""
+    # Of texts that consist of special tokens alone.
+    num_empty = tokenizer.num_special_tokens - sum(tokenizer.num_excluded)
     if weights.source.kind == "mapping":
         for tokens in (matched.candidate, matched.reference):
             require_known(weights, tokens.ids, tokenizer)
@@ -180,7 +182,10 @@ def compute_scores(
         weights = weights.to(matched.counts.device)
     scores = precision_recall_f1(matched, weights.table, f1)
     best = [best_of_references(score, matched.counts) for score in scores]
-    return torch.stack([score for score, _ in best]), best[2][1]
+    owner = segment_ids(matched.counts, len(matched.reference.lengths))  # (pairs,)
+    has_text = (matched.reference.lengths > num_empty).int()  # (pairs,)
+    is_without = torch.zeros_like(matched.counts, dtype=torch.int).index_add(0, owner, has_text) == 0  # (candidates,)
+    return torch.stack([score for score, _ in best]).masked_fill(is_without, torch.nan), best[2][1]
 
 
 def plan_steps(

@@ -27,6 +27,11 @@ _MARKS = rf"{_THOUGHT}|<extra_id_\d+>|<\|[^|<>\n]+\|>|<(?:start|end)_of_turn>|\[
 _MARKS += r"|(?<=\w)@@ (?=\w)|▁(?=\w)|(?<=\w)▁|^Ġ(?!.*[ċġħż])(?=\w)|(?<=[a-z0-9])Ġ"
 
 
+def count_skipped(scores: Tensor) -> Tensor:
+    """Return the number of candidates without a score, as all of their references are empty."""
+    return scores[2].isnan().all(0).sum()
+
+
 @cache
 def warn_unused(name: str, reason: str) -> None:
     """Warn, once per process, that an argument of another package has no effect here, and why."""
@@ -42,14 +47,17 @@ def describe_truncation(num_truncated: int, max_length: int | None, kind: str = 
 
 
 def warn_about_scores(scores: Tensor, num_truncated: int, is_weighted: bool, max_length: int | None) -> None:
-    """Warn about candidates with F1 0 at all layers, from scores before rescaling, and about truncated texts."""
+    """Warn about candidates with F1 0 or NaN at all layers, from scores before rescaling, and about truncated texts."""
     # Real texts have positive similarities, so that an F1 of exactly 0 has one of these reasons.
-    num_zero = int((scores[2] == 0).all(0).sum())
-    if num_zero:
-        weightless = " or has only tokens of weight 0, such as the idf of tokens that occur in every reference"
-        noun = "candidate" if num_zero == 1 else "candidates"
-        reason = f"the text, or each of its references, is empty{weightless if is_weighted else ''}"
-        warn_user(f"{num_zero} {noun} scored 0 because {reason}")
+    counts = {"the text": int((scores[2] == 0).all(0).sum()), "each of its references": int(count_skipped(scores))}
+    total = sum(counts.values())
+    if total:
+        noun = "candidate" if total == 1 else "candidates"
+        reason = " or ".join(name if count == total else f"{name} ({count})" for name, count in counts.items() if count)
+        reason += " is empty"
+        if is_weighted and counts["the text"]:
+            reason += ", or a text has only tokens of weight 0, such as the idf of tokens that occur in every reference"
+        warn_user(f"{total} {noun} scored 0 because {reason}")
     warn_of_truncation(num_truncated, max_length)
 
 

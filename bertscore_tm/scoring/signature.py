@@ -21,14 +21,16 @@ def score_signature(
     f1: Callable[[Tensor, Tensor], Tensor] = harmonic_mean,
     more: Mapping[str, object] | None = None,
     strip_thoughts: bool = False,
+    num_skipped: int | None = None,
 ) -> str:
     """Return one line with every setting that changes a number, and ``more``; equal ones mean equal numbers."""
     import transformers
 
+    skipped = None if num_skipped is None else f"skip({num_skipped})"
     return join_signature(
         encoder.signature_fields(layer, device=device)
         | {"idf": source, "rescale": "no" if baseline is None else baseline}
         | {"f1": None if f1 is harmonic_mean else f1.__name__, **(more or {})}
         | {"bertscore-tm": __version__, "transformers": transformers.__version__}
-        | {"thoughts": "stripped" if strip_thoughts else None}
+        | {"empty_references": skipped, "thoughts": "stripped" if strip_thoughts else None}
     )

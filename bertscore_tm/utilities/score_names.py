@@ -5,3 +5,5 @@ from typing import Literal
 SCORES = ("precision", "recall", "f1")
 # The score that ranks, selects or trains.
 Component = Literal["precision", "recall", "f1"]
+# What becomes of candidates all of whose references are empty.
+EmptyReferences = Literal["zero", "skip"]

@@ -75,6 +75,21 @@ def test_unwritable_files_are_warned_of(pairs, encoder, tmp_path):
         trainer(tmp_path, callbacks).fit(chooser(pairs))
 
 
+def test_pairs_without_a_reference_are_skipped_on_request(pairs, encoder, tmp_path):
+    module = mixed(pairs, references=["", *pairs[1][1:COUNT]])
+    writers = [ScoredTextWriter(tmp_path / "texts"), SampleLogger(2), BERTScoreReport(tmp_path / "report.html")]
+    run = trainer(tmp_path, [BERTScoreCallback(BERTScore(encoder, empty_references="skip")), *writers])
+    run.fit(module)
+    first, *others = rows(tmp_path / "texts" / "val_step_5.jsonl")
+    assert (first["references"], first["f1"]) == ([""], None)
+    preds, target = zip(*((row["candidate"], row["references"]) for row in others), strict=True)
+    f1 = bert_score(preds, target, encoder)["f1"].mean().item()
+    assert run.callback_metrics["val_bertscore_f1"].item() == pytest.approx(f1, abs=2e-6)
+    samples = (tmp_path / "samples" / "val_samples_step_5.csv").read_text(encoding="utf-8").splitlines()[1:]
+    assert [line.split(",")[1] for line in samples if line.split(",")[1] == "1"] == []
+    assert len(samples) == 6
+
+
 HALF = "half \ud83d of a pair"
 
 

@@ -1,13 +1,16 @@
 """Blank references next to others count nowhere, and the drop-ins count them as their peers do."""
 
+import re
+
 import pytest
 import torch
 from transformers import BertTokenizer
 
-from bertscore_tm import BERTScore, bert_score, rank_candidates
+from bertscore_tm import BERTScore, FrozenEncoder, bert_score, rank_candidates
 from bertscore_tm.compat import bert_score as bert_score_drop_in
 from bertscore_tm.compat import evaluate, torchmetrics
 from bertscore_tm.report import Report
+from tests.support.models import tiny_model
 from tests.support.oracle import oracle_scores
 from tests.support.texts import real_pairs
 
@@ -16,7 +19,7 @@ CANDIDATES, TEXTS = real_pairs(4)
 # With a blank reference before, between and after others, and blank ones only.
 LISTS = [["", TEXTS[0], TEXTS[1]], [TEXTS[1], " \n", TEXTS[2]], [TEXTS[2], ""], ["", " "]]
 FILTERED = [[TEXTS[0], TEXTS[1]], [TEXTS[1], TEXTS[2]], [TEXTS[2]], [""]]
-ZERO = "1 candidate scored 0 because the text, or each of its references, is empty"
+ZERO = "^1 candidate scored 0 because each of its references is empty$"
 
 
 @pytest.fixture(autouse=True)
@@ -102,3 +105,65 @@ def test_drop_ins_count_them_as_documents_as_bert_score_does(minilm, name, idf):
         scores = metric.compute()
     expected = score_with_peer(LISTS, minilm, idf)
     torch.testing.assert_close(scores, expected, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("preds", "target", "reason"),
+    [
+        (["", "a cat"], ["a dog", "a cat"], "1 candidate scored 0 because the text is empty"),
+        (
+            ["", "a cat", "a"],
+            ["a", " ", "\n\t"],
+            "3 candidates scored 0 because the text (1) or each of its references (2) is empty",
+        ),
+        ([""], [["", " "]], "1 candidate scored 0 because each of its references is empty"),
+    ],
+)
+@pytest.mark.parametrize("family", ["bert", "t5", "gpt2"])
+def test_the_warning_separates_candidates_from_references(preds, target, reason, family):
+    encoder = FrozenEncoder(*tiny_model(family), num_layers=2)
+    metric = BERTScore(encoder)
+    metric.update(preds, target)
+    for call in (lambda: bert_score(preds, target, encoder), metric.compute):
+        with pytest.warns(UserWarning, match=f"^{re.escape(reason)}$"):
+            call()
+
+
+@pytest.mark.parametrize("idf", [False, {1: 0.5}, True])
+@pytest.mark.filterwarnings("error:.*candidates? scored 0")
+def test_pairs_without_a_reference_are_skipped_on_request(encoder, idf):
+    preds, target = [*CANDIDATES, CANDIDATES[0]], [*LISTS, "\n"]
+    weights = dict.fromkeys(range(encoder.tokenizer.vocab_size), 1.0) | idf if isinstance(idf, dict) else idf
+    counted = [TEXTS[0], TEXTS[1], TEXTS[1], TEXTS[2], TEXTS[2], "", ""]
+    expected = bert_score(CANDIDATES[:3], FILTERED[:3], encoder, idf=counted if idf is True else weights)
+    options = {"idf": weights, "empty_references": "skip"}
+    scores = bert_score(preds, target, encoder, return_best_reference=True, **options)
+    assert scores["num_skipped"] == 2
+    metric, other, pairs = (BERTScore(encoder, reduction=kind, **options) for kind in ("mean", "mean", "none"))
+    metric.update(preds[:2], target[:2])
+    other.update(preds[2:], target[2:])
+    metric.merge_state(other)
+    pairs.update(preds, target, [4, 3, 2, 1, 0])
+    means, of_pairs = metric.compute(), pairs.compute()
+    assert set(of_pairs) == {*NAMES}
+    assert means["num_skipped"] == 2
+    assert "|empty_references:skip(2)" in metric.signature()
+    for name in NAMES:
+        torch.testing.assert_close(scores[name][:3], expected[name])
+        assert scores[name][3:].isnan().all()
+        assert means[name].item() == pytest.approx(expected[name].mean().item(), abs=1e-6)
+        torch.testing.assert_close(of_pairs[name].flip(0), scores[name], equal_nan=True)
+    plain = BERTScore(encoder, idf=weights)
+    assert "empty_references" not in plain.signature()
+    with pytest.raises(ValueError, match="differs in"):
+        plain.merge_state(other)
+
+
+def test_nothing_but_pairs_without_a_reference(encoder):
+    scores = bert_score(["a cat"], [""], encoder, empty_references="skip")
+    assert scores["f1"].isnan().tolist() == [True]
+    metric = BERTScore(encoder, empty_references="skip")
+    metric.update("a cat", " ")
+    assert metric.compute()["f1"] == 0
+    with pytest.raises(ValueError, match="empty_references='drop' is not one of 'zero', 'skip'"):
+        BERTScore(encoder, empty_references="drop")
