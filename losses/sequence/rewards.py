@@ -31,9 +31,9 @@ class BERTScoreReward:
 
     A callable with the signature of a reward function of TRL's ``GRPOTrainer``, ``RLOOTrainer`` and others: they call
     it with ``completions``, the data set's columns and more, all by name, and log it under its ``__name__``, which
-    must differ between the rewards of a trainer. Keep the references in a column ``references``. Pickles and copies
-    leave the encoder's weights out. Elsewhere call it as ``reward(texts, references)`` and make a tensor of the result
-    for :class:`bertscore_tm.losses.MinimumRiskLoss`.
+    must differ between the rewards of a trainer. Pickles and copies leave the encoder's weights out. Elsewhere call it
+    as ``reward(texts, references)`` and make a tensor of the result for
+    :class:`bertscore_tm.losses.MinimumRiskLoss`.
 
     Texts of the wrong length and repetition can raise BERTScore. Two guards, off by default, lower the reward s of a
     text of c tokens (of the encoder's tokenizer, without truncation) against a reference of r tokens:
@@ -63,6 +63,7 @@ class BERTScoreReward:
         repeat_ngram_size: n of the n-grams whose repetition is penalized, such as 4. Default: no repetition guard.
         strip_thoughts: score completions without the ``<think>`` or ``<thinking>`` block in front; one that is cut off
             within it is an empty text. Default: thoughts are scored as text, with a warning.
+        references_column: keyword of the references, a column of the trainer's data set.
         cache_bytes: memory for the references' token vectors, in bytes, kept for later calls and shared with
             losses on the same encoder; 0 turns the cache off. Within a call each text is encoded once in any case.
         name: ``__name__``, under which trainers log the reward. Default: component and layer, such as
@@ -96,6 +97,7 @@ class BERTScoreReward:
         length_band: tuple[float, float] | None = None,
         repeat_ngram_size: int | None = None,
         strip_thoughts: bool = False,
+        references_column: str = "references",
         cache_bytes: int = 2**27,
         name: str | None = None,
     ) -> None:
@@ -113,6 +115,7 @@ class BERTScoreReward:
         self.length_band = length_band
         self.repeat_ngram_size = repeat_ngram_size
         self.strip_thoughts = strip_thoughts
+        self.references_column = references_column
         self.cache_bytes = cache_bytes
         self._has_leftovers = False
         self._baseline = find_baseline(self.encoder, rescale)
@@ -123,7 +126,7 @@ class BERTScoreReward:
     def __call__(
         self,
         completions: Sequence[Text],
-        references: Sequence[Text | Sequence[Text] | None],
+        references: Sequence[Text | Sequence[Text] | None] | None = None,
         **columns: Any,
     ) -> list[float | None]:
         """Return the rewards of completions.
@@ -133,7 +136,9 @@ class BERTScoreReward:
                 the assistant is scored; without content, as with tool calls only, it is an empty text.
             references: for each completion a reference, in either form, or a list of several, whose mean or best score
                 counts; ``None`` or an empty list where it has none. Blank references next to others are left out.
-            **columns: other arguments of a trainer, such as ``prompts`` and ``completion_ids``; not used.
+                Default: those of ``references_column``, which come first if both are passed.
+            **columns: arguments of a trainer, such as ``prompts`` and ``completion_ids``, of which only
+                ``references_column`` is used.
 
         Returns:
             One number per completion, or ``None`` where it has no reference. Empty texts score 0,
@@ -141,8 +146,14 @@ class BERTScoreReward:
 
         Raises:
             TypeError: a completion or reference is neither a text nor a chat.
-            ValueError: lengths differ, or a text is too long with ``long_text="error"``.
+            ValueError: there are no references, lengths differ, or a text is too long with ``long_text="error"``.
         """
+        references = columns.get(self.references_column, references)
+        if references is None:
+            raise ValueError(
+                f"there is no column {self.references_column!r} with the references among {sorted(columns)}: pass the "
+                f"name of theirs, as in BERTScoreReward(encoder, references_column='answer')"
+            )
         candidates, reference_lists = list_completions(completions), list_references(references)
         if self.strip_thoughts:
             candidates = [strip_thoughts(text) for text in candidates]

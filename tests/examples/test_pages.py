@@ -26,7 +26,7 @@ BLOCKS = {path.relative_to(ROOT).as_posix(): blocks(path) for path in (README, *
 NEEDS = {
     "examples/loss.md": {"entmax"},
     "examples/many_machines.md": {"ray", "pyspark"},
-    "examples/reinforcement_learning.md": {"trl"},
+    "examples/reinforcement_learning.md": {"trl", "verifiers"},
 }
 
 
@@ -55,7 +55,7 @@ def test_python_blocks_run_in_order(name, tmp_path, monkeypatch):
     for block in BLOCKS[name]:
         if block.language != "python":
             continue
-        needs = re.findall(r"^(?:from|import) (entmax|pyspark|ray|trl|wandb)\b", block.content, re.MULTILINE)
+        needs = re.findall(r"^(?:from|import) (entmax|pyspark|ray|trl|verifiers|wandb)\b", block.content, re.MULTILINE)
         if needs:
             assert set(needs) <= NEEDS[name]
             # Without comparing: trainers print what they please.

@@ -57,6 +57,18 @@ def test_called_as_trl_calls_reward_functions(encoder, corpus, component):
     assert rewards == pytest.approx(bert_score(candidates, references, encoder)[component].tolist(), abs=TOLERANCE)
 
 
+def test_the_column_of_the_references_has_any_name(encoder, corpus):
+    candidates, references = corpus[0][:3], corpus[1][:3]
+    columns = {"answer": references, "prompts": ["?"] * 3}
+    reward = BERTScoreReward(encoder, references_column="answer")
+    expected = BERTScoreReward(encoder)(candidates, references)
+    assert reward(completions=candidates, **columns) == reward(candidates, references) == expected
+    assert reward(completions=candidates, references=["no"] * 3, **columns) == expected
+    message = r"no column 'references' with the references among \['answer', 'prompts'\]: .*references_column='answer'"
+    with pytest.raises(ValueError, match=message):
+        BERTScoreReward(encoder)(completions=candidates, **columns)
+
+
 @pytest.mark.parametrize(
     "chat",
     [
