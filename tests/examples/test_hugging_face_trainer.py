@@ -43,7 +43,7 @@ def copy_inputs(input_ids, **options):
     return input_ids
 
 
-def new_trainer(page, folder, trainer_class, compute_metrics, strategy, rows):
+def new_trainer(page, folder, trainer_class, compute_metrics, strategy, rows, **options):
     arguments = Seq2SeqTrainingArguments(
         str(folder),
         predict_with_generate=True,
@@ -53,6 +53,7 @@ def new_trainer(page, folder, trainer_class, compute_metrics, strategy, rows):
         remove_unused_columns=False,
         use_cpu=True,
         report_to=[],
+        **options,
     )
     collate = DataCollatorForSeq2Seq(page["tokenizer"])
     return trainer_class(page["model"], arguments, collate, eval_dataset=rows, compute_metrics=compute_metrics)
@@ -68,7 +69,7 @@ def kind_of(page, is_indexed):
 def make_trainer(page, tmp_path, monkeypatch):
     """Return a function that makes a Trainer of a system that writes its inputs."""
     monkeypatch.setattr(page["model"], "generate", copy_inputs)
-    return lambda *args: new_trainer(page, tmp_path, *args)
+    return lambda *args, **options: new_trainer(page, tmp_path, *args, **options)
 
 
 @pytest.mark.parametrize("strategy", ["random", "group_by_length"])
@@ -79,6 +80,15 @@ def test_a_perfect_system_scores_1(is_indexed, strategy, page, make_trainer):
     trainer = make_trainer(*kind_of(page, is_indexed), strategy, rows_of(page, VALIDATION, first[0]))
     assert trainer.evaluate()["eval_f1"] == 1
     assert trainer.predict(rows_of(page, TEST, first[1])).metrics["test_f1"] == 1
+
+
+def test_batches_give_the_score_of_all(page, make_trainer, monkeypatch):
+    monkeypatch.setattr(page["model"], "generate", lambda input_ids, **options: input_ids[:, :3])
+    rows = rows_of(page, VALIDATION[:3])  # in batches of 2 and 1
+    expected = make_trainer(Seq2SeqTrainer, page["compute_metrics"], "random", rows).evaluate()["eval_f1"]
+    trainer = make_trainer(Seq2SeqTrainer, page["compute_batch_metrics"], "random", rows, batch_eval_metrics=True)
+    for _ in range(2):
+        assert trainer.evaluate()["eval_f1"] == expected < 0.9
 
 
 @pytest.mark.usefixtures("padding_is_masked")
