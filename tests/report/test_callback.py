@@ -9,7 +9,18 @@ from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.callbacks import BERTScoreCallback, BERTScoreReport
 from bertscore_tm.cli import main
 from bertscore_tm.report import history
-from tests.support.lightning_runs import Quality, Record, Steady, chooser, loader, strategy_on_cpu, trainer, weights
+from tests.support.lightning_runs import (
+    Quality,
+    Record,
+    Returns,
+    Steady,
+    chooser,
+    generate,
+    loader,
+    strategy_on_cpu,
+    trainer,
+    weights,
+)
 from tests.support.ranks import on_ranks, results
 from tests.support.report_pages import read_data
 
@@ -103,6 +114,21 @@ def test_validations_between_two_optimizer_steps_are_all_kept(pairs, encoder, tm
     assert shown["names"] == [*names, "step 2", "step 2, validation 6", "step 3", "step 3, validation 8"]
     assert main(["report", str(tmp_path / "texts"), "-o", str(tmp_path / "again.html")]) == 0
     assert read_data(tmp_path / "again.html")["summary"] == shown["summary"]
+
+
+def test_the_page_says_that_thoughts_are_removed(pairs, encoder, tmp_path):
+    class Answers:
+        strip_thoughts = True
+
+        def __call__(self, pl_module, batch):
+            return generate(pl_module, batch)
+
+    signatures = []
+    for function in (generate, Answers()):
+        callbacks = [BERTScoreCallback(BERTScore(encoder), function), BERTScoreReport(tmp_path / "report.html")]
+        trainer(tmp_path, callbacks, max_epochs=1).fit(chooser(pairs, kind=Returns))
+        signatures.append(read_data(tmp_path / "report.html")["signature"])
+    assert signatures[1] == f"{signatures[0]}|thoughts:stripped"
 
 
 def test_loaders_have_their_pages_and_old_texts_are_dropped(pairs, encoder, tmp_path, monkeypatch):
