@@ -85,8 +85,9 @@ def test_a_perfect_system_scores_1(is_indexed, strategy, page, make_trainer):
 def test_batches_give_the_score_of_all(page, make_trainer, monkeypatch):
     monkeypatch.setattr(page["model"], "generate", lambda input_ids, **options: input_ids[:, :3])
     rows = rows_of(page, VALIDATION[:3])  # in batches of 2 and 1
-    expected = make_trainer(Seq2SeqTrainer, page["compute_metrics"], "random", rows).evaluate()["eval_f1"]
-    trainer = make_trainer(Seq2SeqTrainer, page["compute_batch_metrics"], "random", rows, batch_eval_metrics=True)
+    kind, of_batches = page["ScoringTrainer"], page["compute_batch_metrics"]
+    expected = make_trainer(kind, page["compute_metrics"], "random", rows).evaluate()["eval_f1"]
+    trainer = make_trainer(kind, of_batches, "random", rows, batch_eval_metrics=True)
     for _ in range(2):
         assert trainer.evaluate()["eval_f1"] == expected < 0.9
 
