@@ -45,7 +45,7 @@ def test_intervals_and_wins_of_rescaled_scores_are_those_of_the_shell(command, t
     for name, copies in {"c": [0, 1, 2], "d": [3, 4]}.items():
         lines = [(tmp_path / f"{'refs' if i in copies else 'a'}.txt").read_text().splitlines()[i] for i in range(7)]
         write_lines(tmp_path / f"{name}.txt", ["" if i == 6 else line for i, line in enumerate(lines)])
-    options = ("-r", "refs.txt", "--rescale", "table.csv", "--report", "page.html", "--json")
+    options = ("-r", "refs.txt", "--rescale-from", "table.csv", "--report", "page.html", "--json")
     printed = json.loads(command("compare", "c.txt", "d.txt", *options).out)
     data = read_data(tmp_path / "page.html")
     for means, system in zip(data["summary"], printed["systems"], strict=True):
