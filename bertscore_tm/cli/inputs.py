@@ -293,10 +293,12 @@ def _parse_json(text: str, name: str, line: int | None = None) -> Any:
     """Return the value of a file of JSON, or of one of its lines."""
 
     def unite(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        if repeated := _find_repeated([key for key, _ in pairs]):
+        record = dict(pairs)
+        if len(record) < len(pairs):
             place = f"{name}:" if line is None else f"{name}:{line}:"
-            raise CommandError(f"{place} more than one key of an object is {min(repeated)!r}")
-        return dict(pairs)
+            repeated = min(_find_repeated([key for key, _ in pairs]))
+            raise CommandError(f"{place} more than one key of an object is {repeated!r}")
+        return record
 
     try:
         return json.loads(text, object_pairs_hook=unite)

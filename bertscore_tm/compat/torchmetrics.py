@@ -14,23 +14,21 @@ from bertscore_tm.encoder import FrozenEncoder
 from bertscore_tm.encoder.loading import require_tokenizer, resolve_tokenizer
 from bertscore_tm.scoring.messages import warn_unused
 from bertscore_tm.scoring.rescaling import Baseline, Rescale, find_baseline
-from bertscore_tm.scoring.texts import as_text_pairs
+from bertscore_tm.scoring.texts import References, Texts, as_text_pairs
 from bertscore_tm.utilities.score_names import SCORES
 from bertscore_tm.utilities.user_warnings import warn_user
 
 __all__ = ["BERTScore", "bert_score"]
 
 Forward = Callable[[nn.Module, dict[str, Tensor]], Tensor]
-Preds = str | Sequence[str]
-Target = str | Sequence[str] | Sequence[Sequence[str]]
 Path = str | os.PathLike[str]
 
 _DEFAULT_MODEL = "roberta-large"
 
 
 def bert_score(
-    preds: Preds,
-    target: Target,
+    preds: Texts,
+    target: References,
     model_name_or_path: Path | None = None,
     num_layers: int | None = None,
     all_layers: bool = False,
@@ -201,7 +199,7 @@ class BERTScore(metric.BERTScore):
         """The tokenizer."""
         return self.encoder.tokenizer.tokenizer
 
-    def update(self, preds: Preds, target: Target, indices: Sequence[int] | Tensor | None = None) -> None:
+    def update(self, preds: Texts, target: References, indices: Sequence[int] | Tensor | None = None) -> None:
         """Add a batch; ``indices`` are those of :meth:`bertscore_tm.BERTScore.update`."""
         super().update(_as_list(preds), _as_list(target), indices)
 

@@ -1,6 +1,5 @@
 """BERTScore as a function."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import Any
@@ -11,7 +10,7 @@ from bertscore_tm.encoder import Encoder, FrozenEncoder, as_encoder
 from bertscore_tm.scoring.corpus import CorpusScores, score_corpus
 from bertscore_tm.scoring.messages import count_skipped, warn_about_scores, warn_of_leftovers
 from bertscore_tm.scoring.rescaling import Rescale, find_baseline, rescale_scores
-from bertscore_tm.scoring.texts import TextPairs, as_text_pairs
+from bertscore_tm.scoring.texts import References, TextPairs, Texts, as_text_pairs
 from bertscore_tm.scoring.token_weights import Idf, TokenWeights, token_weights
 from bertscore_tm.utilities.compilation import untraced
 from bertscore_tm.utilities.score_names import SCORES, EmptyReferences
@@ -20,8 +19,8 @@ from bertscore_tm.utilities.settings import require_choice
 
 @untraced
 def bert_score(
-    preds: str | Sequence[str],
-    target: str | Sequence[str] | Sequence[Sequence[str]],
+    preds: Texts,
+    target: References,
     encoder: Encoder = "roberta-large",
     *,
     idf: Idf = False,
@@ -44,7 +43,8 @@ def bert_score(
     Args:
         preds: candidate texts, or a single one.
         target: one reference per candidate, or a list of references per candidate (their number may vary). Blank
-            references next to others are left out, of idf too.
+            references next to others are left out, of idf too. With mappings such as ``{id: text}``, of equal keys,
+            texts of a key belong together.
         encoder: a :class:`bertscore_tm.FrozenEncoder`, which holds all options of encoding, or the hub name or local
             folder of a model. It runs on its own ``device``.
         idf: weight tokens by their inverse document frequency in the references; or texts whose document frequencies

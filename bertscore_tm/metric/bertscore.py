@@ -36,7 +36,7 @@ from bertscore_tm.scoring.corpus import compute_scores, forget_batch, match_batc
 from bertscore_tm.scoring.messages import count_skipped, warn_about_scores, warn_of_leftovers
 from bertscore_tm.scoring.rescaling import Rescale, find_baseline
 from bertscore_tm.scoring.signature import score_signature
-from bertscore_tm.scoring.texts import as_text_pairs
+from bertscore_tm.scoring.texts import References, Texts, as_text_pairs
 from bertscore_tm.scoring.token_weights import Idf, TokenWeights, WeightSource, token_weights, weights_by_idf
 from bertscore_tm.utilities.compilation import untraced
 from bertscore_tm.utilities.score_names import Component, EmptyReferences
@@ -162,8 +162,8 @@ class BERTScore(Metric):
     @untraced
     def update(
         self,
-        preds: str | Sequence[str],
-        target: str | Sequence[str] | Sequence[Sequence[str]],
+        preds: Texts,
+        target: References,
         indices: Sequence[int] | Tensor | None = None,
     ) -> None:
         """Encode and match a batch of texts, and keep the numbers that their scores depend on.
@@ -173,7 +173,7 @@ class BERTScore(Metric):
         Args:
             preds: candidate texts, or a single one. Empty sequences change nothing.
             target: one reference per candidate, or a list of references per candidate. Blank references next to others
-                are left out, of idf too.
+                are left out, of idf too. Mappings are joined by their keys.
             indices: number of each pair in the data set. Pairs with equal numbers, on any rank, count once, and
                 ``reduction="none"`` returns the pairs in the order of their numbers. Pass them to all updates or none.
 
@@ -208,8 +208,8 @@ class BERTScore(Metric):
 
     def forward(
         self,
-        preds: str | Sequence[str],
-        target: str | Sequence[str] | Sequence[Sequence[str]],
+        preds: Texts,
+        target: References,
         indices: Sequence[int] | Tensor | None = None,
     ) -> Any:
         """Add a batch and return its scores: of this rank, or of all ranks with ``dist_sync_on_step``.

@@ -13,6 +13,9 @@ from torch import Tensor
 
 # A leading block, closed or cut off, or one that the prompt opened.
 _THOUGHT = re.compile(r"\s*<(think|thinking)>.*?(?:</\1>\s*|$)|(?:(?!<think).)*?</think(?:ing)?>\s*", re.DOTALL)
+# Candidates, and the references of each, by position or by key.
+Texts = str | Sequence[str] | Mapping[Any, str]
+References = Texts | Sequence[Sequence[str]] | Mapping[Any, Sequence[str]]
 _DECODE = "decode token ids with their tokenizer first, as with batch_decode"
 
 

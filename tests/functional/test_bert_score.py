@@ -217,3 +217,17 @@ def test_a_name_is_loaded_as_an_encoder(minilm):
     for name, error, said in (((), OSError, "of 'roberta-large'"), ((minilm,), ValueError, "pass num_layers")):
         with pytest.raises(error, match=said):
             bert_score(["a"], ["b"], *name)
+
+
+def test_mappings_are_joined_by_their_keys(encoder):
+    preds, target = {"a": "it rains", "b": "a cat sat"}, {"b": ["the cat", "a cat sat"], "a": "it rains"}
+    assert bert_score(preds, target, encoder)["f1"].tolist() == pytest.approx([1, 1], abs=TOLERANCE)
+    metric = BERTScore(encoder)
+    metric.update(preds, target)
+    assert metric.compute()["f1"].item() == pytest.approx(1, abs=TOLERANCE)
+    with pytest.raises(ValueError, match="target has no key 'c', which preds has: 1 of 3 are missing"):
+        bert_score(preds | {"c": ""}, target, encoder)
+    with pytest.raises(ValueError, match="preds has no key 'a', which target has: 1 of 2 are missing"):
+        bert_score({"b": ""}, target, encoder)
+    with pytest.raises(TypeError, match="target must be a string or a sequence of strings, got .*dict"):
+        bert_score(["it rains", "a cat sat"], target, encoder)
