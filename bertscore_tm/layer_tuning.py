@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -89,13 +89,12 @@ def rank_layers(
     is_constant = scores.amax(-1) - scores.amin(-1) < TIE  # (layers,)
     if is_constant.all():
         raise ValueError("at every layer all scores are equal: no correlation is defined")
-    undefined = LayerAgreement(0, dict.fromkeys(human, Estimate(math.nan, math.nan, math.nan)))
-    ranked = [
-        replace(undefined, layer=layer)
-        if is_constant[layer]
-        else LayerAgreement(layer, {name: correlation(row, x, how, confidence=confidence) for name, x in human.items()})
-        for layer, row in enumerate(scores)
-    ]
+    ranked = []
+    for layer, row in enumerate(scores):
+        agreement = dict.fromkeys(human, Estimate(math.nan, math.nan, math.nan))
+        if not is_constant[layer]:
+            agreement = {name: correlation(row, x, how, confidence=confidence) for name, x in human.items()}
+        ranked.append(LayerAgreement(layer, agreement))
     return sorted(ranked, key=lambda layer: (math.isnan(layer.mean), -layer.mean))
 
 

@@ -90,7 +90,7 @@ def choose_device(device: str | None) -> torch.device:
         raise CommandError(f"argument --device: {device!r} is not a device: {error}") from error
     if device is not None:
         try:
-            torch.empty(0, device=chosen)
+            torch.empty(0, dtype=torch.uint8, device=chosen)
         except (RuntimeError, AssertionError) as error:
             reason = str(error).splitlines()[0]
             raise CommandError(f"argument --device: {device!r} cannot be used here: {reason}") from error

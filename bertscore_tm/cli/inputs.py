@@ -182,28 +182,18 @@ def read_texts(path: str, file_format: str | None = None, column: str = "text") 
 
 def _format_of(path: str, file_format: str | None) -> tuple[str, bool]:
     """Return the given format of a file, by default that of its suffix, and whether it is compressed."""
-    suffix, is_compressed = _suffix_of(path)
-    if suffix in _SPREADSHEETS:
-        raise CommandError(f"{path}: a spreadsheet: save it as CSV")
-    if file_format is None and suffix not in FORMATS:
-        raise CommandError(f"{path}: the suffix .{suffix} is not one of {', '.join(FORMATS)}: give --format")
-    return file_format or suffix, is_compressed
-
-
-def has_format(path: str) -> bool:
-    """Return whether the suffix of a file names its format."""
-    return _suffix_of(path)[0] in FORMATS
-
-
-def _suffix_of(path: str) -> tuple[str, bool]:
-    """Return the suffix of a file, txt for none, and whether it is compressed."""
     name = Path(path.lower())
     is_compressed = name.suffix == ".gz"
     suffix = (name.with_suffix("") if is_compressed else name).suffix.removeprefix(".")
     if not suffix or suffix.isdecimal():
         # A number is that of a version or of a reference, as in refs.0.
         suffix = "txt"
-    return {"sgml": "sgm"}.get(suffix, suffix), is_compressed
+    if suffix in _SPREADSHEETS:
+        raise CommandError(f"{path}: a spreadsheet: save it as CSV")
+    suffix = {"sgml": "sgm"}.get(suffix, suffix)
+    if file_format is None and suffix not in FORMATS:
+        raise CommandError(f"{path}: the suffix .{suffix} is not one of {', '.join(FORMATS)}: give --format")
+    return file_format or suffix, is_compressed
 
 
 def _decode(data: bytes, name: str) -> str:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, get_args
 
 from bertscore_tm.cli.distributed import choose_device
-from bertscore_tm.cli.inputs import FORMATS, STDIN, has_format, read_texts
+from bertscore_tm.cli.inputs import FORMATS, read_texts
 from bertscore_tm.encoder_options import SHELL_OPTIONS, Option
 from bertscore_tm.utilities.score_names import SCORES
 
@@ -184,7 +184,7 @@ def build_encoder(arguments: argparse.Namespace, *, all_layers: bool = False) ->
 
 def read_idf(arguments: argparse.Namespace) -> bool | list[str]:
     """Return whether ``--idf`` counts the references, or the texts of the file of ``--idf-from``."""
-    path = arguments.idf
-    if isinstance(path, bool):
-        return path
-    return read_texts(path, None if path != STDIN and has_format(path) else arguments.format)
+    if isinstance(arguments.idf, bool):
+        return arguments.idf
+    is_known = arguments.idf.lower().removesuffix(".gz").endswith(tuple(f".{name}" for name in FORMATS))
+    return read_texts(arguments.idf, None if is_known else arguments.format)

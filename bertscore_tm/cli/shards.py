@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 Part = dict[str, "Tensor"]
 Progress = Callable[[int], None]
-# The number of a part, and of its first item and of the one after its last.
+# Number of a part, its first item and the one after its last.
 Range = tuple[int, int, int]
 
 # Items of a part: enough for full batches, and few enough that little is lost by an interruption.

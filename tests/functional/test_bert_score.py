@@ -229,5 +229,5 @@ def test_mappings_are_joined_by_their_keys(encoder):
         bert_score(preds | {"c": ""}, target, encoder)
     with pytest.raises(ValueError, match="preds has no key 'a', which target has: 1 of 2 are missing"):
         bert_score({"b": ""}, target, encoder)
-    with pytest.raises(TypeError, match="target must be a string or a sequence of strings, got .*dict"):
+    with pytest.raises(TypeError, match=r"target must be a string or a sequence of strings, got .*dict"):
         bert_score(["it rains", "a cat sat"], target, encoder)
