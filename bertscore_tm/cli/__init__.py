@@ -20,7 +20,14 @@ from itertools import pairwise
 from typing import Any, NoReturn
 
 from bertscore_tm.cli.distributed import join_ranks
-from bertscore_tm.cli.errors import CommandError, as_command_error, expected_errors, is_only_rank, print_message
+from bertscore_tm.cli.errors import (
+    CommandError,
+    as_command_error,
+    expected_errors,
+    is_only_rank,
+    print_error,
+    print_message,
+)
 from bertscore_tm.cli.options import input_files
 from bertscore_tm.utilities.option_names import name_flags
 from bertscore_tm.utilities.version import __version__
@@ -93,8 +100,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _BROKEN_PIPE
         except expected_errors() as error:
             failure = as_command_error(error)
-            if not failure.is_printed:
-                print_message(f"error: {failure}")
+            print_error(failure)
             return failure.exit_code
         finally:
             if "unfinished" in arguments:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from bertscore_tm.cli import options, output
 from bertscore_tm.cli.distributed import RankGroup
 from bertscore_tm.cli.inputs import FORMATS, read_texts
-from bertscore_tm.cli.scored_corpus import score_in_parts
+from bertscore_tm.cli.scored_corpus import build_encoders, score_in_parts
 from bertscore_tm.utilities.user_warnings import warn_user
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
     """Make the table and print it with its standard errors."""
     output.choose_format(arguments, _SUFFIXES)
-    encoder = ranks.run_on_all(lambda: options.build_encoder(arguments, all_layers=True))
+    encoder = build_encoders(ranks, arguments, all_layers=True)
     drawn = ranks.run_on_first(lambda: _draw_pairs(arguments, encoder))
 
     from bertscore_tm.scoring.messages import describe_truncation

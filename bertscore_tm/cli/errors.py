@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 
 from bertscore_tm.utilities.untrusted_text import for_terminal
 
@@ -52,3 +53,17 @@ def print_message(message: str) -> None:
     """
     if is_only_rank() or os.environ.get("RANK", "0") == "0":
         print(f"bertscore-tm: {for_terminal(message)}", file=sys.stderr)
+
+
+def print_error(error: CommandError) -> None:
+    """Print an error, unless this or another rank of the host has printed one: not all ranks need know of it."""
+    # torchrun makes a folder for the ranks of a host, with one for each of them.
+    record = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    try:
+        if record is not None:
+            (Path(record).parents[1] / "bertscore-tm").touch(exist_ok=False)
+    except FileExistsError:
+        error.is_printed = True
+    if not error.is_printed and (record is not None or os.environ.get("LOCAL_RANK", "0") == "0"):
+        print(f"bertscore-tm: error: {for_terminal(str(error))}", file=sys.stderr)
+    error.is_printed = True

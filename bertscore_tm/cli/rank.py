@@ -24,6 +24,7 @@ from bertscore_tm.cli import options, output
 from bertscore_tm.cli.distributed import RankGroup
 from bertscore_tm.cli.errors import CommandError
 from bertscore_tm.cli.joined_files import read_corpus
+from bertscore_tm.cli.scored_corpus import build_encoders
 from bertscore_tm.cli.shards import Part, Progress, compute_parts
 from bertscore_tm.utilities.user_warnings import warn_user
 
@@ -60,7 +61,7 @@ def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
     from bertscore_tm.scoring.signature import score_signature
     from bertscore_tm.scoring.token_weights import token_weights
 
-    encoder = ranks.run_on_all(lambda: options.build_encoder(arguments))
+    encoder = build_encoders(ranks, arguments)
     weights = ranks.run_on_first(lambda: token_weights(encoder, options.read_idf(arguments)))
     how = {"component": arguments.component, "references_reduce": arguments.references_reduce}
     signature = score_signature(

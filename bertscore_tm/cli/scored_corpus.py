@@ -61,7 +61,7 @@ def score_across_ranks(
     rescale: Any = getattr(arguments, "rescale", False)
     # Read before the model, which takes longer.
     table = ranks.run_on_first(lambda: Baseline.read(rescale) if isinstance(rescale, str) else rescale)
-    encoder = ranks.run_on_all(lambda: options.build_encoder(arguments, all_layers=all_layers))
+    encoder = build_encoders(ranks, arguments, all_layers=all_layers)
     baseline = ranks.run_on_first(lambda: find_baseline(encoder, table))
     counted = chain.from_iterable(texts.references if references is None else references)
     weights = ranks.run_on_first(lambda: token_weights(encoder, options.read_idf(arguments), list(counted)))
@@ -79,6 +79,19 @@ def score_across_ranks(
         signature=score_signature(encoder, weights.source, baseline, strip_thoughts=arguments.strip_thoughts),
         align=partial(compute_alignment, encoder=encoder, weights=weights, baseline=baseline),
     )
+
+
+def build_encoders(ranks: RankGroup, arguments: argparse.Namespace, *, all_layers: bool = False) -> FrozenEncoder:
+    """Return this rank's encoder, or raise an error on all ranks if one has another model or other options."""
+    from bertscore_tm.core.precision import fast_half_precision
+
+    encoder = ranks.run_on_all(lambda: options.build_encoder(arguments, all_layers=all_layers))
+    settings = {name: getattr(arguments, name, None) for name in ("output", "component", "references_reduce")}
+    if encoder.dtype == "auto":
+        settings["precision"] = fast_half_precision(encoder.device)
+    # A folder may have another name on another host.
+    ranks.require_equal(lambda: {**encoder.signature_fields(), "model": encoder.identity, **settings})
+    return encoder
 
 
 def score_in_parts(
