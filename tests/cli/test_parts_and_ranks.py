@@ -2,19 +2,26 @@
 
 import math
 import os
+import pkgutil
 import re
+import shutil
 import signal
+import socket
 from contextlib import chdir
+from importlib.metadata import version
+from operator import itemgetter
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from bertscore_tm.cli import main, shards
 from bertscore_tm.cli.distributed import choose_device
+from bertscore_tm.core.precision import fast_half_precision
 from bertscore_tm.encoder import FrozenEncoder
 from bertscore_tm.scoring import corpus
 from tests.support.models import save_tiny_model
-from tests.support.ranks import end_ranks
+from tests.support.ranks import end_ranks, run_ranks
 from tests.support.shell import run_here, run_on_ranks, run_rank, write_lines, write_records
 from tests.support.texts import real_pairs, several_references
 
@@ -212,6 +219,89 @@ def test_bad_input_of_all_ranks_or_of_one_ends_all_with_one_line(tmp_path, argum
     (line,) = first.err.splitlines(keepends=True)
     assert line.startswith(f"bertscore-tm: error: {message}")
     assert second == (2, "", "")
+
+
+OTHER = "other/model"
+COMPARE = ["compare", "hyps.txt", "refs.txt", "-r", "refs.txt", *LAYER]
+TUNE = ["tune-layers", "judged.jsonl"]
+
+
+@pytest.fixture
+def refused(command, tmp_path):
+    """Run the command on two ranks, which must end before they score, and return what the first one says."""
+    save_tiny_model("bert", tmp_path / OTHER)
+    weights = tmp_path / OTHER / "model.safetensors"
+    save_file({name: value * 1.01 for name, value in load_file(weights).items()}, weights, metadata={"format": "pt"})
+    pairs = enumerate(zip(CANDIDATES, REFERENCES, strict=True))
+    write_records(tmp_path / "judged.jsonl", [{"candidate": c, "reference": r, "human": i} for i, (c, r) in pairs])
+    files = sorted(tmp_path.iterdir())
+
+    def run(first, second, **changes):
+        printed = run_ranks(run_changed_rank, 2, str(tmp_path), [first, second], changes)
+        assert [rank[:2] for rank in printed] == [(2, "")] * 2
+        assert (printed[1].err, sorted(tmp_path.iterdir())) == ("", files)
+        (line,) = printed[0].err.splitlines()
+        assert line.startswith(f"bertscore-tm: error: {socket.gethostname()} has ")
+        return line
+
+    return run
+
+
+def run_changed_rank(rank, folder, arguments, changes):
+    """Run the command on a rank, of which the second one has other values of modules."""
+    for name, value in changes.items() if rank == 1 else ():
+        pkgutil.resolve_name(name.rpartition(".")[0]).__dict__[name.rpartition(".")[2]] = value
+    return run_rank(rank, folder, arguments)
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("words", [*SHARED.values(), COMPARE, TUNE], ids=itemgetter(0))
+def test_ranks_with_other_weights_end_before_they_score(refused, words):
+    words = [*words, "--device", "cpu", "-o", "out" + {"rank": ".jsonl", "baseline": ".csv"}.get(words[0], ".json")]
+    said = refused([*words, "-m", "model"], [*words, "-m", OTHER])
+    assert re.search(r"has model \w{8}; the other ranks have model \w{8}: give all hosts the same model", said)
+
+
+@pytest.mark.distributed
+def test_ranks_with_other_options_end_before_they_score(refused):
+    words = [*SCORE[:-2], "-o", "out.tsv"]
+    said = refused([*words, "--max-length", "9"], [*words, "--max-length", "8"])
+    assert "has limit 8; the other ranks have limit 9: " in said
+    assert "has output None; the other ranks have output out.tsv: " in refused(words, words[:-2])
+    words = [*SHARED["rank"], "-o", "out.jsonl", "-m", "model"]
+    said = refused(words, [*words, "--component", "recall", "--references-reduce", "max"])
+    assert (
+        "has component recall, references_reduce max; the other ranks have component f1, references_reduce mean" in said
+    )
+
+
+def version_of_another_host(package):
+    return "4.0" if package == "transformers" else version(package)
+
+
+def precision_of_another_host(device):
+    return torch.float16
+
+
+@pytest.mark.distributed
+def test_ranks_with_other_versions_or_precision_end_before_they_score(refused):
+    said = refused(SCORE, SCORE, **{"importlib.metadata.version": version_of_another_host})
+    assert f"has transformers 4.0; the other ranks have transformers {version('transformers')}: " in said
+    words = [*SCORE, "--dtype", "auto"]
+    said = refused(words, words, **{"bertscore_tm.core.precision.fast_half_precision": precision_of_another_host})
+    assert (
+        f"has precision torch.float16; the other ranks have precision {fast_half_precision(torch.device('cpu'))}: "
+        in said
+    )
+
+
+@pytest.mark.distributed
+def test_the_same_model_may_be_in_another_folder(command, tmp_path):
+    (tmp_path / "copies").mkdir()
+    copied = shutil.copytree(tmp_path / "model", tmp_path / "copies" / "encoder")
+    first, second = run_on_ranks(tmp_path, SCORE, [str(copied) if word == "model" else word for word in SCORE])
+    assert (first.exit_code, second.exit_code) == (0, 0)
+    assert first.out == run_on_ranks(tmp_path, SCORE, SCORE)[0].out
 
 
 def run_and_crash(rank, folder):
