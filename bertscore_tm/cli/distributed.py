@@ -100,10 +100,6 @@ def join_ranks() -> Generator[RankGroup, None, None]:
         ranks = RankGroup(dist.get_rank(), dist.get_world_size(), group)
         ranks.require_equal(lambda: {name: metadata.version(name).partition("+")[0] for name in _PACKAGES})
         yield ranks
-    except CommandError as error:
-        # Before connections close, which ends the other ranks.
-        print_error(error)
-        raise
     finally:
         dist.destroy_process_group()
 

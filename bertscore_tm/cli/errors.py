@@ -15,8 +15,6 @@ BAD_INPUT = 2
 class CommandError(Exception):
     """End a command with one line on standard error, which starts with ``file:line:`` if a file causes the error."""
 
-    is_printed = False
-
     def __init__(self, message: str, exit_code: int = BAD_INPUT) -> None:
         super().__init__(" ".join(message.split()))
         self.exit_code = exit_code
@@ -56,14 +54,14 @@ def print_message(message: str) -> None:
 
 
 def print_error(error: CommandError) -> None:
-    """Print an error, unless this or another rank of the host has printed one: not all ranks need know of it."""
-    # torchrun makes a folder for the ranks of a host, with one for each of them.
-    record = os.environ.get("TORCHELASTIC_ERROR_FILE")
-    try:
-        if record is not None:
+    """Print an error, unless another rank of this host has printed one: not all ranks need know of it."""
+    is_first = os.environ.get("LOCAL_RANK", "0") == "0"
+    if (record := os.environ.get("TORCHELASTIC_ERROR_FILE")) is not None:
+        # In the folder that torchrun makes for the ranks of a host, and in it one for each.
+        try:
             (Path(record).parents[1] / "bertscore-tm").touch(exist_ok=False)
-    except FileExistsError:
-        error.is_printed = True
-    if not error.is_printed and (record is not None or os.environ.get("LOCAL_RANK", "0") == "0"):
+            is_first = True
+        except FileExistsError:
+            is_first = False
+    if is_first:
         print(f"bertscore-tm: error: {for_terminal(str(error))}", file=sys.stderr)
-    error.is_printed = True
