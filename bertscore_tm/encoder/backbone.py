@@ -1,7 +1,7 @@
 """The frozen model of an encoder: cut, placed on a device, run, and shared by all encoders that need the same."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from copy import deepcopy
 from dataclasses import InitVar, dataclass, field, replace
 from functools import cache
@@ -32,7 +32,8 @@ _LOGGER = logging.getLogger(__name__)
 _TRIED_LENGTHS = (21, 4, 4, 2)
 
 
-# The models in memory, by source, layers kept, dtype and device.
+# The models in memory, by source, layers kept, dtype and device; the last one stays for the next encoder, as each task
+# of Spark unpickles its own.
 _models: SharedObjects[ForwardPass] = SharedObjects()
 
 
@@ -72,12 +73,10 @@ class Backbone:
 
     def content_hash(self) -> str | None:
         """Return a hash of a folder's files, which must be unchanged, or of a ready model; ``None`` of a hub name."""
-        if self.source.kind == "hub":
-            return None
-        if self.source.kind == "folder":
-            self.source.check_unchanged()
-            return hash_files(Path(self.source.location), self.source.files)
-        if self._hash is None:
+        self.source.check_unchanged()
+        if self._hash is None and self.source.kind == "folder":
+            self._hash = hash_files(Path(self.source.location), self.source.files)
+        elif self._hash is None and self.source.kind == "ready":
             self._hash = hash_model(next(iter(self.models.values())).model)
         return self._hash
 
@@ -98,6 +97,10 @@ class Backbone:
                 return
             self.loaded(torch.device("cpu"))
         self.models.pop(str(device), None)
+        _models.release(self._model_key(device))
+
+    def _model_key(self, device: torch.device) -> Hashable:
+        return self.source, self.layers_kept, self.resolve_dtype(device), device
 
     # The trial of a model runs rows of texts, which must not be traced.
     @untraced
@@ -117,7 +120,8 @@ class Backbone:
                 with quiet_transformers.turned():
                     return self._try_batching(model, device, dtype)
 
-        shared = _models.get((self.source, self.layers_kept, dtype, device), create)
+        # A ready model cannot be asked for again.
+        shared = _models.get(self._model_key(device), create, keep=self.source.kind != "ready")
         self.family = shared.family  # a probe, by this encoder or by another one, completes it
         loaded = replace(shared, num_layers=self.num_layers, all_layers=self.all_layers, shared=shared)
         self.models[str(device)] = loaded
@@ -194,6 +198,7 @@ class Backbone:
     def __setstate__(self, state: dict[str, Any]) -> None:
         ready: nn.Module | None = state.pop("ready", None)
         self.__dict__.update(state)
+        self.source = self.source.identify_again(self._hash)
         if ready is not None:
             register_attention()  # the model may have been packed
             _announce_classes(ready)

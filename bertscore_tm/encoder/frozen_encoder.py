@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections.abc import Hashable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, Literal, Unpack, cast
@@ -53,15 +53,21 @@ _MOST_PADDED, _MOST_PADDING, _SMALL_BATCH = 64, 0.1, 16
 # Factor of a budget that was halved because memory ran out, after each call that went well.
 _RECOVERY = 1.02
 
+if hasattr(os, "register_at_fork"):  # not on Windows
+    # A child of a fork lacks torch's threads and would wait for them forever; torch's DataLoader does the same.
+    os.register_at_fork(after_in_child=partial(torch.set_num_threads, 1))
+
 
 @document_options
 class FrozenEncoder:
     """A pretrained encoder whose token vectors BERTScore compares; frozen, shared, and not an ``nn.Module``.
 
     Weights are loaded on first use, once per process for each combination of model, revision, layers, dtype and
-    device. Only the layers that are needed stay in memory. Copies (``copy.deepcopy``, ``Metric.clone``) share the
-    weights. Pickles leave them out and load them again on first use, except those of a ready model, which cannot be
-    loaded again.
+    device; the model that was used last stays in memory without an encoder, until another one is loaded or
+    :meth:`unload` is called. Only the layers that are needed are kept. Copies (``copy.deepcopy``, ``Metric.clone``)
+    share the weights. Pickles leave them out and load them again on first use, except those of a ready model, which
+    cannot be loaded again; on another machine, a folder has the same path, and the same contents if :meth:`signature`
+    was called before. In a child of a fork, torch computes on one thread.
 
     Args:
         model: name of a model on the hub, path of a local folder, or a ready Hugging Face model. A ready model is
@@ -414,7 +420,7 @@ class FrozenEncoder:
         """
         chosen = None if device is None else device_with_index(device)
         devices = {torch.device(name) for name in self._backbone.models} | {key[0] for key in self._caches}
-        for used in devices if chosen is None else {chosen}:
+        for used in devices | {device_with_index(self.device)} if chosen is None else {chosen}:
             for key in [key for key in self._caches if key[0] == used]:
                 self._caches.pop(key).clear()
             self._backbone.unload(used)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import count
 from pathlib import Path
@@ -66,8 +66,20 @@ class ModelSource:
         """Raise an error if a folder was saved again since the encoder was made."""
         if self.kind == "folder" and self.files != _identify_files(Path(self.location)):
             raise OSError(
-                f"the contents of {self.location!r} have changed since the encoder was made: create the encoder again"
+                f"the contents of {self.location!r} have changed since the encoder was made, or differ on this "
+                f"machine: create the encoder again, or copy the folder to all machines"
             )
+
+    def identify_again(self, content_hash: str | None) -> ModelSource:
+        """Return the source with the folder's times on this machine, if it has the sizes and contents that it had.
+
+        Contents are compared if they were hashed, by :func:`hash_files`.
+        """
+        files = _identify_files(Path(self.location)) if self.kind == "folder" else self.files
+        if files == self.files or [file[:2] for file in files] != [file[:2] for file in self.files]:
+            return self
+        is_equal = content_hash is None or hash_files(Path(self.location), files) == content_hash
+        return replace(self, files=files) if is_equal else self
 
 
 def _identify_files(folder: Path) -> tuple[_FileIdentity, ...]:

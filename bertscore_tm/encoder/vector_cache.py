@@ -17,20 +17,33 @@ V = TypeVar("V")
 
 
 class SharedObjects(Generic[V]):
-    """Objects by key; each is created once, also with several threads, and dropped with its last user."""
+    """Objects by key; each is created once, also with several threads, and dropped with its last user.
+
+    The last one got with ``keep`` outlives its users, until another one is created.
+    """
 
     def __init__(self) -> None:
         self._objects: WeakValueDictionary[Hashable, V] = WeakValueDictionary()
         # Reentrant, as creating an object may need another one.
         self._lock = threading.RLock()
+        self._last: V | None = None
 
-    def get(self, key: Hashable, create: Callable[[], V]) -> V:
+    def get(self, key: Hashable, create: Callable[[], V], *, keep: bool = False) -> V:
         """Return the object of a key, created if nobody uses one."""
         with self._lock:
             shared = self._objects.get(key)
             if shared is None:
+                self._last = None  # first, so that both are never in memory
                 shared = self._objects[key] = create()
+            if keep:
+                self._last = shared
             return shared
+
+    def release(self, key: Hashable) -> None:
+        """Drop the object of a key, if it is the last one, with its last user."""
+        with self._lock:
+            if self._objects.get(key) is self._last:
+                self._last = None
 
 
 class VectorCache:

@@ -61,11 +61,13 @@ def test_metric_loss_and_callback_together_hold_one_copy(minilm):
     assert not any(owner.state_dict() for owner in (metric, callback.metric))
 
 
-def test_copies_share_weights_until_the_last_is_dropped(minilm):
+def test_copies_share_weights_until_the_last_is_dropped_and_another_model_is_loaded(minilm):
     first = FrozenEncoder(minilm, num_layers=1, dtype="float64")
     second, copied = copy.deepcopy(first), copy.copy(first)
     model = weakref.ref(first.backbone("cpu"))
     assert second.backbone("cpu") is copied.backbone("cpu") is model()
+    other = FrozenEncoder(minilm, num_layers=3, dtype="float64")
+    other.backbone("cpu")
     del first, second
     gc.collect()
     assert model() is not None
