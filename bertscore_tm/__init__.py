@@ -6,6 +6,7 @@ matching the contextual vectors of their tokens greedily by cosine similarity.
 * ``bertscore_tm.BERTScore``: a ``torchmetrics.Metric`` that streams and synchronizes over ranks.
 * ``bertscore_tm.functional.bert_score``: the same numbers from a function.
 * ``bertscore_tm.rank_candidates``: the best of several candidates, against references or by consensus.
+* ``bertscore_tm.PairScorer``: a picklable scorer of batches, for datasets, Ray Data, Spark and Dask.
 * ``bertscore_tm.score_matrix``: the scores of all pairs of two lists of texts, such as for retrieval.
 * ``bertscore_tm.align``: which tokens of two texts match, to print or draw.
 * ``bertscore_tm.Report``: a web page of all pairs of one or several systems.
@@ -24,7 +25,7 @@ from bertscore_tm.utilities.version import __version__
 
 if TYPE_CHECKING:
     from bertscore_tm.encoder import FrozenEncoder
-    from bertscore_tm.functional import RankedCandidates, align, bert_score, rank_candidates, score_matrix
+    from bertscore_tm.functional import PairScorer, RankedCandidates, align, bert_score, rank_candidates, score_matrix
     from bertscore_tm.metric import BERTScore
     from bertscore_tm.report import Report
     from bertscore_tm.scoring.rescaling import Baseline
@@ -35,6 +36,7 @@ __all__ = [
     "BERTScore",
     "Baseline",
     "FrozenEncoder",
+    "PairScorer",
     "RankedCandidates",
     "Report",
     "__version__",
@@ -56,6 +58,7 @@ _HOMES = {
     "BERTScore": "bertscore_tm.metric",
     "Baseline": "bertscore_tm.scoring.rescaling",
     "FrozenEncoder": "bertscore_tm.encoder",
+    "PairScorer": "bertscore_tm.functional",
     "RankedCandidates": "bertscore_tm.functional",
     "Report": "bertscore_tm.report",
     "align": "bertscore_tm.functional",

@@ -3,7 +3,18 @@
 from bertscore_tm.functional.alignment import align
 from bertscore_tm.functional.corpus_scores import bert_score
 from bertscore_tm.functional.matrix import score_matrix
+from bertscore_tm.functional.pair_scorer import PairScorer
 from bertscore_tm.functional.ranking import RankedCandidates, rank_candidates
+from bertscore_tm.scoring.token_weights import document_frequencies
 from bertscore_tm.utilities.score_names import SCORES
 
-__all__ = ["SCORES", "RankedCandidates", "align", "bert_score", "rank_candidates", "score_matrix"]
+__all__ = [
+    "SCORES",
+    "PairScorer",
+    "RankedCandidates",
+    "align",
+    "bert_score",
+    "document_frequencies",
+    "rank_candidates",
+    "score_matrix",
+]

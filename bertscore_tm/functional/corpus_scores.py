@@ -48,7 +48,7 @@ def bert_score(
         encoder: a :class:`bertscore_tm.FrozenEncoder`, which holds all options of encoding, or the hub name or local
             folder of a model. It runs on its own ``device``.
         idf: weight tokens by their inverse document frequency in the references; or texts whose document frequencies
-            count, a mapping from token id to weight, or a metric to share the weights of.
+            count, or their frequencies, a mapping from token id to weight, or a metric to share the weights of.
         rescale: map the expected score of unrelated texts to 0: ``True`` for the published baseline, or a
             :class:`bertscore_tm.Baseline`, or the path of a table.
         empty_references: score of a candidate all of whose references are empty: ``"zero"``, or ``"skip"``, which gives

