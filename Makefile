@@ -33,7 +33,7 @@ QUICK_TESTS := tests/package/test_layers.py tests/core/test_matching.py tests/vi
 LOWEST_TESTS := tests/package/test_docstrings.py tests/callbacks/test_scoring.py \
 	tests/callbacks/test_scoring_errors.py
 
-.PHONY: demo test quick avx2 mutants benchmark parity lint dist release types lowest newest docs docs-serve check browser ci clean
+.PHONY: demo test quick avx2 mutants benchmark parity lint dist release types lowest newest engines docs docs-serve check browser ci clean
 
 demo: $(VENV)/demo-ready
 	$(BIN)/python -m examples.demo $(DEMO_ARGS)
@@ -97,6 +97,10 @@ newest:
 	rm -rf .venv-newest
 	$(MAKE) test VENV=.venv-newest CONSTRAINTS=
 
+# Every block of the page on many machines, with the real engines. Spark needs Java.
+engines: $(VENV)/engines-ready
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest --durations 10 tests/examples/test_engines.py $(TEST_ARGS)
+
 # One site from the README, the pages and the docstrings. Its search needs a server: make docs-serve.
 docs: $(VENV)/ready
 	rm -rf site
@@ -134,6 +138,10 @@ $(VENV)/demo-ready: pyproject.toml constraints.txt
 $(VENV)/ready: $(VENV)/demo-ready
 	@echo "Adding the tools of development to $(VENV): about a minute ..."
 	$(call install,$(VENV)) $(CONSTRAINTS) --editable ".[plot,cli,demo,dev,docs]"
+	touch $@
+
+$(VENV)/engines-ready: $(VENV)/ready
+	$(call install,$(VENV)) $(CONSTRAINTS) --editable ".[engines]"
 	touch $@
 
 .venv-lowest/ready: pyproject.toml constraints.txt tests/lowest.txt

@@ -22,10 +22,11 @@ from tests.support.texts import real_pairs
 PAGES = sorted((ROOT / "examples").glob("*.md"))
 README = ROOT / "README.md"
 BLOCKS = {path.relative_to(ROOT).as_posix(): blocks(path) for path in (README, *PAGES)}
+# Pages whose blocks run in processes of their own, in test_engines.py.
+ELSEWHERE = {"examples/many_machines.md"}
 # Blocks that need a package which the tests do without: compiled only, unless it is there.
 NEEDS = {
     "examples/loss.md": {"entmax"},
-    "examples/many_machines.md": {"ray", "pyspark"},
     "examples/reinforcement_learning.md": {"trl", "verifiers"},
 }
 
@@ -47,7 +48,10 @@ def test_outputs_are_compared():
 @pytest.mark.slow
 @pytest.mark.usefixtures("padding_is_masked")
 @pytest.mark.filterwarnings("ignore:.*many workers.*", "ignore::FutureWarning")
-@pytest.mark.parametrize("name", [name for name in BLOCKS if any(block.language == "python" for block in BLOCKS[name])])
+@pytest.mark.parametrize(
+    "name",
+    [name for name in BLOCKS if name not in ELSEWHERE and any(block.language == "python" for block in BLOCKS[name])],
+)
 def test_python_blocks_run_in_order(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(0)
@@ -55,7 +59,7 @@ def test_python_blocks_run_in_order(name, tmp_path, monkeypatch):
     for block in BLOCKS[name]:
         if block.language != "python":
             continue
-        needs = re.findall(r"^(?:from|import) (entmax|pyspark|ray|trl|verifiers|wandb)\b", block.content, re.MULTILINE)
+        needs = re.findall(r"^(?:from|import) (entmax|trl|verifiers|wandb)\b", block.content, re.MULTILINE)
         if needs:
             assert set(needs) <= NEEDS[name]
             # Without comparing: trainers print what they please.
