@@ -93,7 +93,7 @@ def token_weights(
     device = torch.device(device)
     tokenizer = encoder.tokenizer
     if isinstance(idf, DocumentFrequencies):
-        idf = weights_by_idf(idf, "texts")
+        idf = weights_by_idf(idf, "texts") if idf.num_documents else []
     if isinstance(idf, Mapping):
         return _weights_of_mapping(idf, tokenizer, device)
     if idf is False:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import torch
 
-from examples.benchmarks import loss, memory, scoring, validation
+from examples.benchmarks import engines, loss, memory, scoring, validation
 from examples.benchmarks.texts import Options
 from examples.docstrings import collect_pairs, positive
 
@@ -19,6 +19,7 @@ PARTS = {
     "validation": validation.measure,
     "loss": loss.measure,
     "memory": memory.measure,
+    "engines": engines.measure,
 }
 
 
@@ -34,7 +35,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     texts = [(" ".join(pair.document.split()[:30]), pair.summary) for pair in collect_pairs([])]
     settings = Options(options.rounds, options.threads, options.pairs, texts)
-    for name in PARTS if "all" in options.parts else options.parts:
+    # Engines are not among the tools of development: make engines.
+    parts = [name for name in PARTS if name != "engines"] if "all" in options.parts else options.parts
+    for name in parts:
         for figure in PARTS[name](settings):
             print(figure, flush=True)
 

@@ -9,7 +9,7 @@ from torch.nn import functional as F  # noqa: N812
 from transformers import AutoTokenizer, BartConfig, T5Config
 
 from examples.benchmarks import __main__ as command
-from examples.benchmarks import gpu, loss, memory, scoring, validation
+from examples.benchmarks import engines, gpu, loss, memory, scoring, validation
 from examples.benchmarks.package import load_encoders
 from examples.benchmarks.processes import run_fresh
 from examples.benchmarks.random_models import BART_BASE, T5_SMALL, train_tokenizer
@@ -78,6 +78,19 @@ def test_validation(options, monkeypatch):
     cost = "T5-small: decoding and scoring 16 texts, by a training step with as many"
     assert [*figures] == [*(what.format(kind) for kind in kinds), cost]
     assert all(len(figure.values) == 2 and min(figure.values) > 0 for figure in figures.values())
+
+
+def test_engines(options, monkeypatch):
+    monkeypatch.setattr(engines, "ENGINES", ("datasets",))  # that needs no more than the other tests
+    figures = by_name(engines.measure(replace(options, pairs=16)))
+    speeds = [
+        "one process",
+        "the shell's command",
+        *(f"{name}, faster than one process" for name in ("datasets", "torchrun")),
+    ]
+    memory = [f"datasets: driver's memory at {count} pairs" for count in (16, 160)]
+    assert [*figures] == [*(f"16 pairs: {what}" for what in speeds), *memory]
+    assert all(min(figure.values) > 0 for figure in figures.values())
 
 
 def test_loss(options, monkeypatch):

@@ -114,6 +114,8 @@ def test_frequencies_of_parts_add_up_to_those_of_all(encoder):
     ids = [{*encoder.tokenizer.tokenizer(text)["input_ids"]} for text in flat]
     for token in set().union(*ids):
         assert whole.counts[token] == sum(token in document for document in ids)
+    with pytest.raises(ValueError, match="idf is empty"):
+        bert_score(["a"], ["b"], encoder, idf=document_frequencies([], encoder))
     other = FrozenEncoder(*tiny_model("bert"), num_layers=1)
     with pytest.raises(ValueError, match="idf has weights of"):
         bert_score(["a"], ["b"], other, idf=whole)
