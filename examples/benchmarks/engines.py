@@ -21,7 +21,7 @@ from examples.benchmarks.rounds import Figure, in_turn, ratios
 from examples.benchmarks.texts import Options
 
 _PAIRS = 4_000
-_TASKS = 8
+_TASKS = 4
 ENGINES = ("ray", "spark", "datasets")
 _COLUMNS = "candidate string, reference string, precision float, recall float, f1 float"
 
