@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from pathlib import Path
 
 from bertscore_tm.utilities.untrusted_text import for_terminal
 
 FAILED = 1
 BAD_INPUT = 2
+
+_print_lock = threading.Lock()
 
 
 class CommandError(Exception):
@@ -55,13 +58,14 @@ def print_message(message: str) -> None:
 
 def print_error(error: CommandError) -> None:
     """Print an error, unless another rank of this host has printed one: not all ranks need know of it."""
-    is_first = os.environ.get("LOCAL_RANK", "0") == "0"
-    if (record := os.environ.get("TORCHELASTIC_ERROR_FILE")) is not None:
-        # In the folder that torchrun makes for the ranks of a host, and in it one for each.
-        try:
-            (Path(record).parents[1] / "bertscore-tm").touch(exist_ok=False)
-            is_first = True
-        except FileExistsError:
-            is_first = False
-    if is_first:
-        print(f"bertscore-tm: error: {for_terminal(str(error))}", file=sys.stderr)
+    with _print_lock:  # else a thread could end the process between the first rank's claim and its line
+        is_first = os.environ.get("LOCAL_RANK", "0") == "0"
+        if (record := os.environ.get("TORCHELASTIC_ERROR_FILE")) is not None:
+            # In the folder that torchrun makes for the ranks of a host, and in it one for each.
+            try:
+                (Path(record).parents[1] / "bertscore-tm").touch(exist_ok=False)
+                is_first = True
+            except FileExistsError:
+                is_first = False
+        if is_first:
+            print(f"bertscore-tm: error: {for_terminal(str(error))}", file=sys.stderr, flush=True)

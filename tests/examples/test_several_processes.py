@@ -1,6 +1,5 @@
 """What the pages give for several processes does on two what it does on one."""
 
-import sys
 from dataclasses import replace
 
 import lightning.pytorch as pl
@@ -10,7 +9,6 @@ from torch.utils.data import DataLoader
 
 from tests.support import lightning_runs as runs
 from tests.support.markdown_blocks import ROOT, blocks, same_output
-from tests.support.processes import run_process
 from tests.support.ranks import on_ranks, results
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow]
@@ -71,12 +69,3 @@ def test_the_logged_loss_is_the_mean_over_the_texts_of_both_ranks(page_reports):
 
 def test_a_mean_with_sync_dist_is_what_the_page_says(page_reports):
     assert results(page_reports, "sync_dist") == [0.625, 0.625]
-
-
-def test_datasets_scores_in_two_processes_as_in_one(tmp_path):
-    (block,) = (block for block in python_blocks("many_machines.md") if "import Dataset" in block.content)
-    code = block.content.replace("batch_size=1000", "batch_size=1, num_proc=2")
-    assert "num_proc=2" in code
-    (tmp_path / "program.py").write_text(code)
-    variables = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "HF_DATASETS_CACHE": str(tmp_path)}
-    assert same_output(block.output, run_process(sys.executable, "program.py", folder=tmp_path, **variables).stdout)
