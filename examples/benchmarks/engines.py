@@ -113,6 +113,8 @@ def load_engine(engine: str, scorer: PairScorer, path: Path) -> Callable[[], Any
     if engine == "spark":
         from pyspark.sql import SparkSession
 
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+
         session: Any = SparkSession.builder
         session = session.master("local[2]").config("spark.ui.enabled", False).getOrCreate()
         return lambda: (
