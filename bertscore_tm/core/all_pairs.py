@@ -5,12 +5,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from bertscore_tm.core.memory import numbers_per_step, send
 from bertscore_tm.core.scores import harmonic_mean
-from bertscore_tm.core.token_vectors import TokenVectors, cosine_similarities, token_batches
+from bertscore_tm.core.token_vectors import Ints, TokenVectors, cosine_similarities, token_batches
 
 
 @dataclass(frozen=True)
@@ -70,23 +71,22 @@ def score_all_pairs(
     return scores[:, send(row_places, device)][:, :, send(column_places, device)]
 
 
-def _find_distinct(texts: Sequence[int]) -> tuple[Tensor, Tensor]:
+def _find_distinct(texts: Sequence[int]) -> tuple[Ints, Ints]:
     """Return the distinct texts, in the order in which they come first, and the place of each text among them."""
     places = {text: place for place, text in enumerate(dict.fromkeys(texts))}
-    distinct = torch.tensor([*places], dtype=torch.long, device="cpu")
-    return distinct, torch.tensor([places[text] for text in texts], dtype=torch.long, device="cpu")
+    return np.array([*places], np.int64), np.array([places[text] for text in texts], np.int64)
 
 
-def _make_blocks(vectors: TokenVectors, weights: Tensor, texts: Tensor, limit: int) -> list[_Block]:
+def _make_blocks(vectors: TokenVectors, weights: Tensor, texts: Ints, limit: int) -> list[_Block]:
     device = vectors.vectors.device
     lengths = vectors.lengths[texts]
     # Texts without tokens have score 0, and no maximum.
-    with_tokens = lengths.nonzero().squeeze(1)
+    with_tokens = np.flatnonzero(lengths)
     blocks = []
     for batch in token_batches(lengths[with_tokens].tolist(), math.isqrt(limit)):
-        places = with_tokens[torch.tensor(batch, dtype=torch.long, device="cpu")]
+        places = with_tokens[batch]
         tokens, real = vectors.locate(texts[places])
-        tokens = torch.where(real, tokens, tokens[:, :1])  # (texts, longest)
+        tokens = np.where(real, tokens, tokens[:, :1])  # (texts, longest)
         shares = torch.where(send(real, device), weights[send(vectors.ids[tokens], device)], 0.0)  # (texts, longest)
         shares = shares / shares.sum(1, keepdim=True).clamp(min=torch.finfo(shares.dtype).tiny)
         blocks.append(_Block(send(places, device), send(tokens, device), shares))

@@ -14,11 +14,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from bertscore_tm.core.memory import numbers_per_step, send
-from bertscore_tm.core.token_vectors import TokenVectors, cosine_similarities, positions_of, token_batches
+from bertscore_tm.core.token_vectors import (
+    Bools,
+    Ints,
+    TokenVectors,
+    cosine_similarities,
+    places_of,
+    token_batches,
+)
 
 
 @dataclass(frozen=True)
@@ -153,64 +161,66 @@ class MatchedPairs:
     reference: MatchedTokens
 
 
-def match_pairs(vectors: TokenVectors, candidates: Tensor, references: Tensor) -> MatchedPairs:
+def match_pairs(vectors: TokenVectors, candidates: Ints, references: Ints) -> MatchedPairs:
     """Match pairs of texts greedily.
 
     Pairs in which either text has no content token get similarity 0 everywhere, hence score 0.
 
     Args:
         vectors: token vectors of all texts.
-        candidates: number of each pair's candidate text, shape (pairs,), on the CPU.
-        references: number of each pair's reference text, shape (pairs,), on the CPU.
+        candidates: number of each pair's candidate text, shape (pairs,).
+        references: number of each pair's reference text, shape (pairs,).
 
     Returns:
         Ids and best similarities of all tokens, on the vectors' device.
 
     Example:
         >>> vectors = TokenVectors(
+        ...     ids=np.array([5, 6, 7]),
+        ...     lengths=np.array([2, 1]),
+        ...     has_content=np.array([True, True]),
+        ...     truncated=np.array([False, False]),
         ...     vectors=torch.tensor([[[1.0, 0.0], [0.6, 0.8], [0.0, 1.0]]]),
-        ...     ids=torch.tensor([5, 6, 7]),
-        ...     lengths=torch.tensor([2, 1]),
-        ...     has_content=torch.tensor([True, True]),
-        ...     truncated=torch.tensor([False, False]),
         ... )
-        >>> matched = match_pairs(vectors, torch.tensor([0]), torch.tensor([1]))
+        >>> matched = match_pairs(vectors, np.array([0]), np.array([1]))
         >>> matched.candidate.best.T, matched.reference.best.T
         (tensor([[0.0000, 0.8000]]), tensor([[0.8000]]))
     """
-    first, second = torch.minimum(candidates, references), torch.maximum(candidates, references)
-    codes = first * len(vectors.lengths) + second  # (pairs,)
-    codes, numbers = torch.unique(codes, return_inverse=True)  # (distinct,), (pairs,)
+    num_texts = len(vectors.lengths)
+    codes = np.minimum(candidates, references) * num_texts + np.maximum(candidates, references)  # (pairs,)
+    codes, numbers = np.unique(codes, return_inverse=True)  # (distinct,), (pairs,)
     if len(codes) == len(numbers):
         return _match_distinct(vectors, candidates, references)
     # Equal pairs, and those whose texts are exchanged, are compared once.
-    texts = torch.cat([codes // len(vectors.lengths), codes % len(vectors.lengths)])  # of both sides
-    matched = _match_distinct(vectors, *texts.chunk(2))
+    texts = np.concatenate([codes // num_texts, codes % num_texts])  # of both sides
+    matched = _match_distinct(vectors, *np.split(texts, 2))
     sides = MatchedTokens.concatenate([matched.candidate, matched.reference])
+    device = sides.ids.device
     lengths, is_exchanged = vectors.lengths[texts], candidates > references
+    starts = np.cumsum(lengths) - lengths
     chosen = []
     for is_second in (is_exchanged, ~is_exchanged):
         places = numbers + is_second * len(codes)  # (pairs,)
-        positions = send(positions_of(lengths, places), sides.ids.device)  # (tokens,)
-        chosen_lengths = send(lengths[places], sides.ids.device)
-        chosen.append(MatchedTokens(sides.ids[positions], sides.best[positions], chosen_lengths))
+        tokens = send(places_of(starts[places], lengths[places]), device)
+        chosen.append(MatchedTokens(sides.ids[tokens], sides.best[tokens], send(lengths[places], device)))
     return MatchedPairs(*chosen)
 
 
-def _match_distinct(vectors: TokenVectors, candidates: Tensor, references: Tensor) -> MatchedPairs:
+def _match_distinct(vectors: TokenVectors, candidates: Ints, references: Ints) -> MatchedPairs:
     device = vectors.vectors.device
     limit = numbers_per_step(device)
     num_layers, _, width = vectors.vectors.shape
     lengths, other_lengths = vectors.lengths[candidates], vectors.lengths[references]  # (pairs,)
+    starts, other_starts = np.cumsum(lengths) - lengths, np.cumsum(other_lengths) - other_lengths
     best = vectors.vectors.new_zeros(int(lengths.sum()), num_layers)
     other_best = vectors.vectors.new_zeros(int(other_lengths.sum()), num_layers)
-    scored = (vectors.has_content[candidates] & vectors.has_content[references]).nonzero().squeeze(1)
-    longer = torch.maximum(lengths, other_lengths)[scored]
+    scored = np.flatnonzero(vectors.has_content[candidates] & vectors.has_content[references])
+    longer = np.maximum(lengths, other_lengths)[scored]
     costs = (longer * (longer + 2 * width) * num_layers).tolist()
     # Used again and again, where the allocator would be left with holes in many places.
     memory = vectors.vectors.new_empty(2, min(limit, sum(costs)) // 2)
     for batch in token_batches(costs, limit):
-        pairs = scored[torch.tensor(batch, device="cpu")]
+        pairs = scored[batch]
         places, mask = vectors.locate(candidates[pairs])  # (pairs, candidate tokens)
         other_places, other_mask = vectors.locate(references[pairs])  # (pairs, reference tokens)
         matched, other_matched = _best_of_both(
@@ -220,24 +230,23 @@ def _match_distinct(vectors: TokenVectors, candidates: Tensor, references: Tenso
             send(other_mask, device),
             limit,
         )
-        _store(best, lengths, pairs, mask, matched)
-        _store(other_best, other_lengths, pairs, other_mask, other_matched)
-    ids, other_ids = (
-        send(vectors.ids[positions_of(vectors.lengths, texts)], device) for texts in (candidates, references)
-    )
-    lengths, other_lengths = send(lengths, device), send(other_lengths, device)
-    return MatchedPairs(MatchedTokens(ids, best, lengths), MatchedTokens(other_ids, other_best, other_lengths))
+        _store(best, starts[pairs], mask, matched)
+        _store(other_best, other_starts[pairs], other_mask, other_matched)
+    sides = []
+    for texts, of_texts, similarities in ((candidates, lengths, best), (references, other_lengths, other_best)):
+        ids = vectors.ids[places_of(vectors.starts[texts], of_texts)]
+        sides.append(MatchedTokens(send(ids, device), similarities, send(of_texts, device)))
+    return MatchedPairs(*sides)
 
 
-def _store(best: Tensor, lengths: Tensor, pairs: Tensor, mask: Tensor, matched: Tensor) -> None:
+def _store(best: Tensor, starts: Ints, mask: Bools, matched: Tensor) -> None:
     """Store similarities of a batch, shape (layers, batch, longest), among those of all pairs, (tokens, layers).
 
-    ``lengths`` of all texts, ``pairs`` of the batch and the mask of its real tokens are on the CPU.
+    ``starts`` are the places of each text's first token there, and the mask that of its real tokens.
     """
-    starts = (lengths.cumsum(0) - lengths)[pairs]  # (batch,)
-    places = (starts[:, None] + torch.arange(mask.shape[1], device="cpu"))[mask]  # (real tokens,)
-    real = mask.flatten().nonzero().squeeze(1)  # (real tokens,)
-    chosen = matched.flatten(1).index_select(1, send(real, best.device))  # (layers, real tokens)
+    places = (starts[:, None] + np.arange(mask.shape[1]))[mask]  # (real tokens,)
+    real = send(np.flatnonzero(mask), best.device)  # (real tokens,)
+    chosen = matched.flatten(1).index_select(1, real)  # (layers, real tokens)
     best.index_copy_(0, send(places, best.device), chosen.T)
 
 

@@ -5,8 +5,10 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import lru_cache
+from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 # Numbers per matching step: 4 MB in float32, which stay in a processor's caches. An accelerator wants large steps.
@@ -24,8 +26,10 @@ def device_with_index(device: torch.device | str) -> torch.device:
     return torch.empty(0, dtype=torch.float32, device=device).device
 
 
-def send(values: Tensor, device: torch.device) -> Tensor:
-    """Copy a small tensor of the CPU to a device, for which the program does not wait on CUDA."""
+def send(values: Tensor | NDArray[Any], device: torch.device) -> Tensor:
+    """Copy a small tensor or array of the CPU to a device, for which the program does not wait on CUDA."""
+    if not isinstance(values, Tensor):
+        values = torch.from_numpy(values)
     if device.type == "cuda":
         # Of a pool that keeps the memory until the copy is complete. It may be short, and the program then waits.
         with suppress(RuntimeError):

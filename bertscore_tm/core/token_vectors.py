@@ -1,75 +1,123 @@
-"""Packed token vectors of texts of different lengths, and batches of similar lengths."""
+"""Texts as flat arrays: token ids one text after the other, facts of each text, and packed vectors of the tokens."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Self
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from bertscore_tm.core.memory import send
 from bertscore_tm.core.precision import exact_products
 
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
 
-@dataclass(frozen=True)
-class TokenVectors:
-    """Unit vectors of the tokens of several texts, stored without padding.
 
-    Only the vectors are on the encoder's device. All else is on the CPU, so that a program need not wait for an
-    accelerator to learn how many tokens there are.
+@dataclass(frozen=True, eq=False)
+class TokenizedTexts:
+    """Token ids of several texts, one text after the other, and what is known of each text.
+
+    All are arrays on the CPU, so that a program need not wait for an accelerator to learn how many tokens there are.
 
     Args:
-        vectors: shape (layers, tokens, width), float32 or wider, each of L2 norm 1.
         ids: token ids, shape (tokens,), int64.
         lengths: tokens per text, shape (texts,), int64; special tokens included, unless the encoder excludes them.
         has_content: texts with a token that is not special and carries weight, shape (texts,), bool.
         truncated: texts that were cut at the length limit, shape (texts,), bool.
     """
 
-    vectors: Tensor
-    ids: Tensor
-    lengths: Tensor
-    has_content: Tensor
-    truncated: Tensor
+    ids: Ints
+    lengths: Ints
+    has_content: Bools
+    truncated: Bools
+
+    @cached_property
+    def starts(self) -> Ints:
+        """Place of each text's first token among all tokens, shape (texts,)."""
+        return np.cumsum(self.lengths) - self.lengths
 
     @property
     def num_truncated(self) -> int:
         """Number of texts that were cut at the length limit."""
         return int(self.truncated.sum())
 
-    def select(self, texts: Tensor) -> TokenVectors:
-        """Return the vectors of the texts with these indices, shape (texts,), on the CPU, in the given order."""
-        tokens = positions_of(self.lengths, texts)
+    def rows(self) -> list[list[int]]:
+        """Return the token ids of each text."""
+        ends = (self.starts + self.lengths).tolist()
+        return [self.ids[start:end].tolist() for start, end in zip(self.starts.tolist(), ends, strict=True)]
+
+    def select(self, texts: Ints) -> Self:
+        """Return the texts with these indices, shape (texts,), in the given order."""
+        return self._take(texts, places_of(self.starts[texts], self.lengths[texts]))
+
+    def trim(self, before: int, after: int) -> TokenizedTexts:
+        """Return the texts without some tokens at the start and at the end of each.
+
+        Example:
+            >>> facts = np.array([True, False]), np.array([False, False])
+            >>> texts = TokenizedTexts(np.array([2, 7, 8, 3, 2, 3]), np.array([4, 2]), *facts).trim(1, 1)
+            >>> texts.ids, texts.lengths
+            (array([7, 8]), array([2, 0]))
+        """
+        if not before and not after:
+            return self
+        lengths = self.lengths - before - after
+        tokens = places_of(self.starts + before, lengths)
+        return TokenizedTexts(self.ids[tokens], lengths, self.has_content, self.truncated)
+
+    def with_vectors(self, vectors: Tensor) -> TokenVectors:
+        """Return the texts with the vectors of their tokens, shape (layers, tokens, width)."""
+        return TokenVectors(self.ids, self.lengths, self.has_content, self.truncated, vectors)
+
+    def _take(self, texts: Ints, tokens: Ints) -> Self:
+        facts = self.lengths[texts], self.has_content[texts], self.truncated[texts]
+        return type(self)(self.ids[tokens], *facts)
+
+
+@dataclass(frozen=True, eq=False)
+class TokenVectors(TokenizedTexts):
+    """Unit vectors of the tokens of several texts, stored without padding.
+
+    Args:
+        vectors: shape (layers, tokens, width), float32 or wider, each of L2 norm 1, on the encoder's device.
+    """
+
+    vectors: Tensor
+
+    def _take(self, texts: Ints, tokens: Ints) -> Self:
+        facts = self.lengths[texts], self.has_content[texts], self.truncated[texts]
         vectors = self.vectors.index_select(1, send(tokens, self.vectors.device))  # (layers, tokens, width)
-        lengths, has_content = self.lengths[texts], self.has_content[texts]
-        return TokenVectors(vectors, self.ids[tokens], lengths, has_content, self.truncated[texts])
+        return type(self)(self.ids[tokens], *facts, vectors)
 
     def split(self) -> list[TokenVectors]:
         """Return each text's vectors, in the same memory."""
-        lengths = self.lengths.tolist()
-        facts = (torch.split(values, 1) for values in (self.lengths, self.has_content, self.truncated))
-        texts = zip(torch.split(self.vectors, lengths, dim=1), torch.split(self.ids, lengths), *facts, strict=True)
-        return [
-            TokenVectors(vectors, ids, length, has_content, truncated)
-            for vectors, ids, length, has_content, truncated in texts
-        ]
+        parts = []
+        for i, (start, length) in enumerate(zip(self.starts.tolist(), self.lengths.tolist(), strict=True)):
+            text, tokens = slice(i, i + 1), slice(start, start + length)
+            facts = self.lengths[text], self.has_content[text], self.truncated[text]
+            parts.append(TokenVectors(self.ids[tokens], *facts, self.vectors[:, tokens]))
+        return parts
 
-    def locate(self, texts: Tensor) -> tuple[Tensor, Tensor]:
+    def locate(self, texts: Ints) -> tuple[Ints, Bools]:
         """Return where the tokens of some texts, given by their indices, are among all tokens, as a padded batch.
 
-        Positions, 0 for padding, and the mask of real tokens have the shape (batch, longest), on the CPU; they have at
-        least one column, also where no text has a token.
+        Positions, 0 for padding, and the mask of real tokens have the shape (batch, longest); they have at least one
+        column, also where no text has a token.
         """
         lengths = self.lengths[texts]
         # A maximum over no positions would be undefined.
-        steps = torch.arange(max(int(lengths.max()), 1), device="cpu")
+        steps = np.arange(max(int(lengths.max()), 1))
         mask = steps < lengths[:, None]  # (batch, longest)
-        starts = (self.lengths.cumsum(0) - self.lengths)[texts]  # (batch,)
-        return torch.where(mask, starts[:, None] + steps, 0), mask
+        return np.where(mask, self.starts[texts][:, None] + steps, 0), mask
 
-    def gather(self, index: Tensor, mask: Tensor | None, memory: Tensor | None = None) -> Tensor:
+    def gather(self, index: Ints, mask: Tensor | None, memory: Tensor | None = None) -> Tensor:
         """Return the vectors at positions among all tokens, as a padded batch, shape (layers, batch, longest, width).
 
         ``index`` and ``mask`` are those of :meth:`locate`, the mask on the vectors' device; without it, padding has
@@ -78,20 +126,26 @@ class TokenVectors:
         layers, num_tokens, width = self.vectors.shape
         if not num_tokens:
             return self.vectors.new_zeros(layers, *index.shape, width)
-        size = layers * index.numel() * width
+        size = layers * index.size * width
         if memory is None or len(memory) < size:
             memory = self.vectors.new_empty(size)
         padded = memory[:size].view(layers, -1, width)
-        torch.index_select(self.vectors, 1, send(index.flatten(), self.vectors.device), out=padded)
+        torch.index_select(self.vectors, 1, send(index.reshape(-1), self.vectors.device), out=padded)
         padded = padded.view(layers, *index.shape, width)  # (layers, batch, longest, width)
         return padded if mask is None else padded.masked_fill_(~mask[..., None], 0.0)
 
 
-def positions_of(lengths: Tensor, texts: Tensor) -> Tensor:
-    """Return where the tokens of some of the packed texts with these lengths are, shape (tokens,), on the CPU."""
-    chosen = lengths[texts]
-    starts = (lengths.cumsum(0) - lengths)[texts] - (chosen.cumsum(0) - chosen)  # (texts,)
-    return starts.repeat_interleave(chosen) + torch.arange(int(chosen.sum()), device="cpu")
+def places_of(starts: Ints, lengths: Ints) -> Ints:
+    """Return the places of the tokens of texts that start at some places, text by text, shape (tokens,).
+
+    Example:
+        >>> places_of(np.array([5, 0]), np.array([2, 3]))
+        array([5, 6, 0, 1, 2])
+    """
+    ends = np.cumsum(lengths)
+    places: Ints = np.repeat(starts - (ends - lengths), lengths)
+    places += np.arange(len(places))
+    return places
 
 
 def concatenate(parts: Sequence[TokenVectors]) -> TokenVectors:
@@ -99,11 +153,8 @@ def concatenate(parts: Sequence[TokenVectors]) -> TokenVectors:
     # A part from a validation in inference mode is copied, since a training step could not save it for backward.
     if len(parts) == 1 and not parts[0].vectors.is_inference():
         return parts[0]
-    joined = {
-        field.name: torch.cat([getattr(part, field.name) for part in parts], dim=1 if field.name == "vectors" else 0)
-        for field in fields(TokenVectors)
-    }
-    return TokenVectors(**joined)
+    flat = [np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(TokenizedTexts)]
+    return TokenizedTexts(*flat).with_vectors(torch.cat([part.vectors for part in parts], dim=1))
 
 
 def token_batches(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:

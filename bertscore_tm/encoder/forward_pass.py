@@ -14,6 +14,7 @@ from inspect import Parameter, signature
 from operator import attrgetter
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers import PretrainedConfig
@@ -21,10 +22,11 @@ from transformers import PretrainedConfig
 from bertscore_tm.core.memory import is_out_of_memory, send
 from bertscore_tm.core.onednn import is_eager, missing_rows
 from bertscore_tm.core.precision import may_use_tf32
-from bertscore_tm.core.token_vectors import unit_vectors
+from bertscore_tm.core.token_vectors import Ints, places_of, unit_vectors
 from bertscore_tm.encoder.families import Batching, Family
-from bertscore_tm.encoder.packed_rows import Row, has_attention_kernel, row, switch_attention
+from bertscore_tm.encoder.packed_rows import Row, group_texts, has_attention_kernel, row, switch_attention
 from bertscore_tm.encoder.relative_attention import adapt_relative_attention
+from bertscore_tm.utilities.user_warnings import warn_user
 
 # Returns token vectors, shape (batch, tokens, width), given a model and its input_ids and attention_mask.
 ForwardFunction = Callable[[nn.Module, dict[str, Tensor]], Tensor]
@@ -33,6 +35,10 @@ ForwardFunction = Callable[[nn.Module, dict[str, Tensor]], Tensor]
 _OPTIONS = ("attention_mask", "position_ids", "output_hidden_states", "return_dict")
 # Special tokens that texts may hold.
 _SPECIAL_ROLES = ("pad", "mask", "unk", "bos", "eos", "cls", "sep")
+# Padded texts: their share of padding, their number, and their positions, fewer on a CPU, whose caches hold them.
+_MOST_PADDING, _MOST_PADDED = 0.1, 64
+_PADDED_POSITIONS = {True: 512, False: 8192}
+_UNLIMITED = 2**60
 # Distance between unit vectors that rounding explains: 1e-6 in float32, 0.01 in bfloat16 (MiniLM).
 _TOLERANCE = 1e-5
 _TOLERANCE_IN_EPS = 8
@@ -68,45 +74,52 @@ class ForwardPass:
         self.recorded = self.family.layers[0] if self.family.probed and len(self.family.layers) == 1 else None
         self.rope_switch = _rope_switch(self.config)
 
-    def run(self, inputs: Tensor, lengths: Sequence[int], batching: Batching | None = None) -> Tensor:
-        """Run texts, which do not affect each other, together in a way, by default the one found when it was loaded.
+    def run(self, inputs: Tensor, lengths: Ints, trial: Batching | None = None) -> Tensor:
+        """Run texts, which do not affect each other, together in the way found when it was loaded, or in one to try.
 
         Takes ids or input embeddings of all tokens and the lengths of the texts, longest first. Returns hidden states
         in the order of the tokens, shape (layers, tokens, width).
         """
-        longer = sum(length > self.rope_switch for length in lengths)
+        batching, device = trial or self.batching, inputs.device
+        longer = int((lengths > self.rope_switch).sum())
         if 0 < longer < len(lengths):
             halves = lengths[:longer], lengths[longer:]
-            split = zip(torch.split(inputs, list(map(sum, halves))), halves, strict=True)
-            return torch.cat([self.run(part, part_lengths, batching) for part, part_lengths in split], 1)
-        batching, num_tokens = batching or self.batching, len(inputs)
+            split = zip(torch.split(inputs, [int(half.sum()) for half in halves]), halves, strict=True)
+            return torch.cat([self.run(part, part_lengths, trial) for part, part_lengths in split], 1)
         if batching == "packed" and lengths[0] > lengths[-1]:
+            num_tokens = len(inputs)
             # Further texts of a token, so that no product has to add rows and drop them.
-            added = missing_rows(self.model, num_tokens)
-            inputs = torch.cat([inputs, inputs.new_zeros(added, *inputs.shape[1:])])
-            lengths = [*lengths, *[1] * added]
-        texts = Row(lengths, inputs.device, has_kernel=self.has_kernel)
-        if batching in ("equal", "single") or len(texts.group_lengths) == 1:
-            sizes, of_texts = (texts.group_sizes, texts.group_lengths) if batching != "single" else (lengths, lengths)
-            groups = zip(torch.split(inputs, list(sizes)), of_texts, strict=True)
-            parts = [self(part.reshape(-1, length, *part.shape[1:])).flatten(1, 2) for part, length in groups]
-            return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
-        if batching == "padded":
-            padded = texts.pad(inputs, int(getattr(self.config, "pad_token_id", None) or 0))
-            return self(padded, send(texts.real, inputs.device)).flatten(1, 2).index_select(1, texts.places)
-        first = self.family.first_position(self.config)
-        if self.family.positions_after_padding and not inputs.is_floating_point():
-            # As the model numbers them: a padding token in a text has the position of padding, and is not counted.
-            counted = texts.pad(inputs, first - 1) != first - 1  # (texts, longest)
-            positions = (counted.cumsum(1) * counted + first - 1).flatten().index_select(0, texts.places)  # (tokens,)
-        else:
-            steps = torch.arange(first, first + texts.longest, device="cpu")
-            positions = send(steps.expand_as(texts.real)[texts.real], inputs.device)  # (tokens,)
-        token = row.set(texts)
-        try:
-            return self(inputs[None], position_ids=positions[None])[:, 0, :num_tokens]
-        finally:
-            row.reset(token)
+            if added := missing_rows(self.model, num_tokens):
+                inputs = torch.cat([inputs, inputs.new_zeros(added, *inputs.shape[1:])])
+                lengths = np.concatenate([lengths, np.ones(added, np.int64)])
+            positions = self._number(inputs, lengths)
+            token = row.set(Row(lengths, device, has_kernel=self.has_kernel))
+            try:
+                return self(inputs[None], position_ids=positions[None])[:, 0, :num_tokens]
+            finally:
+                row.reset(token)
+        limits = (0.0, _UNLIMITED)
+        if batching == "padded":  # in a trial, texts of all lengths
+            limits = (_MOST_PADDING, _PADDED_POSITIONS[device.type == "cpu"]) if trial is None else (1.0, _UNLIMITED)
+        most = {"padded": _MOST_PADDED, "single": 1}.get(batching)
+        padding_id, parts = int(getattr(self.config, "pad_token_id", None) or 0), []
+        for group in group_texts(lengths, *limits, most):
+            places = group.places(device)
+            mask = None if places is None else send(group.real, device)
+            states = self(group.pad(inputs, places, padding_id), mask).flatten(1, 2)
+            parts.append(states if places is None else states.index_select(1, places))
+        return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+
+    def _number(self, inputs: Tensor, lengths: Ints) -> Tensor:
+        """Return the position ids of the tokens of texts in a row, as the model numbers them, shape (tokens,)."""
+        starts, first = np.cumsum(lengths) - lengths, self.family.first_position(self.config)
+        if not self.family.positions_after_padding or inputs.is_floating_point():
+            return send(places_of(np.full_like(starts, first), lengths), inputs.device)
+        # A padding token in a text has the position of padding, and is not counted.
+        counted = (inputs != first - 1).long()  # (tokens,)
+        total = counted.cumsum(0)
+        before = (total - counted).index_select(0, send(np.repeat(starts, lengths), inputs.device))
+        return (total - before) * counted + first - 1
 
     def run_soft(self, embeds: Tensor, mask: Tensor) -> Tensor:
         """Run texts of soft tokens, with a gradient; the states of padding have no meaning.
@@ -123,7 +136,9 @@ class ForwardPass:
         rows = torch.tensor(order, dtype=torch.long, device=mask.device)
         places = rows[:, None] * mask.shape[1] + torch.arange(mask.shape[1], device=mask.device)  # (texts, positions)
         places = places[mask[rows]]  # (tokens,)
-        packed = self.run(embeds.flatten(0, 1)[places], [lengths[i] for i in order])  # (layers, tokens, width)
+        packed = self.run(
+            embeds.flatten(0, 1)[places], np.array([lengths[i] for i in order])
+        )  # (layers, tokens, width)
         states = packed.new_zeros(len(packed), mask.numel(), packed.shape[-1]).index_copy(1, places, packed)
         return states.view(len(packed), *mask.shape, -1)  # (layers, batch, positions, width)
 
@@ -204,7 +219,7 @@ class ForwardPass:
 
         If texts are packed, the model calls our attention afterwards.
         """
-        lengths = [len(text) for text in texts]
+        lengths = np.array([len(text) for text in texts])
         alone = torch.cat([self(text[None])[:, 0] for text in texts], 1)  # (layers, tokens, width)
         for batching in candidates:
             if batching == "packed":
@@ -217,10 +232,17 @@ class ForwardPass:
                 try:
                     if are_same_vectors(alone, self.run(torch.cat(list(texts)), lengths, batching), dtype):
                         return batching
+                    reason = "it gives other vectors"
                 except Exception as error:
                     # Models that do not call our attention, or not as expected, fail in many ways.
                     if batching != "packed" or is_out_of_memory(error):
                         raise
+                    reason = f"{type(error).__name__}: {error}"
+                if has_kernel:
+                    warn_user(
+                        f"torch's attention for texts of different lengths does not take {type(self.model).__name__} "
+                        f"({reason}): attention has more steps; scores are unaffected"
+                    )
             # Models may look at the name of their attention without packed rows too.
             switch_attention(self.model, packed=False)
         return None

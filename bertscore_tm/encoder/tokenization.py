@@ -1,81 +1,31 @@
-"""Token ids of texts: special tokens, prefix space, truncation or windows, ids without weight, and packed texts."""
+"""Token ids of texts: special tokens, prefix space, truncation or windows, and ids without weight."""
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, pairwise
-from typing import Any, NamedTuple, TypeVar
+from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
 from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
+from bertscore_tm.core.token_vectors import Bools, Ints, TokenizedTexts, places_of
 from bertscore_tm.encoder.families import Family, family_of
 from bertscore_tm.encoder_options import LongText
 from bertscore_tm.utilities.option_names import name_long_text, name_option
-
-Token = TypeVar("Token")
 
 # Of tokenizers that cannot be copied.
 _shared_lock = threading.Lock()
 # transformers gives tokenizers without a limit a far larger one than this.
 _NO_LIMIT = 10**9
-
-
-@dataclass(frozen=True)
-class TokenizedTexts:
-    """Token ids of several texts, special tokens included.
-
-    ``has_content``: whether a text has a token that is not special and carries weight; ``truncated``: whether it was
-    cut; ``num_excluded``: tokens at the start and at the end of each text that are encoded but not compared.
-    """
-
-    ids: list[list[int]]
-    has_content: list[bool]
-    truncated: list[bool]
-    num_excluded: tuple[int, int] = (0, 0)
-
-    @property
-    def compared_ids(self) -> list[list[int]]:
-        """Token ids of each text that have a vector: all, or those without the excluded ones."""
-        before, after = self.num_excluded
-        return [ids[before : len(ids) - after] for ids in self.ids] if before or after else self.ids
-
-    def pack(self) -> dict[str, Tensor]:
-        """Return ids, lengths, ``has_content`` and ``truncated`` of the compared tokens, as tensors on the CPU.
-
-        Example:
-            >>> texts = TokenizedTexts([[2, 7, 8, 3], [2, 3]], [True, False], [False, False], num_excluded=(1, 1))
-            >>> packed = texts.pack()
-            >>> packed["ids"], packed["lengths"]
-            (tensor([7, 8]), tensor([2, 0]))
-        """
-        compared = self.compared_ids
-        return {
-            "ids": torch.tensor(list(chain.from_iterable(compared)), dtype=torch.long, device="cpu"),
-            "lengths": torch.tensor([len(ids) for ids in compared], dtype=torch.long, device="cpu"),
-            "has_content": torch.tensor(self.has_content, dtype=torch.bool, device="cpu"),
-            "truncated": torch.tensor(self.truncated, dtype=torch.bool, device="cpu"),
-        }
-
-    def select(self, texts: Sequence[int]) -> TokenizedTexts:
-        """Return the texts with these indices."""
-        return TokenizedTexts(
-            [self.ids[i] for i in texts],
-            [self.has_content[i] for i in texts],
-            [self.truncated[i] for i in texts],
-            self.num_excluded,
-        )
-
-    @property
-    def num_truncated(self) -> int:
-        """Number of texts that were cut at the length limit."""
-        return sum(self.truncated)
+# Texts that are tokenized one by one.
+_FEW = 16
+# Methods that turn texts into ids; those of a user's class are called.
+_METHODS = ("__call__", "_encode_plus", "_batch_encode_plus")
 
 
 class TextTokenizer:
@@ -188,47 +138,88 @@ class TextTokenizer:
         """Tokenize texts, whose tokens must have embeddings, and whose length must be allowed by ``long_text``."""
         if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
             raise TypeError(f"texts must be a list of strings, got {texts!r:.80}: pass a single text as [text]")
-        if not texts:
-            return TokenizedTexts([], [], [], self.num_excluded)
-        prepared = [self.prepare(text) for text in texts]
-        encoded = self.encode_whole(prepared)
-        limit = math.inf if self.max_length is None else self.max_length
-        long = [i for i, ids in enumerate(encoded["input_ids"]) if len(ids) > limit]
-        if long and self.long_text == "error":
+        ids, lengths, is_special = self._encode(self.prepare(texts))
+        is_long = lengths > (self.max_length or _NO_LIMIT)  # (texts,)
+        has_long = bool(is_long.any())
+        if has_long and self.long_text == "error":
+            long = int(np.argmax(is_long))
             # Without its index: callers tokenize unique texts only, so users could not look it up.
             raise ValueError(
-                f"the text {texts[long[0]][:40]!r}... has {len(encoded['input_ids'][long[0]])} tokens, the limit is "
-                f"{self.max_length}; {name_long_text('truncate')} cuts such texts, "
-                f"{name_long_text('window')} encodes them in parts"
+                f"the text {texts[long][:40]!r}... has {lengths[long]} tokens, the limit is {self.max_length}; "
+                f"{name_long_text('truncate')} cuts such texts, {name_long_text('window')} encodes them in parts"
             )
-        truncated = [False] * len(texts)
-        if long and self.long_text == "truncate":
-            for i in long:
-                truncated[i] = True
-                for values in encoded.values():
-                    values[i] = self.truncate(values[i])
-        if 0 < self._num_embeddings < self.vocab_size:
-            for token in chain.from_iterable(encoded["input_ids"]):
-                if token >= self._num_embeddings:
-                    raise ValueError(
-                        f"the tokenizer has {len(self.tokenizer)} tokens and the model embeddings of "
-                        f"{self._num_embeddings}: token {token}, {self.tokens([token])[0]!r}, has none. Use the "
-                        f"tokenizer that the model was trained with, or train the model after "
-                        f"resize_token_embeddings(len(tokenizer))"
-                    )
+        kept = lengths
+        if has_long:
+            places, kept = self.truncate(lengths)
+            ids, is_special = ids[places], is_special[places]
+        if 0 < self._num_embeddings < self.vocab_size and (ids >= self._num_embeddings).any():
+            token = int(ids[np.argmax(ids >= self._num_embeddings)])
+            raise ValueError(
+                f"the tokenizer has {len(self.tokenizer)} tokens and the model embeddings of {self._num_embeddings}: "
+                f"token {token}, {self.tokens([token])[0]!r}, has none. Use the tokenizer that the model was trained "
+                f"with, or train the model after resize_token_embeddings(len(tokenizer))"
+            )
         # A "[CLS]" written in a text carries no weight either.
-        unweighted = set(self.unweighted_ids)
-        has_content = [
-            any(not special and token not in unweighted for token, special in zip(ids, mask, strict=True))
-            for ids, mask in zip(encoded["input_ids"], encoded["special_tokens_mask"], strict=True)
-        ]
-        return TokenizedTexts([list(ids) for ids in encoded["input_ids"]], has_content, truncated, self.num_excluded)
+        is_content = ~is_special
+        for token in self.unweighted_ids:
+            is_content &= ids != token
+        counts = np.concatenate([[0], np.cumsum(is_content)])  # before each token
+        ends = np.cumsum(kept)
+        return TokenizedTexts(ids, kept, counts[ends] > counts[ends - kept], kept < lengths)
 
-    def prepare(self, text: str) -> str:
-        """Return a text stripped, with U+FFFD for lone surrogates and a leading space if the family needs one."""
-        # Tokenizers cannot encode half of a surrogate pair.
-        text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").strip()
-        return f" {text}" if text and self.prefix_space else text
+    def _encode(self, texts: list[str]) -> tuple[Ints, Ints, Bools]:
+        """Return flat ids and marks of special tokens of prepared texts, and the number of tokens of each."""
+        if not texts:
+            rows, marks = [], []
+        elif not self._has_usual_backend:
+            encoded = self.encode_whole(texts)
+            rows, marks = encoded["input_ids"], encoded["special_tokens_mask"]
+        else:
+            backend: Any = self.tokenizer.backend_tokenizer
+            # These are a state of it, which a call may have left.
+            if backend.truncation or backend.padding:
+                backend.no_truncation()
+                backend.no_padding()
+            # Few texts are not worth waking its threads.
+            encodings = map(backend.encode, texts) if len(texts) < _FEW else backend.encode_batch_fast(texts)
+            rows, marks = [encoding.ids for encoding in encodings], None
+        lengths = np.fromiter(map(len, rows), np.int64, len(rows))
+        ids = np.fromiter(chain.from_iterable(rows), np.int64, int(lengths.sum()))
+        if marks is not None:
+            return ids, lengths, np.fromiter(chain.from_iterable(marks), np.bool_, len(ids))
+        is_special, ends = np.zeros(len(ids), np.bool_), np.cumsum(lengths)
+        before, after = map(len, self.special_affixes)
+        for step in range(before):
+            is_special[ends - lengths + step] = True
+        for step in range(after):
+            is_special[ends - 1 - step] = True
+        return ids, lengths, is_special
+
+    @cached_property
+    def _has_usual_backend(self) -> bool:
+        """Whether the tokenizer is fast, this encoder's own, and gives the ids of its backend as they are."""
+        tokenizer: Any = self.tokenizer
+        methods = (getattr(type(tokenizer), name, None) for name in _METHODS)
+        own = [method for method in methods if method and not method.__module__.startswith("transformers.")]
+        if own or self._is_shared or not tokenizer.is_fast:
+            return False
+        texts = ["a", "", " ".join(["\u00c9 1", *self.special_tokens, "b\n"])]
+        backend = tokenizer.backend_tokenizer
+        backend.encode_special_tokens = tokenizer.split_special_tokens
+        before, after = map(len, self.special_affixes)
+        encoded = self.encode_whole(texts)
+        marks = [[1] * before + [0] * (len(ids) - before - after) + [1] * after for ids in encoded["input_ids"]]
+        ids = [encoding.ids for encoding in backend.encode_batch_fast(texts)]
+        return encoded == {"input_ids": ids, "special_tokens_mask": marks}
+
+    def prepare(self, texts: Sequence[str]) -> list[str]:
+        """Return texts stripped, with U+FFFD for lone surrogates and a leading space if the family needs one."""
+        try:
+            "".join(texts).encode()
+        except UnicodeEncodeError:  # tokenizers cannot encode half of a surrogate pair
+            texts = [text.encode("utf-16", "surrogatepass").decode("utf-16", "replace") for text in texts]
+        space = " " if self.prefix_space else ""
+        return [space + stripped if (stripped := text.strip()) else stripped for text in texts]
 
     def signature_fields(self) -> dict[str, object]:
         """Return the settings that change a score, by the names that a signature has for them."""
@@ -262,19 +253,29 @@ class TextTokenizer:
         lengths = [len(ids) for ids in encoded["input_ids"]]
         return {key: [row[:length] for row, length in zip(encoded[key], lengths, strict=True)] for key in keys}
 
-    def truncate(self, tokens: Sequence[Token]) -> Sequence[Token]:
-        """Cut a text's tokens, or other values per token, at the limit, on the tokenizer's ``truncation_side``."""
-        if self.max_length is None or len(tokens) <= self.max_length or self.long_text != "truncate":
-            return tokens
-        room = self.max_length - self.num_special_tokens
-        start = len(tokens) - self.max_length if self.tokenizer.truncation_side == "left" else 0
-        return self.slice_content(tokens, start, start + room)
+    def truncate(self, lengths: Ints) -> tuple[Ints, Ints]:
+        """Return the places of the tokens of texts cut at the limit, and the number of tokens of each."""
+        if self.max_length is None or self.long_text != "truncate":
+            return np.arange(lengths.sum()), lengths
+        kept = np.minimum(lengths, self.max_length)
+        is_left = self.tokenizer.truncation_side == "left"
+        first = lengths - kept if is_left else np.zeros_like(lengths)
+        return self.places_of_parts(np.cumsum(lengths) - lengths, lengths, first, kept), kept
 
-    def slice_content(self, tokens: Sequence[Token], start: int, end: int) -> list[Token]:
-        """Return a part of a text's tokens, or of other values per token, between its special tokens."""
-        before, after = (len(affix) for affix in self.special_affixes)
-        last = len(tokens) - after
-        return [*tokens[:before], *tokens[before:last][start:end], *tokens[last:]]
+    def places_of_parts(self, starts: Ints, lengths: Ints, first: Ints, kept: Ints) -> Ints:
+        """Return the places of the tokens of parts of texts, which have all special tokens of their texts.
+
+        Texts have places from ``starts``; a part has ``kept`` of a text's tokens, with content from ``first`` on; shape
+        (parts,) each.
+        """
+        places = places_of(starts, kept)
+        if (kept < lengths).any():
+            before, after = map(len, self.special_affixes)
+            steps = places - np.repeat(starts, kept)  # (tokens,)
+            is_behind = steps >= np.repeat(kept - after, kept)
+            places += np.where(steps < before, 0, np.repeat(first, kept))
+            places += np.where(is_behind, np.repeat(lengths - kept - first, kept), 0)
+        return places
 
 
 @contextmanager
@@ -292,63 +293,55 @@ def _undisturbed(tokenizer: Any) -> Iterator[None]:
                 backend.enable_padding(**padding)
 
 
-class Window(NamedTuple):
-    """A part of a text; the vectors of its tokens from ``first`` to ``last`` are those from ``start`` of the whole."""
-
-    ids: list[int]
-    first: int
-    last: int
-    start: int
-
-
-def cut_into_windows(ids: list[int], tokenizer: TextTokenizer) -> list[Window]:
-    """Cut a text, given by its token ids, into overlapping windows that fit the encoder; one if it fits.
-
-    The vector of each compared token is taken from the window in which its distance to the nearer end is largest; from
-    the earlier window if two are equal.
-    """
-    skipped, excluded_after = tokenizer.num_excluded
-    end = len(ids) - excluded_after
-    if tokenizer.max_length is None or tokenizer.stride is None or len(ids) <= tokenizer.max_length:
-        return [Window(ids, skipped, end, 0)]
-    before, after = (len(affix) for affix in tokenizer.special_affixes)
-    room = tokenizer.max_length - before - after
-    last = len(ids) - tokenizer.max_length
-    starts = [*range(0, last, tokenizer.stride), last]
-    # The border between two windows is the middle of their overlap.
-    borders = [skipped, *(before + (a + b + room + 1) // 2 for a, b in pairwise(starts)), end]
-    windows = []
-    for start, (low, high) in zip(starts, pairwise(borders), strict=True):
-        window = tokenizer.slice_content(ids, start, start + room)
-        windows.append(Window(window, low - start, high - start, low - skipped))
-    return windows
-
-
 @dataclass(frozen=True)
-class PackedWindows:
-    """The windows of several texts, longest first and one after the other, on the CPU.
+class Windows:
+    """The parts of texts that are encoded, longest first: overlapping windows of texts over the limit, else the texts.
 
-    ``places`` are those of each token among the ``num_tokens`` compared tokens of all texts; -1 for context only.
+    Args:
+        lengths: tokens per window, shape (windows,).
+        tokens: places of the windows' tokens among all tokens of the texts, shape (tokens,).
+        vectors: places of their vectors among those of the compared tokens; -1 for context only. The vector of a token
+            is taken from the window in which its distance to the nearer end is largest, from the earlier of two.
     """
 
-    lengths: list[int]
-    ids: Tensor
-    places: Tensor
-    num_tokens: int
+    lengths: Ints
+    tokens: Ints
+    vectors: Ints
 
     @classmethod
-    def of(cls, tokenized: TokenizedTexts, tokenizer: TextTokenizer) -> PackedWindows:
-        """Cut texts into windows and pack them; texts without tokens have none."""
-        rows, start = [], 0
-        for ids, compared in zip(tokenized.ids, tokenized.compared_ids, strict=True):
-            rows += [(window, start) for window in (cut_into_windows(ids, tokenizer) if ids else ())]
-            start += len(compared)
-        rows.sort(key=lambda row: -len(row[0].ids))
-        numbers = [(len(window.ids), window.first, window.last, before + window.start) for window, before in rows]
-        table = torch.tensor(numbers, dtype=torch.long, device="cpu").view(-1, 4)  # (windows, 4)
-        lengths = table[:, 0]
-        _, first, last, starts = table.repeat_interleave(lengths, 0).unbind(1)  # (tokens,) each
-        steps = torch.arange(len(first), device="cpu") - (lengths.cumsum(0) - lengths).repeat_interleave(lengths)
-        places = torch.where((steps >= first) & (steps < last), starts - first + steps, -1)
-        packed = list(chain.from_iterable(window.ids for window, _ in rows))
-        return cls(lengths.tolist(), torch.tensor(packed, dtype=torch.long, device="cpu"), places, start)
+    def of(cls, texts: TokenizedTexts, tokenizer: TextTokenizer) -> Windows:
+        """Cut texts into windows; texts without tokens have none."""
+        skipped, excluded_after = tokenizer.num_excluded
+        limit, stride = tokenizer.max_length, tokenizer.stride
+        is_long = texts.lengths > (limit if limit is not None and stride is not None else _NO_LIMIT)
+        short = np.flatnonzero(~is_long & (texts.lengths > 0))
+        ends = texts.lengths[short]
+        # Text, first content token, number of tokens, and from where to where vectors are taken, of each window.
+        rows = np.stack([short, ends * 0, ends, ends * 0 + skipped, ends - excluded_after], 1)  # (windows, 5)
+        if is_long.any():
+            rows = np.concatenate(
+                [rows, *(_cut(i, int(texts.lengths[i]), tokenizer) for i in np.flatnonzero(is_long).tolist())]
+            )
+            rows = rows[np.argsort(rows[:, 0], kind="stable")]
+        text, first, lengths, low, high = rows[np.argsort(-rows[:, 2], kind="stable")].T
+        starts = texts.starts[text]
+        if not (is_long.any() or skipped or excluded_after):
+            tokens = places_of(starts, lengths)
+            return cls(lengths, tokens, tokens)
+        tokens = tokenizer.places_of_parts(starts, texts.lengths[text], first, lengths)
+        inside = tokens - np.repeat(starts, lengths)  # (tokens,), places within their texts
+        is_used = (inside >= np.repeat(low, lengths)) & (inside < np.repeat(high, lengths))
+        compared = starts - text * (skipped + excluded_after) - skipped
+        return cls(lengths, tokens, np.where(is_used, inside + np.repeat(compared, lengths), -1))
+
+
+def _cut(text: int, length: int, tokenizer: TextTokenizer) -> Ints:
+    """Return the rows of a text's windows, half of whose content is in the next one."""
+    skipped, excluded_after = tokenizer.num_excluded
+    limit, before = tokenizer.max_length or 0, len(tokenizer.special_affixes[0])
+    room, last = limit - tokenizer.num_special_tokens, length - limit
+    starts = [*range(0, last, tokenizer.stride or 1), last]
+    # The border between two windows is the middle of their overlap.
+    middles = (before + (a + b + room + 1) // 2 for a, b in pairwise(starts))
+    borders = [skipped, *middles, length - excluded_after]
+    return np.array([(text, start, limit, *ends) for start, ends in zip(starts, pairwise(borders), strict=True)])

@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Generic, TypeVar
 from weakref import WeakValueDictionary
 
-import torch
+import numpy as np
 
 from bertscore_tm.core.token_vectors import TokenVectors
 
@@ -61,13 +61,13 @@ class VectorCache:
     def add(self, texts: Sequence[Hashable], vectors: TokenVectors, max_bytes: int) -> None:
         """Cache the vectors of unique texts that are not cached, until the size limit in bytes is reached."""
         num_layers, _, width = vectors.vectors.shape
-        sizes = vectors.lengths.cumsum(0) * (num_layers * width * vectors.vectors.element_size())  # (texts,)
+        sizes = np.cumsum(vectors.lengths) * (num_layers * width * vectors.vectors.element_size())  # (texts,)
         count = int((sizes <= max_bytes - self.num_bytes).sum())
         if count == 0:
             return
         if count < len(texts):
             # A copy, as parts of the batch would keep the whole of it in memory.
-            vectors = vectors.select(torch.arange(count, device="cpu"))
+            vectors = vectors.select(np.arange(count))
         self._texts.update(zip(texts, vectors.split(), strict=False))
         self.num_bytes += int(sizes[count - 1])
 

@@ -286,10 +286,10 @@ class Report:
         tokenized = tokenizer(distinct)
         cuts = {}
         with quiet_transformers.turned():
-            for text, ids, is_cut in zip(distinct, tokenized.ids, tokenized.truncated, strict=True):
+            for text, length, is_cut in zip(distinct, tokenized.lengths.tolist(), tokenized.truncated, strict=True):
                 if is_cut:
                     whole = tokenizer.tokenizer(text, add_special_tokens=False)["input_ids"]
-                    cuts[text] = f"cut after {len(ids) - tokenizer.num_special_tokens:,} of {len(whole):,} tokens"
+                    cuts[text] = f"cut after {length - tokenizer.num_special_tokens:,} of {len(whole):,} tokens"
         return {text for text, has in zip(distinct, tokenized.has_content, strict=True) if has}, cuts
 
     def _find_empty(self, name: str, full: set[str]) -> list[int]:

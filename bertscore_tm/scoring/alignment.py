@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -117,7 +118,7 @@ def compute_alignment(
     weights = token_weights(encoder, device=device) if weights is None else weights.to(device)
     require_known(weights, vectors.ids, encoder.tokenizer)
     table = weights.table
-    pairs = match_pairs(vectors, torch.tensor([0], device="cpu"), torch.tensor([1], device="cpu"))
+    pairs = match_pairs(vectors, np.array([0]), np.array([1]))
     scores = torch.stack(precision_recall_f1(pairs, table, f1))
     precision, recall, harmonic = rescale_scores(scores, baseline).flatten().tolist()
     candidate_vectors, reference_vectors = torch.split(vectors.vectors[0], vectors.lengths.tolist())

@@ -7,15 +7,16 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from weakref import WeakKeyDictionary
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from bertscore_tm.core.matching import MatchedPairs, MatchedTokens, match_pairs
-from bertscore_tm.core.memory import return_freed_memory, send
+from bertscore_tm.core.memory import device_with_index, return_freed_memory, send
 from bertscore_tm.core.scores import best_of_references, harmonic_mean, precision_recall_f1, segment_ids
-from bertscore_tm.core.token_vectors import TokenVectors, concatenate
+from bertscore_tm.core.token_vectors import TokenizedTexts, TokenVectors, concatenate
 from bertscore_tm.encoder import FrozenEncoder
-from bertscore_tm.encoder.tokenization import TextTokenizer, TokenizedTexts
+from bertscore_tm.encoder.tokenization import TextTokenizer
 from bertscore_tm.encoder.vector_cache import VectorCache
 from bertscore_tm.scoring.texts import TextPairs
 from bertscore_tm.scoring.token_weights import TokenWeights, require_known
@@ -72,12 +73,13 @@ def encode_texts(
     of_losses: bool = False,
     repeated: Mapping[str, TokenVectors] | None = None,
     tokenized: TokenizedTexts | None = None,
+    check_values: bool = True,
 ) -> EncodedTexts:
     """Encode texts, each distinct one once.
 
     ``cache_bytes`` limits the cache of references' vectors, that of losses and rewards or that of metrics; with 0
     nothing is read or kept. ``repeated`` are vectors of texts that an earlier step has encoded, ``tokenized`` the token
-    ids of ``texts.distinct()``, if they are known.
+    ids of ``texts.distinct()``, if they are known. ``check_values`` is that of ``FrozenEncoder.encode``.
     """
     vectors, missing = dict(repeated or {}), []
     if cache_bytes:
@@ -93,12 +95,12 @@ def encode_texts(
     places = {} if tokenized is None else {text: i for i, text in enumerate(texts.distinct())}
     for batch in batches:
         if batch or (batch is batches[-1] and not parts):
-            ids = None if tokenized is None else tokenized.select([places[text] for text in batch])
-            parts.append(encoder.encode(batch if ids is None else ids, device))
+            ids = None if tokenized is None else tokenized.select(np.array([places[text] for text in batch], np.int64))
+            parts.append(encoder.encode(batch if ids is None else ids, device, check_values=check_values))
             names += batch
         if missing and batch is batches[0]:
-            rows = torch.arange(len(missing), device="cpu")
-            cache.add(missing, parts[-1] if batch is missing else parts[-1].select(rows), cache_bytes)
+            vectors_of_missing = parts[-1] if batch is missing else parts[-1].select(np.arange(len(missing)))
+            cache.add(missing, vectors_of_missing, cache_bytes)
     return EncodedTexts({text: i for i, text in enumerate(names)}, concatenate(parts))
 
 
@@ -110,6 +112,7 @@ def encode_steps(
     *,
     of_losses: bool = False,
     keep_order: bool = False,
+    check_values: bool = True,
 ) -> Iterator[tuple[list[int], TextPairs, EncodedTexts]]:
     """Encode a corpus in steps of bounded memory.
 
@@ -130,17 +133,25 @@ def encode_steps(
     for step, part, tokenized in zip(steps, parts, ahead, strict=True):
         repeated = {} if cache is None else cache.get(text for text in part.distinct() if counts[text] > 1)
         encoded = encode_texts(
-            part, encoder, device, cache_bytes, of_losses=of_losses, repeated=repeated, tokenized=tokenized
+            part,
+            encoder,
+            device,
+            cache_bytes,
+            of_losses=of_losses,
+            repeated=repeated,
+            tokenized=tokenized,
+            check_values=check_values,
         )
         new = [text for text in encoded.indices if counts[text] > 1 and text not in repeated]
         if cache is not None and new:
-            numbers = torch.tensor([encoded.indices[text] for text in new], dtype=torch.long, device="cpu")
+            numbers = np.array([encoded.indices[text] for text in new])
             cache.add(new, encoded.vectors.select(numbers), _BYTES_OF_REPEATED_TEXTS)
         yield step, part, encoded
         if len(parts) > 1:
             # The caller's loop holds the object until it has the next one.
             del encoded.vectors
-            return_freed_memory()
+            if not is_ahead:  # an accelerator's vectors are not in this memory
+                return_freed_memory()
 
 
 def _tokenize_ahead(parts: Sequence[TextPairs], tokenizer: TextTokenizer) -> Iterator[TokenizedTexts]:
@@ -156,14 +167,12 @@ def _tokenize_ahead(parts: Sequence[TextPairs], tokenizer: TextTokenizer) -> Ite
 
 def match_encoded(texts: TextPairs, encoded: EncodedTexts) -> MatchedTexts:
     """Match each candidate with its references; the result holds no vectors and no texts."""
-    counts = torch.tensor([len(references) for references in texts.references], dtype=torch.long, device="cpu")
-    flat = chain(texts.candidates, chain.from_iterable(texts.references))
-    numbers = torch.tensor([encoded.indices[text] for text in flat], dtype=torch.long, device="cpu")
-    candidates = numbers[: len(texts.candidates)].repeat_interleave(counts)  # (pairs,)
-    references = numbers[len(texts.candidates) :]  # (pairs,)
-    pairs = match_pairs(encoded.vectors, candidates, references)
-    num_truncated = int(encoded.vectors.truncated.sum())
-    return MatchedTexts(**vars(pairs), counts=send(counts, encoded.vectors.vectors.device), num_truncated=num_truncated)
+    vectors, indices = encoded.vectors, encoded.indices
+    counts = np.fromiter(map(len, texts.references), np.int64, len(texts.references))
+    candidates = np.repeat(np.array([indices[text] for text in texts.candidates], np.int64), counts)  # (pairs,)
+    references = np.array([indices[text] for text in chain.from_iterable(texts.references)], np.int64)  # (pairs,)
+    pairs = match_pairs(vectors, candidates, references)
+    return MatchedTexts(pairs.candidate, pairs.reference, send(counts, vectors.vectors.device), vectors.num_truncated)
 
 
 def compute_scores(
@@ -226,18 +235,28 @@ def score_corpus(
     progress: Callable[[int], None] | None = None,
 ) -> CorpusScores:
     """Score candidates against their references, step by step; progress is called with each number of candidates."""
-    # Allocated once: small results between large blocks would fragment the allocator's memory.
-    scores = torch.zeros(3, encoder.num_outputs, len(texts), dtype=torch.float32, device="cpu")
-    best_reference = torch.zeros(encoder.num_outputs, len(texts), dtype=torch.long, device="cpu")
-    num_truncated = 0
-    for step, part, encoded in encode_steps(texts, encoder, encoder.device):
+    device = device_with_index(encoder.device)
+    weights = weights.to(device)
+    # Allocated once: small results between large blocks would fragment the allocator's memory. An accelerator keeps
+    # them, and is not waited for until the end.
+    scores = torch.empty(3, encoder.num_outputs, len(texts), dtype=torch.float32, device=device)
+    best_reference = torch.empty(encoder.num_outputs, len(texts), dtype=torch.long, device=device)
+    is_cpu, num_truncated = device.type == "cpu", 0
+    sums: list[Tensor] = []  # of similarities, which show whether vectors are finite
+    for step, part, encoded in encode_steps(texts, encoder, device, check_values=is_cpu):
         matched = match_encoded(part, encoded)
         step_scores, step_best = compute_scores(matched, weights, encoder.tokenizer)
-        scores[..., step], best_reference[:, step] = step_scores.cpu(), step_best.cpu()
+        if not is_cpu:
+            sums.append(matched.candidate.best.sum())
+        places = send(np.array(step), device)
+        scores.index_copy_(2, places, step_scores)
+        best_reference.index_copy_(1, places, step_best)
         num_truncated += matched.num_truncated
         if progress is not None:
             progress(len(step))
-    return CorpusScores(scores, best_reference, num_truncated)
+    if sums:
+        encoder.require_finite(torch.stack(sums))
+    return CorpusScores(scores.cpu(), best_reference.cpu(), num_truncated)
 
 
 # The latest batch of each encoder and device with all layers of its matches, from which each metric takes its layer.

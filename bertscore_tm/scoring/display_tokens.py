@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from bertscore_tm.encoder.tokenization import TextTokenizer
 
 _SUBSCRIPTS = str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉")
@@ -40,9 +42,10 @@ def split_for_display(text: str, tokenizer: TextTokenizer) -> DisplayTokens:
     shown as a symbol, and the unknown token follows its word.
     """
     hf_tokenizer, given = tokenizer.tokenizer, text
-    text = tokenizer.prepare(text)
+    (text,) = tokenizer.prepare([text])
     whole = tokenizer.encode_whole([text], offsets=hf_tokenizer.is_fast)
-    encoded = {key: tokenizer.truncate(values) for key, (values,) in whole.items()}
+    kept, _ = tokenizer.truncate(np.array([len(whole["input_ids"][0])]))
+    encoded = {key: [values[place] for place in kept.tolist()] for key, (values,) in whole.items()}
     is_content = [not special for special in encoded["special_tokens_mask"]]
     ids = [i for i, content in zip(encoded["input_ids"], is_content, strict=True) if content]
     spelled, places = tokenizer.tokens(ids), None

@@ -25,6 +25,8 @@ _THOUGHT = r"</?think(?:ing)?>"
 # not follow a small letter, and starts texts with other letters of Maltese.
 _MARKS = rf"{_THOUGHT}|<extra_id_\d+>|<\|[^|<>\n]+\|>|<(?:start|end)_of_turn>|\[/?INST\]|<([nq])>(?!.*</\1>)"
 _MARKS += r"|(?<=\w)@@ (?=\w)|▁(?=\w)|(?<=\w)▁|^Ġ(?!.*[ċġħż])(?=\w)|(?<=[a-z0-9])Ġ"
+# Each mark has one of these, and so have special tokens of common tokenizers.
+_SIGNS = ("<", "[", "@@ ", "▁", "Ġ")
 
 
 def count_skipped(scores: Tensor) -> Tensor:
@@ -67,6 +69,11 @@ def warn_of_leftovers(candidates: Sequence[str], tokenizer: TextTokenizer) -> bo
     They begin or end with a special token of the encoder's tokenizer or of a common one, or have a mark that no text
     has, such as ``<extra_id_0>``, ``<|im_end|>``, ``<think>`` or ``Ġ``.
     """
+    # The pattern takes longer than to look for what all of its alternatives have.
+    signs = [*_SIGNS, *(token for token in tokenizer.special_tokens if not token.startswith(_SIGNS))]
+    candidates = [text for text in candidates if any(sign in text for sign in signs)]
+    if not candidates:
+        return False
     special = "|".join([_SPECIAL, *map(re.escape, tokenizer.special_tokens)])
     pattern = re.compile(rf"^\s*(?:{special})|(?:{special})\s*$|{_MARKS}")
     leftovers = [match[0].strip() for text in candidates if (match := pattern.search(text))]

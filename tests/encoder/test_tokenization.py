@@ -7,6 +7,7 @@ import resource
 import subprocess
 import zlib
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -16,11 +17,12 @@ from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerFast
 from transformers.convert_slow_tokenizer import import_protobuf
 
 from bertscore_tm import FrozenEncoder, bert_score
+from bertscore_tm.core.token_vectors import TokenizedTexts
 from bertscore_tm.encoder.identity import ModelSource
 from bertscore_tm.encoder.loading import load_tokenizer
-from bertscore_tm.encoder.tokenization import TextTokenizer, cut_into_windows
+from bertscore_tm.encoder.tokenization import TextTokenizer
 from examples.benchmarks.processes import run_fresh
-from tests.support.models import KINDS, tiny_model, tiny_tokenizer
+from tests.support.models import KINDS, tiny_model, tiny_tokenizer, windows_of
 from tests.support.texts import real_pairs
 
 
@@ -34,11 +36,11 @@ def make_tokenizer(minilm):
 def test_ids_equal_those_of_the_tokenizer(make_tokenizer, pairs):
     tokenizer = make_tokenizer()
     tokenized = tokenizer([f"  {text}\n" for text in pairs[1]])
-    assert tokenized.ids == [tokenizer.tokenizer.encode(text) for text in pairs[1]]
-    assert all(tokenized.has_content)
+    assert tokenized.rows() == [tokenizer.tokenizer.encode(text) for text in pairs[1]]
+    assert tokenized.has_content.all()
     assert tokenized.num_truncated == 0
     nothing = tokenizer([])
-    assert (nothing.ids, nothing.has_content, nothing.num_truncated) == ([], [], 0)
+    assert (nothing.rows(), nothing.has_content.tolist(), nothing.num_truncated) == ([], [], 0)
 
 
 @pytest.mark.parametrize("prefix_space", [None, True, False])
@@ -52,8 +54,8 @@ def test_a_space_goes_before_texts_for_the_tokenizers_of_roberta_and_gpt2_only(f
     spaced, plain = tokenizer.encode(" hello"), tokenizer.encode("hello")
     assert spaced != plain
     expected = has_space if prefix_space is None else prefix_space
-    assert tokenized.ids == [spaced if expected else plain, tokenizer.encode("")]
-    assert tokenized.has_content == [True, False]
+    assert tokenized.rows() == [spaced if expected else plain, tokenizer.encode("")]
+    assert tokenized.has_content.tolist() == [True, False]
 
 
 def test_a_tokenizer_without_a_and_without_an_unknown_token():
@@ -68,8 +70,8 @@ def test_a_tokenizer_without_a_and_without_an_unknown_token():
 
 def test_truncation_keeps_special_tokens_and_is_counted(make_tokenizer):
     tokenized = make_tokenizer(max_length=4)(["a b c d e", "a b", "", "x y z"])
-    assert [len(ids) for ids in tokenized.ids] == [4, 4, 2, 4]
-    assert all(ids[0] == 101 and ids[-1] == 102 for ids in tokenized.ids)
+    assert tokenized.lengths.tolist() == [4, 4, 2, 4]
+    assert all(ids[0] == 101 and ids[-1] == 102 for ids in tokenized.rows())
     assert tokenized.num_truncated == 2
 
 
@@ -81,8 +83,45 @@ def test_ids_over_the_limit_are_cut_as_by_the_tokenizer(kind, side):
     tokenizer.truncation_side = side
     texts = [f"{KINDS[kind].specials[0]} {text}" for text in real_pairs(4)[1]]
     tokenized = TextTokenizer(tokenizer, AutoConfig.for_model("t5", vocab_size=len(tokenizer)), max_length=9)(texts)
-    assert tokenized.ids == tokenizer(texts, truncation=True, max_length=9)["input_ids"]
-    assert {len(ids) for ids in tokenized.ids} == {9}
+    assert tokenized.rows() == tokenizer(texts, truncation=True, max_length=9)["input_ids"]
+    assert tokenized.lengths.tolist() == [9] * len(texts)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_tokens_of_the_backend_are_those_of_the_tokenizer(kind):
+    """Also where the tokenizer was left with truncation and padding, and where special tokens are split."""
+    tokenizer = copy.deepcopy(tiny_tokenizer(kind))
+    config = AutoConfig.for_model("t5", vocab_size=len(tokenizer))
+    written = [f"{text} {' '.join(tokenizer.all_special_tokens)} {text}" for text in real_pairs(4)[1]]
+    for texts in (["", " ", *written, "\u00e9\ud800\n\U0001f600"], []):
+        for splits in (False, True) if tokenizer.is_fast else (False,):
+            tokenizer.split_special_tokens = splits
+            ours = TextTokenizer(copy.deepcopy(tokenizer), config, max_length=500)
+            assert ours._has_usual_backend == tokenizer.is_fast
+            pads = tokenizer.pad_token is not None
+            ours.tokenizer(["a b c d e f g", "a"], truncation=True, max_length=4, padding=pads)
+            tokenized, prepared = ours(texts), ours.prepare(texts)
+            encoded = [tokenizer(text, return_special_tokens_mask=True) for text in prepared]
+            ids, marks = ([row[name] for row in encoded] for name in ("input_ids", "special_tokens_mask"))
+            assert tokenized.rows() == ids
+            content = [
+                {i for i, mark in zip(row, marked, strict=False) if not mark}
+                for row, marked in zip(ids, marks, strict=True)
+            ]
+            assert tokenized.has_content.tolist() == [not of_text <= {*ours.unweighted_ids} for of_text in content]
+
+
+class LowerCase(PreTrainedTokenizerFast):
+    def _encode_plus(self, text, *args, **options):
+        lower = [part.lower() for part in text] if isinstance(text, list) else text.lower()
+        return super()._encode_plus(lower, *args, **options)
+
+
+def test_a_class_of_the_user_is_called(pairs):
+    tokenizer = LowerCase(tokenizer_object=tiny_tokenizer("bytes").backend_tokenizer)
+    ours = TextTokenizer(tokenizer, AutoConfig.for_model("t5", vocab_size=len(tokenizer)))
+    assert not ours._has_usual_backend
+    assert ours(["A CAT"]).rows() == ours(["a cat"]).rows() == [tokenizer("a cat")["input_ids"]]
 
 
 def test_truncation_off_is_an_error_that_shows_the_text(make_tokenizer):
@@ -105,7 +144,7 @@ def test_relative_positions_have_the_limit_of_the_tokenizer_or_none():
     tokenizer = type(tokenizer)(tokenizer_object=tokenizer.backend_tokenizer, cls_token="<s>", sep_token="</s>")
     unlimited = TextTokenizer(tokenizer, model.config)
     assert unlimited.max_length is None
-    assert len(unlimited(["a " * 900]).ids[0]) > 800
+    assert len(unlimited(["a " * 900]).ids) > 800
 
 
 def test_special_ids(make_tokenizer):
@@ -120,8 +159,8 @@ def test_special_ids(make_tokenizer):
 
 def test_written_special_tokens_are_no_control_of_the_score(make_tokenizer):
     tokenized = make_tokenizer()(["[SEP]", "a [SEP] b"])
-    assert tokenized.ids == [[101, 102, 102], [101, 1037, 102, 1038, 102]]
-    assert tokenized.has_content == [False, True]
+    assert tokenized.rows() == [[101, 102, 102], [101, 1037, 102, 1038, 102]]
+    assert tokenized.has_content.tolist() == [False, True]
 
 
 # Normalization of SentencePiece: a rule for the no-break space and one for the ellipsis, as its trainer writes them.
@@ -187,19 +226,20 @@ def test_every_token_comes_from_the_window_with_most_context(make_tokenizer, len
     tokenizer = make_tokenizer(max_length=room + 2, long_text="window")
     content = list(range(1000, 1000 + length))
     ids = [101, *content, 102]
-    windows = cut_into_windows(ids, tokenizer)
+    facts = np.array([len(ids)]), np.array([length > 0]), np.array([False])
+    windows = windows_of(TokenizedTexts(np.array(ids), *facts), tokenizer)
     if length <= room:
-        assert [window.ids for window in windows] == [ids]
+        assert windows == [(ids, [*range(len(ids))])]
         return
     starts = sorted({*range(0, length - room, max(room // 2, 1)), length - room})
-    assert [window.ids for window in windows] == [[101, *content[s : s + room], 102] for s in starts]
+    assert [window for window, _ in windows] == [[101, *content[s : s + room], 102] for s in starts]
     owner = {}
-    for number, window in enumerate(windows):
-        for place in range(window.first, window.last):
-            token = window.start + place - window.first
-            assert token not in owner
-            owner[token] = number
-            assert window.ids[place] == ids[token]
+    for number, (window, tokens) in enumerate(windows):
+        for i, token in zip(window, tokens, strict=True):
+            if token >= 0:
+                assert token not in owner
+                owner[token] = number
+                assert i == ids[token]
     assert sorted(owner) == list(range(len(ids)))
     assert (owner[0], owner[len(ids) - 1]) == (0, len(windows) - 1)
     for token in range(length):
@@ -215,7 +255,7 @@ def memory_of_a_document(minilm, words):
     bert_score([long_text(400)], [long_text(390)], encoder)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     f1 = bert_score([long_text(words)], [long_text(words - 50)], encoder)["f1"].item()
-    tokens = len(encoder.tokenizer([long_text(words)]).ids[0])
+    tokens = len(encoder.tokenizer([long_text(words)]).rows()[0])
     return tokens, f1, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
 
 

@@ -11,11 +11,10 @@ import torch
 from transformers import AutoTokenizer
 
 from bertscore_tm import BERTScore, FrozenEncoder
-from bertscore_tm.encoder.tokenization import cut_into_windows
 from bertscore_tm.encoder.vector_cache import VectorCache
 from bertscore_tm.losses import BERTScoreReward, SoftBERTScoreLoss
 from tests.support.metrics import assert_equal, mean, per_pair
-from tests.support.models import counted_texts, save_tiny_model, tiny_model
+from tests.support.models import counted_texts, save_tiny_model, tiny_model, windows_of
 from tests.support.oracle import flat
 from tests.support.texts import real_pairs
 
@@ -45,8 +44,8 @@ LATER = [([PREDS[(i + k + 3) % COUNT] for k in range(len(target))], target) for 
 
 def token_ids(encoder, *groups):
     """Ids that the model gets when each group's distinct texts are encoded: of whole texts, or of their windows."""
-    ids = [row for group in groups for row in encoder.tokenizer([*{*group}]).ids]
-    return Counter(tuple(window.ids) for row in ids for window in cut_into_windows(row, encoder.tokenizer))
+    windows = (windows_of(encoder.tokenizer([*{*group}]), encoder.tokenizer) for group in groups)
+    return Counter(tuple(ids) for of_group in windows for ids, _ in of_group)
 
 
 def candidates_alone(encoder, batches):
@@ -86,7 +85,7 @@ def logits_for(encoder, rows):
 
 def bytes_of(encoder, text):
     """Memory of a text's token vectors in float32."""
-    return 4 * int(encoder.config.hidden_size) * encoder.num_outputs * len(encoder.tokenizer([text]).ids[0])
+    return 4 * int(encoder.config.hidden_size) * encoder.num_outputs * len(encoder.tokenizer([text]).rows()[0])
 
 
 @pytest.fixture

@@ -229,7 +229,7 @@ def test_auto_takes_the_pieces_of_a_cut_vocabulary_by_name(encoder):
     texts = texts_to_train_on()
     tokenizer = cut_to(texts, encoder.tokenizer.tokenizer)
     assert "##ly" in tokenizer.get_vocab()
-    assert len(encoder.tokenizer(["ly"]).ids[0]) > 3
+    assert len(encoder.tokenizer(["ly"]).rows()[0]) > 3
     bridge = VocabularyBridge(tokenizer, encoder)
     assert bridge.mode == "mean"
     assert_certain_value_of_the_text(bridge, texts)

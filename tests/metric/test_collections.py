@@ -49,7 +49,7 @@ def check(workshop: Workshop, result: dict[str, Any], numbers: Sequence[int]) ->
 
 
 def ids_of(encoder: FrozenEncoder, texts: Sequence[str]) -> set[tuple[int, ...]]:
-    return set(map(tuple, encoder.tokenizer(texts).ids))
+    return set(map(tuple, encoder.tokenizer(texts).rows()))
 
 
 # --- collections

@@ -130,6 +130,6 @@ def test_bytes_of_the_states(minilm, options, indices):
         metric.update(preds, target, indices=list(range(1000)) if indices else None)
     parts = [part for state in metric.metric_state.values() for part in (state if isinstance(state, list) else [state])]
     num_bytes = sum(part.untyped_storage().nbytes() for part in parts)
-    tokens = sum(map(len, encoder.tokenizer([*preds, *target]).ids))
+    tokens = sum(map(len, encoder.tokenizer([*preds, *target]).rows()))
     per_update = 8 * tokens + 12 * 1000 if "idf" in options else 12 * 1000
     assert num_bytes == 3 * (per_update + (8 * 1000 if indices else 0)) + 8 * (1 + 17)

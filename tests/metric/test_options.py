@@ -33,7 +33,7 @@ def updated(metric: BERTScore, preds: Sequence[str] = PREDS, target: Sequence[An
 
 @pytest.mark.parametrize(("how", "side"), [("update", 0), ("forward", 1)])
 def test_a_token_without_a_weight_loses_nothing(encoder, how, side):
-    ids = encoder.tokenizer([*PREDS, *TARGET]).ids
+    ids = encoder.tokenizer([*PREDS, *TARGET]).rows()
     mapping = {token: 1 + token % 3 for row in ids for token in row}
     metric = updated(BERTScore(encoder, idf=mapping, reduction="none"))
     assert_equal(metric.compute(), bert_score(PREDS, TARGET, encoder, idf=mapping))

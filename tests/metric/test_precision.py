@@ -55,7 +55,7 @@ class Training(pl.LightningModule):
                 fully_shard(module, mesh=self.device_mesh["data_parallel"])
 
     def forward(self, numbers: Sequence[int]) -> Tensor:
-        rows = [row[:8] for row in self.encoder.tokenizer([self.pairs[1][i] for i in numbers]).ids]
+        rows = [row[:8] for row in self.encoder.tokenizer([self.pairs[1][i] for i in numbers]).rows()]
         ids = nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], batch_first=True)
         return self.loss_fn(self.generator(ids), ids)
 

@@ -9,6 +9,8 @@ import torch
 from bertscore_tm import BERTScore, FrozenEncoder, bert_score
 from bertscore_tm.functional import rank_candidates
 from bertscore_tm.losses import BERTScoreReward, SoftBERTScoreLoss, VocabularyBridge
+from bertscore_tm.scoring import corpus
+from bertscore_tm.scoring.texts import TextPairs
 from examples.benchmarks.processes import run_fresh
 from tests.support import stand_in_device
 from tests.support.models import tiny_model, tiny_tokenizer
@@ -200,3 +202,35 @@ def test_calls_launch_few_kernels_and_wait_rarely():
     counts = run_fresh(count_calls)
     assert {name: counts[name] for name in MOST if not (0 < counts[name][0] <= MOST[name][0])} == {}
     assert {name: counts[name] for name in MOST if counts[name][1].total() > MOST[name][1]} == {}
+
+
+def count_steps():
+    """Return for what a corpus waits by its number of steps, with idf too, and what vectors of NaN raise."""
+    warnings.simplefilter("ignore")
+    encoder = tiny(stand_in_device.register(), batch_size=8)
+    pairs = real_pairs(24, words=12)
+    encoder.encode(["a"], encoder.device)
+    waits = {}
+    for elements in (2**30, 4_000, 1_000):
+        corpus._ELEMENTS_PER_STEP = elements
+        steps = len(corpus.plan_steps(TextPairs(pairs[0], [[text] for text in pairs[1]]), encoder, encoder.device))
+        for idf in (False, True):
+            waits[steps, idf] = counted(lambda idf=idf: bert_score(*pairs, encoder, idf=idf))[1].total()
+    with torch.no_grad():
+        next(encoder.backbone(encoder.device).parameters()).fill_(torch.nan)
+    try:
+        bert_score(*pairs, encoder)
+    except ValueError as error:
+        return waits, str(error)
+
+
+@pytest.mark.slow
+def test_waits_do_not_grow_with_the_steps_of_a_corpus():
+    waits, error = run_fresh(count_steps)
+    steps = sorted({steps for steps, _ in waits})
+    assert steps[0] == 1
+    assert steps[-1] > 2 * steps[1] > 2
+    assert len({waits[number, False] for number in steps}) == len({waits[number, True] for number in steps}) == 1
+    assert (
+        "the token vectors of BertModel contain NaN or infinite values in torch.float32: use dtype='float32'" in error
+    )

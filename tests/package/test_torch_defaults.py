@@ -56,7 +56,7 @@ def scores_of_metric(encoder: FrozenEncoder, table: str) -> Any:
 
 
 def losses_and_gradients(encoder: FrozenEncoder, table: str) -> Any:
-    rows = [torch.tensor(ids, device="cpu") for ids in encoder.tokenizer(["a cat sat", "it rains in"]).ids]
+    rows = [torch.tensor(ids, device="cpu") for ids in encoder.tokenizer(["a cat sat", "it rains in"]).rows()]
     labels = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=-100)
     generator = torch.Generator("cpu").manual_seed(0)
 

@@ -45,7 +45,7 @@ def repeated(monkeypatch, encoder):
 
 def ids(encoder, candidates, references):
     distinct = {*candidates, *(text for group in references for text in group)}
-    return Counter(map(tuple, encoder.tokenizer(sorted(distinct)).ids))
+    return Counter(map(tuple, encoder.tokenizer(sorted(distinct)).rows()))
 
 
 def test_the_next_step_is_tokenized_while_one_is_encoded(encoder, repeated):
@@ -62,7 +62,7 @@ def test_the_next_step_is_tokenized_while_one_is_encoded(encoder, repeated):
     for number, (part, tokenized) in enumerate(zip(parts, steps, strict=True)):
         # The work on a step.
         assert number + 1 == len(parts) or begun[number + 1].wait(60)
-        assert tokenized == encoder.tokenizer(part.distinct())
+        assert tokenized.rows() == encoder.tokenizer(part.distinct()).rows()
         expected = corpus.encode_texts(part, encoder, "cpu", 2**20)
         encoder.cache("cpu").clear()
         encoded = corpus.encode_texts(part, encoder, "cpu", 2**20, tokenized=tokenized)
@@ -125,7 +125,7 @@ def test_document_frequencies_are_those_of_all_blocks(minilm, monkeypatch, idf):
     warned = pytest.warns(UserWarning, match=f"^{long} texts of idf are longer than 12 tokens")
     with warned if idf == "texts" else warnings.catch_warnings(action="error"):  # those of the pairs tell
         result = token_weights.token_weights(encoder, *arguments)
-    counts = Counter(token for ids in encoder.tokenizer(texts).ids for token in set(ids))
+    counts = Counter(token for ids in encoder.tokenizer(texts).rows() for token in set(ids))
     expected = torch.tensor([counts[token] for token in range(len(result.table))], dtype=torch.float64)
     torch.testing.assert_close(result.table, ((len(texts) + 1) / (expected + 1)).log(), rtol=0, atol=1e-12)
     assert result.source.num_documents == len(texts)

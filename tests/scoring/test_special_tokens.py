@@ -41,15 +41,15 @@ def test_vectors_are_those_of_the_other_tokens(family, options):
     settings = {"num_layers": 2, **options}
     with_special = FrozenEncoder(model, tokenizer, **settings)
     without = FrozenEncoder(model, tokenizer, **settings, exclude_special_tokens=True)
-    texts = [with_special.tokenizer.prepare(text) for text in TEXTS]
+    texts = with_special.tokenizer.prepare(TEXTS)
     cut = with_special.tokenizer.long_text == "truncate"
     masks = tokenizer(texts, return_special_tokens_mask=True, truncation=cut)["special_tokens_mask"]
     content = ~torch.tensor([special for mask in masks for special in mask]).bool()
     expected, result = with_special.encode(TEXTS), without.encode(TEXTS)
     assert torch.equal(result.vectors, expected.vectors[:, content])
-    assert torch.equal(result.ids, expected.ids[content])
+    assert result.ids.tolist() == expected.ids[content.numpy()].tolist()
     assert result.lengths.tolist() == [mask.count(0) for mask in masks]
-    assert torch.equal(result.has_content, expected.has_content)
+    assert result.has_content.tolist() == expected.has_content.tolist()
 
 
 def scores_of_the_loss(encoder, references):

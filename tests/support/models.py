@@ -12,6 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
@@ -30,8 +31,10 @@ from transformers import (
 )
 
 from bertscore_tm import FrozenEncoder
+from bertscore_tm.core.token_vectors import TokenizedTexts
 from bertscore_tm.encoder.forward_pass import ForwardPass
 from bertscore_tm.encoder.soft_tokens import embedding_table
+from bertscore_tm.encoder.tokenization import TextTokenizer, Windows
 from tests.support.texts import real_pairs
 
 
@@ -236,7 +239,7 @@ def padded(rows: Sequence[Sequence[int]], value: int = -100, side: str = "right"
 
 def soft_texts(encoder: FrozenEncoder, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
     """Return the input embeddings of texts, padded, which require a gradient, and the mask of real positions."""
-    rows = encoder.tokenizer(texts).ids
+    rows = encoder.tokenizer(texts).rows()
     ids = padded(rows, encoder.tokenizer.tokenizer.pad_token_id or 0)
     embeds = embedding_table(encoder, "cpu")[ids].clone().requires_grad_()
     return embeds, padded([[1] * len(row) for row in rows], 0).bool()
@@ -282,3 +285,11 @@ def counted_texts() -> Generator[Counter[tuple[int, ...]], None, None]:
         patch.setattr(BertModel, "forward", counted)
         patch.setattr(ForwardPass, "find_batching", uncounted)
         yield counts
+
+
+def windows_of(tokenized: TokenizedTexts, tokenizer: TextTokenizer) -> list[tuple[list[int], list[int]]]:
+    """Ids of each window of texts, and the place of each vector among those of all texts, -1 for context."""
+    windows = Windows.of(tokenized, tokenizer)
+    borders = np.cumsum(windows.lengths)[:-1]
+    ids, places = (np.split(values, borders) for values in (tokenized.ids[windows.tokens], windows.vectors))
+    return [(of_window.tolist(), used.tolist()) for of_window, used in zip(ids, places, strict=True)]

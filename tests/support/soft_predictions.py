@@ -27,7 +27,7 @@ def tiny(family="bert", dtype="float64"):
 
 def content_ids(encoder, texts):
     before, after = encoder.tokenizer.special_affixes
-    return [ids[len(before) : len(ids) - len(after)] for ids in encoder.tokenizer(texts).ids]
+    return [ids[len(before) : len(ids) - len(after)] for ids in encoder.tokenizer(texts).rows()]
 
 
 def vocab_size_of(encoder):

@@ -94,7 +94,7 @@ def test_shares_add_up_to_the_scores(family, rescaled, idf, pairs, table):
 
 
 def test_share_of_each_token(encoder):
-    ids = encoder.tokenizer(["a cat"]).ids[0]
+    ids = encoder.tokenizer(["a cat"]).rows()[0]
     mapping = dict.fromkeys(range(encoder.tokenizer.vocab_size), 0.5) | {ids[1]: 1.0, ids[2]: 3.0}
     alignment = align("a cat", "the kitten", encoder, idf=mapping)
     side, total = alignment.candidate, 0.5 + 1.0 + 3.0 + 0.5
@@ -125,7 +125,7 @@ def test_plain_texts_can_be_read_back(kind, pairs):
     tokenizer = TextTokenizer(tiny_model(family)[1], tiny_config(family))
     for text in pairs[1][:40]:
         readable = split_for_display(text, tokenizer)
-        ids = tokenizer([text]).ids[0]
+        ids = tokenizer([text]).rows()[0]
         assert len(readable.is_content) == len(ids)
         assert len(readable.tokens) == sum(readable.is_content)
         unknown = tokenizer.tokenizer.unk_token
@@ -144,7 +144,7 @@ def test_any_text_can_be_read(family, text):
     tokenizer = TextTokenizer(tiny_model(family)[1], tiny_config(family))
     readable = split_for_display(text, tokenizer)
     assert readable.is_content.count(True) == len(readable.tokens) == len(readable.joined)
-    assert len(readable.is_content) == len(tokenizer([text]).ids[0])
+    assert len(readable.is_content) == len(tokenizer([text]).rows()[0])
     for token in readable.tokens:
         assert token.strip()
         assert all(c.isprintable() or c in "\u200c\u200d" or not c.isascii() for c in token)

@@ -58,7 +58,7 @@ def test_texts_and_bars_are_those_of_the_scores(encoder, pairs, table, is_weight
     if is_weighted:
         above, right = bars
         weights = token_weights(encoder, pairs[1]).table
-        ids = [row[1:-1] for row in encoder.tokenizer([CANDIDATE, REFERENCE]).ids]
+        ids = [row[1:-1] for row in encoder.tokenizer([CANDIDATE, REFERENCE]).rows()]
         assert [bar.get_width() for bar in right.patches] == pytest.approx(weights[ids[0]].tolist())
         assert [bar.get_height() for bar in above.patches] == pytest.approx(weights[ids[1]].tolist())
         assert [bar.get_y() + bar.get_height() / 2 for bar in right.patches] == pytest.approx(range(len(ids[0])))
@@ -75,7 +75,7 @@ def test_tokens_are_readable_and_special_ones_left_out(encoder):
 def sixty_tokens(encoder, texts):
     """A text of sixty tokens and two special ones."""
     long = " ".join(texts)
-    return next(long[:n] for n in range(len(long)) if len(encoder.tokenizer([long[:n]]).ids[0]) == 62)
+    return next(long[:n] for n in range(len(long)) if len(encoder.tokenizer([long[:n]]).rows()[0]) == 62)
 
 
 def test_sixty_tokens_can_be_read(encoder, pairs):

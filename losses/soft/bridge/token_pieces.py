@@ -103,7 +103,7 @@ def _have_equal_models(generator: dict[str, Any], encoder: dict[str, Any], speci
 
 def _split_in_contexts(texts: Sequence[str], encoder: TextTokenizer) -> list[list[list[int]]]:
     """Split each text in each context; one that brings a space with it as after a space, except at the start."""
-    start = _tokenize(encoder.tokenizer, [encoder.prepare(text) for text in texts])
+    start = _tokenize(encoder.tokenizer, encoder.prepare(texts))
     words = [text.strip() for text in texts]
     attached = [i for i, text in enumerate(texts) if not text[0].isspace()]
     spaced = _split_after(Context.SPACE, words, encoder)
@@ -125,8 +125,8 @@ def _split_after(context: Context, words: Sequence[str], encoder: TextTokenizer)
     pieces: list[list[int]] = [[] for _ in words]
     left = list(range(len(words)))
     for stem in _STEMS[context]:
-        prepared = [encoder.prepare(stem + words[i]) for i in left]
-        before, *rows = _tokenize(encoder.tokenizer, [encoder.prepare(stem), *prepared])
+        prepared = encoder.prepare([stem, *(stem + words[i] for i in left)])
+        before, *rows = _tokenize(encoder.tokenizer, prepared)
         for i, row in zip(left, rows, strict=True):
             if row[: len(before)] == before:
                 pieces[i] = row[len(before) :]
