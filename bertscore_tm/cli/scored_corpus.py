@@ -68,9 +68,9 @@ def score_across_ranks(
     scored = score_in_parts(ranks, arguments, texts, encoder, weights)
     if scored is None:
         return None
-    max_length = encoder.tokenizer.max_length
+    facts = scored.num_truncated, not weights.is_uniform, encoder.tokenizer.max_length, baseline is not None
     warn_of_leftovers(texts.candidates, encoder.tokenizer)
-    warn_about_scores(scored.scores, scored.num_truncated, not weights.is_uniform, max_length)
+    warn_about_scores(scored.scores, *facts)
     return ScoredCorpus(
         scores=rescale_scores(scored.scores.nan_to_num(0.0), baseline),
         best_reference=scored.best_reference,

@@ -110,12 +110,12 @@ def _read(arguments: argparse.Namespace) -> TextPairs:
 
 def _format_pair(pair: dict[str, Any]) -> str:
     head = "" if pair["row"] is None else f"row {pair['row']}\n"
-    return f"{head}{pair['alignment'] or 'a text has no tokens, so the score is 0'}\n"
+    return f"{head}{pair['alignment'] or 'a text has no tokens to match'}\n"
 
 
 def _draw(alignment: Alignment | None, suffix: str) -> str | bytes:
     if alignment is None:
-        raise CommandError("nothing to draw: a text has no tokens, so the score is 0")
+        raise CommandError("nothing to draw: a text has no tokens")
     if suffix == ".html":
         return alignment.to_html()
     file = BytesIO()

@@ -270,7 +270,7 @@ def score_pairs(
     """Return precision, recall and F1, with the idf of the references or the given one, and the signature."""
     source: Idf = idf if isinstance(idf, dict | TokenWeights) and idf else bool(idf)
     weights = token_weights(encoder, source, list(chain.from_iterable(texts.references)), encoder.device)
-    corpus = score_and_warn(texts, encoder, weights, verbose)
+    corpus = score_and_warn(texts, encoder, weights, baseline, verbose)
     scores = rescale_scores(corpus.scores, baseline)  # (3, layers, candidates)
     precision, recall, f1 = scores if encoder.all_layers else scores[:, 0]
     return (precision, recall, f1), score_signature(encoder, weights.source, baseline)

@@ -9,7 +9,7 @@ from tqdm import tqdm
 from bertscore_tm.encoder import Encoder, FrozenEncoder, as_encoder
 from bertscore_tm.scoring.corpus import CorpusScores, score_corpus
 from bertscore_tm.scoring.messages import count_skipped, warn_about_scores, warn_of_leftovers
-from bertscore_tm.scoring.rescaling import Rescale, find_baseline, rescale_scores
+from bertscore_tm.scoring.rescaling import Baseline, Rescale, find_baseline, rescale_scores
 from bertscore_tm.scoring.texts import References, TextPairs, Texts, as_text_pairs
 from bertscore_tm.scoring.token_weights import Idf, TokenWeights, token_weights
 from bertscore_tm.utilities.compilation import untraced
@@ -80,7 +80,7 @@ def bert_score(
     used = as_encoder(encoder)
     baseline = find_baseline(used, rescale)
     weights = token_weights(used, idf, list(chain.from_iterable(texts.references)), used.device)
-    scored = score_and_warn(texts, used, weights, verbose, empty_references)
+    scored = score_and_warn(texts, used, weights, baseline, verbose, empty_references)
     scores, best_reference = rescale_scores(scored.scores, baseline), pairs.restore_indices(scored.best_reference)
     if not used.all_layers:
         scores, best_reference = scores[:, 0], best_reference[0]
@@ -96,13 +96,15 @@ def score_and_warn(
     texts: TextPairs,
     encoder: FrozenEncoder,
     weights: TokenWeights,
+    baseline: Baseline | None,
     verbose: bool = False,
     empty_references: EmptyReferences = "zero",
 ) -> CorpusScores:
-    """Score a corpus before rescaling, with a progress bar, and warn about empty and truncated texts."""
+    """Score a corpus before rescaling by a baseline, with a progress bar; warn about empty and truncated texts."""
     with tqdm(total=len(texts), unit="pair", disable=not verbose) as bar:
         scored = score_corpus(texts, encoder, weights, progress=bar.update)
     warn_of_leftovers(texts.candidates, encoder.tokenizer)
     shown = scored.scores if empty_references == "zero" else scored.scores.nan_to_num(1.0)
-    warn_about_scores(shown, scored.num_truncated, not weights.is_uniform, encoder.tokenizer.max_length)
+    facts = scored.num_truncated, not weights.is_uniform, encoder.tokenizer.max_length, baseline is not None
+    warn_about_scores(shown, *facts)
     return replace(scored, scores=scored.scores.nan_to_num(0.0)) if empty_references == "zero" else scored

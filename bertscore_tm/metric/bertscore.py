@@ -251,10 +251,10 @@ class BERTScore(Metric):
                 self._num_references = int(combined.frequencies.num_documents)
             forget_batch(self.encoder, self.device)
             is_weighted = self._weights is None or not self._weights.is_uniform
-            limit = self.encoder.tokenizer.max_length
-            facts = scores.nan_to_num(1.0) if skips else scores, combined.num_truncated, is_weighted, limit
+            shown = scores.nan_to_num(1.0) if skips else scores
+            facts = is_weighted, self.encoder.tokenizer.max_length, self._baseline is not None
             self._num_skipped = int(num_skipped)
-            self._warn = functools.partial(rank_zero_only(warn_about_scores), *facts)
+            self._warn = functools.partial(rank_zero_only(warn_about_scores), shown, combined.num_truncated, *facts)
         values = summarize(scores if skips else scores.nan_to_num(0.0), self._baseline, self.reduction).items()
         result = {name: (value if self.all_layers else value[0]).to(self.device) for name, value in values}
         if skips and self.reduction == "mean":

@@ -12,7 +12,7 @@ from bertscore_tm.utilities.user_warnings import warn_user
 
 # Patterns of the messages about a corpus, with any count.
 CORPUS_WARNINGS = (
-    r"\d+ candidates? scored 0 because ",
+    r"\d+ candidates? scored 0 (before rescaling )?because ",
     r"\d+ texts? (is|are) longer than \d+ tokens ",
     r"\d+ candidates? contains? special tokens such as ",
 )
@@ -48,7 +48,9 @@ def describe_truncation(num_truncated: int, max_length: int | None, kind: str = 
     return f"{num_truncated} {kind}s{origin} are longer than {max_length} tokens and were truncated"
 
 
-def warn_about_scores(scores: Tensor, num_truncated: int, is_weighted: bool, max_length: int | None) -> None:
+def warn_about_scores(
+    scores: Tensor, num_truncated: int, is_weighted: bool, max_length: int | None, is_rescaled: bool
+) -> None:
     """Warn about candidates with F1 0 or NaN at all layers, from scores before rescaling, and about truncated texts."""
     # Real texts have positive similarities, so that an F1 of exactly 0 has one of these reasons.
     counts = {"the text": int((scores[2] == 0).all(0).sum()), "each of its references": int(count_skipped(scores))}
@@ -59,7 +61,7 @@ def warn_about_scores(scores: Tensor, num_truncated: int, is_weighted: bool, max
         reason += " is empty"
         if is_weighted and counts["the text"]:
             reason += ", or a text has only tokens of weight 0, such as the idf of tokens that occur in every reference"
-        warn_user(f"{total} {noun} scored 0 because {reason}")
+        warn_user(f"{total} {noun} scored 0 {'before rescaling ' if is_rescaled else ''}because {reason}")
     warn_of_truncation(num_truncated, max_length)
 
 

@@ -12,6 +12,7 @@ from bertscore_tm.compat import evaluate, torchmetrics
 from bertscore_tm.report import Report
 from tests.support.models import tiny_model
 from tests.support.oracle import oracle_scores
+from tests.support.shell import run_here, write_records
 from tests.support.texts import real_pairs
 
 NAMES = ("precision", "recall", "f1")
@@ -127,6 +128,39 @@ def test_the_warning_separates_candidates_from_references(preds, target, reason,
     for call in (lambda: bert_score(preds, target, encoder), metric.compute):
         with pytest.warns(UserWarning, match=f"^{re.escape(reason)}$"):
             call()
+
+
+BEFORE_RESCALING = "1 candidate scored 0 before rescaling because the text is empty"
+
+
+@pytest.mark.parametrize("name", ["function", "metric", "bert_score", "torchmetrics function", "torchmetrics class"])
+def test_the_warning_says_what_is_0_where_scores_are_rescaled(minilm, encoder, table, name):
+    texts, rescaled = (["", "a cat"], ["a dog", "a cat"]), {"rescale_with_baseline": True, "baseline_path": table}
+    with pytest.warns(UserWarning, match=f"^{BEFORE_RESCALING}$"):
+        if name == "function":
+            f1 = bert_score(*texts, encoder, rescale=table)["f1"]
+        elif name == "bert_score":
+            _, _, f1 = bert_score_drop_in.score(*texts, minilm, 5, lang="en", **rescaled)
+        elif name == "torchmetrics function":
+            f1 = torchmetrics.bert_score(*texts, minilm, 5, **rescaled)["f1"]
+        else:
+            classes = {"metric": BERTScore, "torchmetrics class": torchmetrics.BERTScore}
+            options = {"rescale": table, "reduction": "none"} if name == "metric" else {"num_layers": 5, **rescaled}
+            metric = classes[name](encoder if name == "metric" else minilm, **options)
+            metric.update(*texts)
+            f1 = metric.compute()["f1"]
+    b = 0.15 + 5 / 30  # in the table
+    assert f1.tolist() == pytest.approx([-b / (1 - b), 1], abs=1e-6)
+
+
+@pytest.mark.parametrize("rescaled", [False, True])
+def test_the_shell_says_what_is_0(minilm, table, tmp_path, capsys, rescaled):
+    write_records(tmp_path / "pairs.jsonl", [{"candidate": "", "reference": "a dog"}])
+    options = ["-m", minilm, "-l", 5, "--device", "cpu", *(["--rescale-from", table] if rescaled else [])]
+    printed = run_here(capsys, "score", tmp_path / "pairs.jsonl", *options)
+    assert printed.out.startswith("P -0.5385  R -0.6667  F1 -0.4634\n" if rescaled else "P 0.0000  R 0.0000  F1 0.0000\n")
+    reason = BEFORE_RESCALING if rescaled else BEFORE_RESCALING.replace(" before rescaling", "")
+    assert printed.err == f"bertscore-tm: warning: {reason}\n"
 
 
 @pytest.mark.parametrize("idf", [False, {1: 0.5}, True])
