@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
     """Make the table and print it with its standard errors."""
-    output.choose_format(arguments, _SUFFIXES)
+    output.choose_format(ranks, arguments, _SUFFIXES)
     encoder = build_encoders(ranks, arguments, all_layers=True)
     drawn = ranks.run_on_first(lambda: _draw_pairs(arguments, encoder))
 

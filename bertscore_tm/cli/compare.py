@@ -65,8 +65,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
     """Score the systems' texts and print their scores and differences."""
     arguments.candidates = [*arguments.files, *(arguments.candidates or ())]
-    suffix = output.choose_format(arguments, _SUFFIXES)
-    output.choose_format(arguments, (".html",), option="report")
+    suffix = output.choose_format(ranks, arguments, _SUFFIXES)
+    output.choose_format(ranks, arguments, (".html",), option="report")
     systems = ranks.run_on_first(lambda: _read(arguments))
     texts, references, groups = systems
 

@@ -119,14 +119,13 @@ def choose_device(device: str | None) -> torch.device:
 
     try:
         chosen = default_device(device)
-    except RuntimeError as error:
-        raise CommandError(f"argument --device: {device!r} is not a device: {error}") from error
-    if device is not None:
-        try:
-            torch.empty(0, dtype=torch.uint8, device=chosen)
-        except (RuntimeError, AssertionError) as error:
-            reason = str(error).splitlines()[0]
-            raise CommandError(f"argument --device: {device!r} cannot be used here: {reason}") from error
+        if device is not None:
+            # Its numbers must be readable, as those of "meta" are not.
+            torch.empty(0, dtype=torch.uint8, device=chosen).cpu()
+    except (RuntimeError, AssertionError, ImportError) as error:
+        cause = str(error).splitlines()[0].partition(". ")[0]
+        remedy = f"without --device, {default_device()} is used"
+        raise CommandError(f"argument --device: {device!r} cannot be used here: {cause}; {remedy}") from error
     if str(chosen) == "cuda":
         return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
     return chosen

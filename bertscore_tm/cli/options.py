@@ -13,6 +13,7 @@ from bertscore_tm.utilities.score_names import SCORES
 
 if TYPE_CHECKING:
     from bertscore_tm.encoder import FrozenEncoder
+    from bertscore_tm.scoring.rescaling import Rescale
     from bertscore_tm.scoring.texts import TextPairs
 
 
@@ -169,8 +170,12 @@ def build_encoder(arguments: argparse.Namespace, *, all_layers: bool = False) ->
 
     The model is loaded on first use.
     """
+    from bertscore_tm import catalog
     from bertscore_tm.encoder import FrozenEncoder
 
+    if arguments.listed_as is not None:
+        # Before the configuration of the model, which may be downloaded.
+        catalog.layer_row(arguments.listed_as)
     options = {name: getattr(arguments, name) for name in SHELL_OPTIONS}
     options |= {"all_layers": all_layers, "device": choose_device(arguments.device)}
     if arguments.model is None or arguments.language is not None:
@@ -180,6 +185,14 @@ def build_encoder(arguments: argparse.Namespace, *, all_layers: bool = False) ->
     # Loading the tokenizer checks --max-length and --long-text.
     _ = encoder.tokenizer
     return encoder
+
+
+def read_baseline(arguments: argparse.Namespace) -> Rescale:
+    """Return the table of ``--rescale-from``, or whether ``--rescale`` is given, of commands that have them."""
+    from bertscore_tm.scoring.rescaling import Baseline
+
+    rescale: bool | str = getattr(arguments, "rescale", False)
+    return rescale if isinstance(rescale, bool) else Baseline.read(rescale)
 
 
 def read_idf(arguments: argparse.Namespace) -> bool | list[str]:

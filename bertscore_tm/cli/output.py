@@ -20,6 +20,7 @@ from bertscore_tm.utilities.score_names import SCORES as SCORES
 from bertscore_tm.utilities.untrusted_text import for_terminal
 
 if TYPE_CHECKING:
+    from bertscore_tm.cli.distributed import RankGroup
     from bertscore_tm.cli.scored_corpus import ScoredCorpus
 
 SCORE_LABELS = {"precision": "P", "recall": "R", "f1": "F1"}
@@ -60,18 +61,24 @@ def add_title_argument(group: argparse._ArgumentGroup) -> None:
     )
 
 
-def choose_format(arguments: argparse.Namespace, suffixes: Sequence[str], option: str = "output") -> str:
-    """Choose a format by the output's suffix, and check, before scores are computed, that it can be written.
+def choose_format(
+    ranks: RankGroup, arguments: argparse.Namespace, suffixes: Sequence[str], option: str = "output"
+) -> str:
+    """Choose a format by the output's suffix, and check, before scores are computed, that rank 0 can write it.
 
     The first suffix, or ".json" with ``--json``, is the format on standard output, on devices and in pipes. Files that
     are read are not replaced.
     """
-    path, default = getattr(arguments, option), ".json" if arguments.json and len(suffixes) > 1 else suffixes[0]
     # Opened by its name, the file that standard output goes to would be written from its start.
-    if path in ("-", "/dev/stdout"):
+    if getattr(arguments, option) in ("-", "/dev/stdout"):
         if len(suffixes) == 1:
             raise CommandError(f"argument --{option}: the summary is printed on standard output: give a file, not -")
-        arguments.output = path = None
+        arguments.output = None
+    return ranks.run_on_first(lambda: _check_output(arguments, suffixes, option))
+
+
+def _check_output(arguments: argparse.Namespace, suffixes: Sequence[str], option: str) -> str:
+    path, default = getattr(arguments, option), ".json" if arguments.json and len(suffixes) > 1 else suffixes[0]
     if path is None:
         return default
     target = Path(path)

@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
     """Rank the candidates, write the best ones and print a summary."""
     options.take_files(arguments)
-    output.choose_format(arguments, _SUFFIXES)
+    output.choose_format(ranks, arguments, _SUFFIXES)
     items = ranks.run_on_first(lambda: _read(arguments))
 
     import torch

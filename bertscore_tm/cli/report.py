@@ -32,8 +32,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
     """Write the page."""
-    output.choose_format(arguments, (".html",))
+    output.choose_format(ranks, arguments, (".html",))
+    ranks.run_on_first(lambda: _write_page(arguments))
 
+
+def _write_page(arguments: argparse.Namespace) -> None:
     from bertscore_tm.core.scores import selection_f1
     from bertscore_tm.report import Report, alignment_options
     from bertscore_tm.report.history import read_history, step_of
@@ -42,10 +45,11 @@ def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
     paths = [str(path) for path in Path(arguments.folder).glob(pattern)]
     if not paths:
         raise CommandError(f"{arguments.folder} has no files {pattern}, as ScoredTextWriter writes them: give --prefix")
+    rescale = options.read_baseline(arguments)
     settings: dict[str, Any] = {"title": arguments.title}
     if arguments.model is not None or arguments.language is not None:
         _, references, _ = read_history([max(paths, key=step_of)])
         encoder = options.build_encoder(arguments)
-        settings |= alignment_options(encoder, references, arguments.idf, arguments.rescale, selection_f1)
+        settings |= alignment_options(encoder, references, arguments.idf, rescale, selection_f1)
     page = Report.from_files(paths, num_alignments=40, **settings)
     output.write_output(page.to_html().encode(), arguments.output)

@@ -72,8 +72,8 @@ def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
     if arguments.rescale is True:
         arguments.rescale = getattr(arguments, "baseline_path", True)
     options.take_files(arguments)
-    suffix = output.choose_format(arguments, _SUFFIXES)
-    output.choose_format(arguments, (".html",), option="report")
+    suffix = output.choose_format(ranks, arguments, _SUFFIXES)
+    output.choose_format(ranks, arguments, (".html",), option="report")
     if suffix in (".tsv", ".csv") and not arguments.per_segment:
         raise CommandError(f"argument --output: a {suffix} file lists the scores of each pair: add --per-segment")
     pairs, documents = ranks.run_on_first(lambda: _read(arguments))

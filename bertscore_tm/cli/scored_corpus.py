@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bertscore_tm.cli import options
 from bertscore_tm.cli.distributed import RankGroup
@@ -54,13 +54,12 @@ def score_across_ranks(
     """
     from bertscore_tm.scoring.alignment import compute_alignment
     from bertscore_tm.scoring.messages import warn_about_scores, warn_of_leftovers
-    from bertscore_tm.scoring.rescaling import Baseline, find_baseline, rescale_scores, score_range
+    from bertscore_tm.scoring.rescaling import find_baseline, rescale_scores, score_range
     from bertscore_tm.scoring.signature import score_signature
     from bertscore_tm.scoring.token_weights import token_weights
 
-    rescale: Any = getattr(arguments, "rescale", False)
     # Read before the model, which takes longer.
-    table = ranks.run_on_first(lambda: Baseline.read(rescale) if isinstance(rescale, str) else rescale)
+    table = ranks.run_on_first(lambda: options.read_baseline(arguments))
     encoder = build_encoders(ranks, arguments, all_layers=all_layers)
     baseline = ranks.run_on_first(lambda: find_baseline(encoder, table))
     counted = chain.from_iterable(texts.references if references is None else references)

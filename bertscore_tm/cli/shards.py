@@ -54,9 +54,10 @@ def compute_parts(
     import torch
     from tqdm import tqdm
 
-    path, size = None, LARGEST
-    if len(items) > LARGEST and arguments.output is not None and not is_special(arguments.output):
-        path = partial_path(arguments.output)
+    is_long, size = len(items) > LARGEST and arguments.output is not None, LARGEST
+    path = ranks.run_on_first(
+        lambda: partial_path(arguments.output) if is_long and not is_special(arguments.output) else None
+    )
     if path is not None or ranks.size > 1:
         size = min(LARGEST, max(SMALLEST, math.ceil(len(items) / _NUM_PARTS)))
     starts = range(0, len(items), size)

@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
     """Show pairs of texts."""
     if arguments.candidates or arguments.references or arguments.row or arguments.worst:
         options.take_files(arguments)
-    suffix = output.choose_format(arguments, _SUFFIXES)
+    suffix = output.choose_format(ranks, arguments, _SUFFIXES)
     if suffix in _PICTURES and (arguments.worst or len(arguments.row or [0])) > 1:
         raise CommandError(
             f"{arguments.output} can show one pair: give a single --row, or --worst 1; score --report shows all"

@@ -66,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
     """Score with all layers and print the layers, best first."""
     options.take_files(arguments)
-    suffix = output.choose_format(arguments, _SUFFIXES)
+    suffix = output.choose_format(ranks, arguments, _SUFFIXES)
     judged = ranks.run_on_first(lambda: _read(arguments))
     judged = judged._replace(texts=options.strip_candidates(arguments, judged.texts))
     references = judged.texts.references[:: 1 if judged.human else 2]

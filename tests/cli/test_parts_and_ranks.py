@@ -221,6 +221,27 @@ def test_bad_input_of_all_ranks_or_of_one_ends_all_with_one_line(tmp_path, argum
     assert second == (2, "", "")
 
 
+def run_in_own_folder(rank, folders, words):
+    return run_rank(rank, str(folders[rank]), [words] * 2)
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("case", SHARED)
+@pytest.mark.usefixtures("command")
+def test_the_folder_of_the_output_is_needed_on_the_first_host_only(tmp_path, case):
+    folders = [tmp_path, tmp_path / "host"]
+    shutil.copytree(tmp_path / "model", folders[1] / "model")
+    words = [*SHARED[case], "-o", f"results/{KILLED[case][1]}", "-m", "model", "--device", "cpu"]
+    first, second = run_ranks(run_in_own_folder, 2, folders, words)
+    assert first == (2, "", f"bertscore-tm: error: argument --output: the folder {tmp_path}/results does not exist\n")
+    assert second == (2, "", "")
+    (tmp_path / "results").mkdir()
+    first, second = run_ranks(run_in_own_folder, 2, folders, words)
+    assert (first.exit_code, *second) == (0, 0, "", ""), first.err
+    assert (tmp_path / words[words.index("-o") + 1]).stat().st_size
+    assert [path.name for path in folders[1].iterdir()] == ["model"]
+
+
 OTHER = "other/model"
 COMPARE = ["compare", "hyps.txt", "refs.txt", "-r", "refs.txt", *LAYER]
 TUNE = ["tune-layers", "judged.jsonl"]
@@ -327,7 +348,8 @@ def test_a_rank_that_crashes_ends_the_others(tmp_path):
 def test_each_rank_of_a_machine_uses_its_own_gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     # As where the device exists.
-    monkeypatch.setattr(torch, "empty", lambda *_, **__: None)
+    empty = torch.empty(0)
+    monkeypatch.setattr(torch, "empty", lambda *_, **__: empty)
     assert choose_device(None) == torch.device("cuda:0")
     monkeypatch.setenv("LOCAL_RANK", "1")
     assert choose_device(None) == choose_device("cuda") == torch.device("cuda:1")

@@ -41,6 +41,7 @@ def folder(tmp_path_factory, table):
     rows = zip(candidates, several_references(references), strict=True)
     write_records(folder / "pairs.jsonl", [{"candidate": text, "references": texts} for text, texts in rows])
     shutil.copy(table, folder / "baseline.csv")
+    (folder / "row.json").write_text('{"row": {"model": "roberta-large"}}')
     return folder
 
 
@@ -222,19 +223,29 @@ def test_results_are_printed_in_any_locale(folder, minilm, monkeypatch, encoding
         (["-l", "1", "--rescale"], "no baseline for language 'en' and model"),
         (["-l", "1", "--rescale-from", "no.csv"], "no.csv: No such file or directory"),
         (["-l", "1", "--rescale-from", "hyps.txt"], "baseline table hyps.txt must start with the header"),
-        (["-l", "1", "--device", "abacus"], "argument --device: 'abacus' is not a device"),
-        (["-l", "1", "--device", "xpu"], "argument --device: 'xpu' cannot be used here: "),
         (
             ["-m", "nowhere", "--rescale-from", "hyps.txt"],
             "baseline table hyps.txt must start with the header LAYER,P,",
         ),
         (["--listed-as", "no.json"], "no.json: No such file or directory"),
+        (["-m", "nowhere", "--listed-as", "row.json"], "row.json has no row of a tuned layer: write it with "),
+        (["-m", "nowhere", "--listed-as", "robert"], "no tuned layer is published for 'robert': --listed-as must be "),
         (["-l", "1", "--max-length", "6", "--long-text", "error"], "the text "),
     ],
 )
 def test_errors_are_one_line(command, arguments, message):
     printed = command("-c", "hyps.txt", "-r", "refs.txt", *arguments, exit_code=2)
     check_error(printed, f"^{re.escape(message)}")
+
+
+@pytest.mark.parametrize("device", ["cuda", "cuda:1", "mps", "xpu", "hpu", "meta", "abacus"])
+def test_a_device_that_is_not_here_is_an_error_with_the_remedy(command, device):
+    kind = device.partition(":")[0]
+    if kind in ("cuda", "mps", "xpu") and torch.get_device_module(kind).is_available():
+        pytest.skip(f"{kind} is here")
+    printed = command("-c", "hyps.txt", "-r", "refs.txt", "-l", "1", "--device", device, exit_code=2)
+    remedy = f"without --device, {default_device()} is used"
+    check_error(printed, rf"^argument --device: '{device}' cannot be used here: .{{10,300}}; {remedy}$")
 
 
 @pytest.mark.parametrize(("start", "end"), [(b"\xef\xbb\xbf", b""), (b"", b"\r\n\n  \n")])

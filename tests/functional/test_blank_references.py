@@ -133,32 +133,37 @@ def test_the_warning_separates_candidates_from_references(preds, target, reason,
 BEFORE_RESCALING = "1 candidate scored 0 before rescaling because the text is empty"
 
 
+def rescaled_f1(name, texts, encoder, table):
+    if name == "function":
+        return bert_score(*texts, encoder, rescale=table)["f1"]
+    options = {"rescale_with_baseline": True, "baseline_path": table}
+    if name == "bert_score":
+        return bert_score_drop_in.score(*texts, encoder.name, 5, lang="en", **options)[2]
+    if name == "torchmetrics function":
+        return torchmetrics.bert_score(*texts, encoder.name, 5, **options)["f1"]
+    metric = BERTScore(encoder, rescale=table, reduction="none")
+    if name == "torchmetrics class":
+        metric = torchmetrics.BERTScore(encoder.name, 5, **options)
+    metric.update(*texts)
+    return metric.compute()["f1"]
+
+
 @pytest.mark.parametrize("name", ["function", "metric", "bert_score", "torchmetrics function", "torchmetrics class"])
-def test_the_warning_says_what_is_0_where_scores_are_rescaled(minilm, encoder, table, name):
-    texts, rescaled = (["", "a cat"], ["a dog", "a cat"]), {"rescale_with_baseline": True, "baseline_path": table}
+def test_the_warning_says_what_is_0_where_scores_are_rescaled(encoder, table, name):
     with pytest.warns(UserWarning, match=f"^{BEFORE_RESCALING}$"):
-        if name == "function":
-            f1 = bert_score(*texts, encoder, rescale=table)["f1"]
-        elif name == "bert_score":
-            _, _, f1 = bert_score_drop_in.score(*texts, minilm, 5, lang="en", **rescaled)
-        elif name == "torchmetrics function":
-            f1 = torchmetrics.bert_score(*texts, minilm, 5, **rescaled)["f1"]
-        else:
-            classes = {"metric": BERTScore, "torchmetrics class": torchmetrics.BERTScore}
-            options = {"rescale": table, "reduction": "none"} if name == "metric" else {"num_layers": 5, **rescaled}
-            metric = classes[name](encoder if name == "metric" else minilm, **options)
-            metric.update(*texts)
-            f1 = metric.compute()["f1"]
+        f1 = rescaled_f1(name, (["", "a cat"], ["a dog", "a cat"]), encoder, table)
     b = 0.15 + 5 / 30  # in the table
     assert f1.tolist() == pytest.approx([-b / (1 - b), 1], abs=1e-6)
 
 
-@pytest.mark.parametrize("rescaled", [False, True])
-def test_the_shell_says_what_is_0(minilm, table, tmp_path, capsys, rescaled):
+@pytest.mark.parametrize(
+    ("rescaled", "scores"), [(False, "P 0.0000  R 0.0000  F1 0.0000"), (True, "P -0.5385  R -0.6667  F1 -0.4634")]
+)
+def test_the_shell_says_what_is_0(minilm, table, tmp_path, capsys, rescaled, scores):
     write_records(tmp_path / "pairs.jsonl", [{"candidate": "", "reference": "a dog"}])
     options = ["-m", minilm, "-l", 5, "--device", "cpu", *(["--rescale-from", table] if rescaled else [])]
     printed = run_here(capsys, "score", tmp_path / "pairs.jsonl", *options)
-    assert printed.out.startswith("P -0.5385  R -0.6667  F1 -0.4634\n" if rescaled else "P 0.0000  R 0.0000  F1 0.0000\n")
+    assert printed.out.startswith(f"{scores}\n")
     reason = BEFORE_RESCALING if rescaled else BEFORE_RESCALING.replace(" before rescaling", "")
     assert printed.err == f"bertscore-tm: warning: {reason}\n"
 

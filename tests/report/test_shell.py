@@ -79,6 +79,13 @@ def test_a_folder_without_validations_is_an_error(command, tmp_path):
     check_error(printed, r"texts has no files val_step_\*\.jsonl, as ScoredTextWriter writes them: give --prefix")
 
 
+def test_the_table_is_checked_before_the_files(command, tmp_path):
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "val_step_1.jsonl").write_text("not JSON")
+    printed = command("report", "texts", "-o", "page.html", "--rescale-from", "refs.txt", exit_code=2)
+    check_error(printed, "^baseline table refs.txt must start with the header LAYER,P,R,F")
+
+
 def test_intervals_are_those_of_documents(command, tmp_path):
     options = ("--confidence", "0.95", "--document-column", "doc", "--json", "--report", "page.html")
     printed = json.loads(command("score", "pairs.jsonl", *options).out)
