@@ -33,6 +33,8 @@ _LANGUAGES = (
 )
 
 
+# The hash that bert-score prints, of scores that no table of one's own has rescaled.
+_HASH = re.compile(r"(.+)_L(\d+)_(idf|no-idf)_version=.+\(hug_trans=.+?\)(-rescaled)?(?:_fast-tokenizer)?")
 _DATA = Path(__file__).parent / "data"
 
 
@@ -175,6 +177,27 @@ def _find_layer(model: str, remedy: str) -> int:
         raise ValueError(f"no tuned layer is published for {model!r}: {remedy}{hint}")
     layer: int = _load_tables()["models"][listed]["num_layers"]
     return layer
+
+
+def read_hash(text: str) -> dict[str, Any]:
+    """Return model, layer, idf and rescaling in a hash that ``bert-score`` prints; nothing of other texts.
+
+    Example:
+        >>> read_hash("roberta-large_L17_no-idf_version=0.3.12(hug_trans=4.30.0)-rescaled")
+        {'model': 'roberta-large', 'num_layers': 17, 'idf': False, 'rescale': True}
+    """
+    match = _HASH.fullmatch(text)
+    if match is None:
+        return {}
+    model, num_layers, idf, rescaled = match.groups()
+    return {"model": model, "num_layers": int(num_layers), "idf": idf == "idf", "rescale": rescaled is not None}
+
+
+def require_no_hash(argument: str, value: object) -> None:
+    """Raise an error, with the settings, if a model's name is a hash that ``bert-score`` prints."""
+    if settings := read_hash(str(value)):
+        listed = ", ".join(f"{name} {setting}" for name, setting in settings.items())
+        raise ValueError(f"{argument}: {value} is a hash, not a model: pass its settings as arguments, {listed}")
 
 
 def similar_names(name: str, names: Iterable[str]) -> list[str]:

@@ -7,9 +7,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, get_args
 
 from bertscore_tm.cli.distributed import choose_device
+from bertscore_tm.cli.errors import CommandError
 from bertscore_tm.cli.inputs import FORMATS, read_texts
 from bertscore_tm.encoder_options import SHELL_OPTIONS, Option
 from bertscore_tm.utilities.score_names import SCORES
+from bertscore_tm.utilities.user_warnings import warn_user
 
 if TYPE_CHECKING:
     from bertscore_tm.encoder import FrozenEncoder
@@ -110,6 +112,9 @@ def add_scoring_arguments(
     choices.add_argument("--idf-from", dest="idf", default=False, metavar="FILE", help=help)
     if rescale:
         add_rescale_arguments(group)
+    if rescale and of_references:
+        help = "take model, layer, idf and rescaling from this hash of bert-score, unless they are given too"
+        group.add_argument("--hash", metavar="HASH", help=help)
 
 
 def add_rescale_arguments(group: argparse._ArgumentGroup) -> None:
@@ -158,6 +163,23 @@ def add_confidence_argument(group: argparse._ArgumentGroup, default: float | Non
     group.add_argument("--confidence", type=_proportion, metavar="X", default=default, help=described)
 
 
+def take_hash(arguments: argparse.Namespace) -> None:
+    """Take the options that are not given from a hash of ``bert-score``, which may be given as the model too."""
+    from bertscore_tm import catalog
+
+    text = arguments.hash or arguments.model or ""
+    settings = catalog.read_hash(text)
+    if arguments.hash and not settings:
+        raise CommandError(f"argument --hash: not one of bert-score (-custom-rescaled needs its table), got {text!r}")
+    for name, value in settings.items():
+        given = getattr(arguments, name)
+        if given in (None, text) or given is False:
+            setattr(arguments, name, value)
+    if settings:
+        corpus = ", nor perhaps the texts of its idf (--idf-from)" if arguments.idf is True else ""
+        warn_user(f"{text}: published scores may differ from these, which do not use its versions{corpus}")
+
+
 def strip_candidates(arguments: argparse.Namespace, texts: TextPairs) -> TextPairs:
     """Return texts, whose candidates have no thoughts with ``--strip-thoughts``."""
     from bertscore_tm.scoring.texts import strip_thoughts
@@ -173,6 +195,7 @@ def build_encoder(arguments: argparse.Namespace, *, all_layers: bool = False) ->
     from bertscore_tm import catalog
     from bertscore_tm.encoder import FrozenEncoder
 
+    catalog.require_no_hash("argument --model", arguments.model)
     if arguments.listed_as is not None:
         # Before the configuration of the model, which may be downloaded.
         catalog.layer_row(arguments.listed_as)

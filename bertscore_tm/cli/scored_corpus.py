@@ -58,6 +58,8 @@ def score_across_ranks(
     from bertscore_tm.scoring.signature import score_signature
     from bertscore_tm.scoring.token_weights import token_weights
 
+    if "hash" in arguments:
+        options.take_hash(arguments)
     # Read before the model, which takes longer.
     table = ranks.run_on_first(lambda: options.read_baseline(arguments))
     encoder = build_encoders(ranks, arguments, all_layers=all_layers)

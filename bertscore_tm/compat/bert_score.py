@@ -169,6 +169,7 @@ class BERTScorer:
             raise AssertionError("neither model_type nor lang is given: pass lang='en', or the model to use")
         if rescale_with_baseline and lang is None:
             raise AssertionError("rescale_with_baseline=True needs the language of the texts: pass lang=")
+        catalog.require_no_hash("model_type", model_type)
         if nthreads not in (0, 4):
             warn_unused(f"nthreads={nthreads}", "texts are tokenized in one batch, without a pool of processes")
         if use_fast_tokenizer:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
-from bertscore_tm import metric
+from bertscore_tm import catalog, metric
 from bertscore_tm.compat.bert_score import score_pairs
 from bertscore_tm.encoder import FrozenEncoder
 from bertscore_tm.encoder.loading import require_tokenizer, resolve_tokenizer
@@ -222,6 +222,7 @@ def _as_list(texts: Any) -> Any:
 def _make_encoder(
     name: Path | None, model: nn.Module | None, tokenizer: Any, max_length: int, lang: str, **options: Any
 ) -> FrozenEncoder:
+    catalog.require_no_hash("model_name_or_path", name)
     if name is None and model is None:
         warn_user(f"model_name_or_path is not given: using {_DEFAULT_MODEL!r}")
     if tokenizer is not None:

@@ -13,6 +13,7 @@ from unittest.mock import Mock
 import pytest
 import torch
 import transformers
+from bert_score.utils import get_hash
 
 from bertscore_tm import BERTScore, FrozenEncoder, __version__
 from bertscore_tm.cli import COMMANDS, main
@@ -197,6 +198,51 @@ def test_the_idf_of_references_or_of_a_file(command):
     assert of_file == command(*files, "--idf-from", "more.txt").out
     assert f"|idf:{COUNT}" in of_file.splitlines()[-1]
     check_error(command(*files, "--idf", "--idf-from", "more.txt", exit_code=2), "not allowed with argument --idf")
+
+
+@pytest.fixture
+def listed_folder(minilm, tmp_path):
+    """A model with a published baseline, which its configuration names as its origin."""
+    path = Path(shutil.copytree(minilm, tmp_path / "model"), "config.json")
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"_name_or_path": "distilbert-base-uncased"}))
+    return str(path.parent)
+
+
+HASHES = [(5, False, False), (3, True, False), (5, False, True)]
+
+
+@pytest.mark.parametrize(
+    "words", [["score", "hyps.txt", "refs.txt"], ["compare", "hyps.txt", "more.txt", "-r", "refs.txt"]]
+)
+@pytest.mark.parametrize("option", ["--hash", "--model"])
+def test_a_hash_of_the_reference_package_gives_the_options(folder, listed_folder, monkeypatch, capsys, words, option):
+    monkeypatch.chdir(folder)
+    words = [*words, "--device", "cpu"]
+    for layer, idf, rescale in HASHES:
+        text = get_hash(listed_folder, layer, idf, rescale, False, False)
+        flags = ["--idf"] * idf + ["--rescale"] * rescale
+        expected = run_here(capsys, *words, "-m", listed_folder, "-l", layer, *flags)
+        assert expected.err == ""
+        printed = run_here(capsys, *words, option, text)
+        assert printed.out == expected.out
+        corpus = ", nor perhaps the texts of its idf (--idf-from)" if idf else ""
+        said = f"{text}: published scores may differ from these, which do not use its versions{corpus}"
+        assert printed.err == f"bertscore-tm: warning: {said}\n"
+
+
+def test_options_next_to_a_hash_come_first(command, folder, minilm, capsys):
+    text = get_hash("roberta-large", 17, True, False, False, False)
+    given = ["hyps.txt", "refs.txt", "-l", "0", "--idf-from", "more.txt"]
+    printed = command(*given, "--hash", text)  # with the folder of the model
+    assert printed.out == command(*given).out
+    assert printed.err.endswith("do not use its versions\n")
+    check_error(
+        command(*given, "--hash", minilm, exit_code=2), f"^argument --hash: not one of bert-score .*, got '{minilm}'"
+    )
+    check_error(
+        run_here(capsys, "baseline", folder / "refs.txt", "-m", text, "-o", folder / "t.csv", exit_code=2),
+        "is a hash, not",
+    )
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])

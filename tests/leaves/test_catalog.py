@@ -9,7 +9,18 @@ from bert_score import utils as oracle_utils
 from bert_score.utils import lang2model, model2layers
 
 from bertscore_tm import FrozenEncoder
-from bertscore_tm.catalog import baseline, baseline_languages, default_model, layer_row, listed_as, models, tuned_layer
+from bertscore_tm.catalog import (
+    baseline,
+    baseline_languages,
+    default_model,
+    layer_row,
+    listed_as,
+    models,
+    read_hash,
+    tuned_layer,
+)
+from bertscore_tm.compat import evaluate, torchmetrics
+from bertscore_tm.compat.bert_score import BERTScorer
 from bertscore_tm.scoring.rescaling import Baseline, find_baseline
 from tests.support.models import save_tiny_model
 
@@ -160,3 +171,32 @@ def test_the_table_of_a_model_in_several_languages_needs_the_language(tmp_path):
         find_baseline(encoder, True)
     encoder.language = "de"
     torch.testing.assert_close(find_baseline(encoder, True).table[0], baseline("de", encoder.name)[1])
+
+
+@pytest.mark.parametrize("model", ["roberta-large", "microsoft/deberta-xlarge-mnli", "a_L2_idf_version=1/b_L3"])
+@pytest.mark.parametrize("idf", [False, True])
+@pytest.mark.parametrize("rescale", [False, True])
+@pytest.mark.parametrize("is_fast", [False, True])
+def test_hashes_of_the_reference_package_are_read(model, idf, rescale, is_fast):
+    text = oracle_utils.get_hash(model, 17, idf, rescale, False, is_fast)
+    assert read_hash(text) == {"model": model, "num_layers": 17, "idf": idf, "rescale": rescale}
+    # With a table that nobody else has, and in other texts.
+    for other in (oracle_utils.get_hash(model, 17, idf, True, True, is_fast), f"{text}-x", model):
+        assert read_hash(other) == {}
+
+
+@pytest.mark.parametrize(
+    ("argument", "call"),
+    [
+        ("model_type", lambda text: BERTScorer(text)),
+        ("model_type", lambda text: evaluate.load("bertscore").compute(predictions=[], references=[], model_type=text)),
+        ("model_name_or_path", torchmetrics.BERTScore),
+        ("model_name_or_path", lambda text: torchmetrics.bert_score(["a"], ["b"], text)),
+    ],
+)
+def test_drop_ins_name_the_settings_of_a_hash(argument, call):
+    text = oracle_utils.get_hash("roberta-large", 17, True, False, False, False)
+    settings = "model roberta-large, num_layers 17, idf True, rescale False"
+    message = f"{argument}: {text} is a hash, not a model: pass its settings as arguments, {settings}"
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        call(text)
