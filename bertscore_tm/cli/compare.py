@@ -23,24 +23,16 @@ Examples::
 import argparse
 import math
 from dataclasses import asdict, replace
-from itertools import chain, combinations
-from typing import Any, NamedTuple
+from itertools import combinations
+from typing import Any
 
 from bertscore_tm.cli import options, output
 from bertscore_tm.cli.distributed import RankGroup
 from bertscore_tm.cli.errors import CommandError
 from bertscore_tm.cli.joined_files import join_rows, read_corpus
-from bertscore_tm.cli.scored_corpus import ScoredCorpus, score_across_ranks
+from bertscore_tm.cli.scored_corpus import Systems, SystemScores, score_systems
 
 _SUFFIXES = (".txt", ".md", ".tex", ".json")
-
-
-class Systems(NamedTuple):
-    """The systems' texts by name, the references of each text, and the documents of the texts, if they are named."""
-
-    texts: dict[str, list[str]]
-    references: list[list[str]]
-    groups: list[str] | None
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -68,21 +60,12 @@ def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
     suffix = output.choose_format(ranks, arguments, _SUFFIXES)
     output.choose_format(ranks, arguments, (".html",), option="report")
     systems = ranks.run_on_first(lambda: _read(arguments))
-    texts, references, groups = systems
-
-    from bertscore_tm.scoring.texts import TextPairs
-
-    # All systems' texts for a reference follow each other, so that a reference is encoded once.
-    candidates = list(chain.from_iterable(zip(*texts.values(), strict=True)))
-    shared = [reference for reference in references for _ in texts]
-    pairs = options.strip_candidates(arguments, TextPairs(candidates, shared))
-    texts = {name: pairs.candidates[number :: len(texts)] for number, name in enumerate(texts)}
-    scored = score_across_ranks(ranks, arguments, pairs, references)
+    scored = score_systems(ranks, arguments, systems)
     if scored is not None:
-        document = _compare(scored, systems, arguments)
+        document = _compare(scored, arguments)
         content = output.to_json(document) if suffix == ".json" else _format_summary(document, suffix)
         output.write_output(content, arguments.output)
-        output.write_report(arguments, texts, references, scored, groups)
+        output.write_report(arguments, scored)
 
 
 def _format_summary(document: dict[str, Any], suffix: str) -> str:
@@ -170,15 +153,14 @@ def _read_column(arguments: argparse.Namespace) -> Systems:
     return Systems(texts, shared, None if documents is None else [documents[row] for row in rows[first]])
 
 
-def _compare(scored: ScoredCorpus, systems: Systems, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the JSON document of systems whose texts for each reference follow each other."""
+def _compare(scored: SystemScores, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the JSON document."""
     from bertscore_tm.statistics import compare_systems, holm, mean_interval
 
-    index, names = output.SCORES.index(arguments.component), list(systems.texts)
-    scores = scored.scores[:, 0].reshape(len(output.SCORES), -1, len(names))  # (scores, texts, systems)
-    means = scores.double().mean(1).T.tolist()
-    compared = scores[index].T.double()  # (systems, texts)
-    bounds = scored.bounds[0][index, 0].item(), scored.bounds[1][index, 0].item()
+    index, systems = output.SCORES.index(arguments.component), scored.systems
+    names, means = list(systems.texts), scored.scores.double().mean(1).T.tolist()
+    compared = scored.scores[index].T.double()  # (systems, texts)
+    bounds = [end[index].item() for end in scored.bounds]
     settings: dict[str, Any] = {"confidence": arguments.confidence, "bounds": bounds, "groups": systems.groups}
     low, high = (ends.tolist() for ends in mean_interval(compared, **settings))
     rows = [
@@ -202,5 +184,5 @@ def _compare(scored: ScoredCorpus, systems: Systems, arguments: argparse.Namespa
         "num_texts": compared.shape[-1],
         "num_documents": None if systems.groups is None else len(set(systems.groups)),
         "num_references": sum(map(len, systems.references)),
-        "signature": scored.signature,
+        "signature": scored.corpus.signature,
     }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, get_args
 
 from bertscore_tm.cli.distributed import choose_device
@@ -16,7 +15,6 @@ from bertscore_tm.utilities.user_warnings import warn_user
 if TYPE_CHECKING:
     from bertscore_tm.encoder import FrozenEncoder
     from bertscore_tm.scoring.rescaling import Rescale
-    from bertscore_tm.scoring.texts import TextPairs
 
 
 # Arguments that name files to read.
@@ -178,13 +176,6 @@ def take_hash(arguments: argparse.Namespace) -> None:
     if settings:
         corpus = ", nor perhaps the texts of its idf (--idf-from)" if arguments.idf is True else ""
         warn_user(f"{text}: published scores may differ from these, which do not use its versions{corpus}")
-
-
-def strip_candidates(arguments: argparse.Namespace, texts: TextPairs) -> TextPairs:
-    """Return texts, whose candidates have no thoughts with ``--strip-thoughts``."""
-    from bertscore_tm.scoring.texts import strip_thoughts
-
-    return replace(texts, candidates=list(map(strip_thoughts, texts.candidates))) if arguments.strip_thoughts else texts
 
 
 def build_encoder(arguments: argparse.Namespace, *, all_layers: bool = False) -> FrozenEncoder:

@@ -21,7 +21,7 @@ from bertscore_tm.utilities.untrusted_text import for_terminal
 
 if TYPE_CHECKING:
     from bertscore_tm.cli.distributed import RankGroup
-    from bertscore_tm.cli.scored_corpus import ScoredCorpus
+    from bertscore_tm.cli.scored_corpus import SystemScores
 
 SCORE_LABELS = {"precision": "P", "recall": "R", "f1": "F1"}
 
@@ -120,27 +120,28 @@ def write_output(content: str | bytes, path: str | None) -> None:
     print_message(f"wrote {path}")
 
 
-def write_report(
-    arguments: argparse.Namespace,
-    systems: dict[str, list[str]],
-    references: list[list[str]],
-    scored: ScoredCorpus,
-    groups: Sequence[str] | None,
-) -> None:
-    """Write the web page, if one is requested, of systems whose texts for each reference follow each other."""
+def write_report(arguments: argparse.Namespace, scored: SystemScores) -> None:
+    """Write the web page, if one is requested."""
     if arguments.report is None:
         return
     from bertscore_tm.report import Report
 
-    scores = scored.scores[:, 0].reshape(len(SCORES), -1, len(systems))
-    best = scored.best_reference[0].reshape(-1, len(systems))
+    texts, references, groups = scored.systems
     results = {
-        name: dict(zip(SCORES, scores[..., number], strict=True)) | {"best_reference": best[:, number]}
-        for number, name in enumerate(systems)
+        name: dict(zip(SCORES, scored.scores[..., i], strict=True)) | {"best_reference": scored.best_reference[:, i]}
+        for i, name in enumerate(texts)
     }
-    settings: dict[str, Any] = {"encoder": scored.encoder, "signature": scored.signature, "groups": groups}
-    settings["bounds"] = scored.bounds[0][:, 0], scored.bounds[1][:, 0]
-    page = Report(systems, references, results, align=scored.align, title=arguments.title, **settings)
+    page = Report(
+        texts,
+        references,
+        results,
+        align=scored.corpus.align,
+        encoder=scored.corpus.encoder,
+        signature=scored.corpus.signature,
+        bounds=scored.bounds,
+        groups=groups,
+        title=arguments.title,
+    )
     write_output(page.to_html().encode(), arguments.report)
 
 

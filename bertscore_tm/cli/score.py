@@ -18,7 +18,7 @@ from bertscore_tm.cli import options, output
 from bertscore_tm.cli.distributed import RankGroup
 from bertscore_tm.cli.errors import CommandError
 from bertscore_tm.cli.joined_files import read_pairs
-from bertscore_tm.cli.scored_corpus import ScoredCorpus, score_across_ranks
+from bertscore_tm.cli.scored_corpus import ScoredCorpus, Systems, SystemScores, score_systems
 from bertscore_tm.utilities.user_warnings import warn_user
 
 if TYPE_CHECKING:
@@ -77,27 +77,26 @@ def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
     if suffix in (".tsv", ".csv") and not arguments.per_segment:
         raise CommandError(f"argument --output: a {suffix} file lists the scores of each pair: add --per-segment")
     pairs, documents = ranks.run_on_first(lambda: _read(arguments))
-    pairs = options.strip_candidates(arguments, pairs)
-    texts = pairs.omit_blank_references()
-    scored = score_across_ranks(ranks, arguments, texts)
+    references = pairs.omit_blank_references().references
+    systems = Systems({arguments.candidates or "candidates": pairs.candidates}, references, documents)
+    scored = score_systems(ranks, arguments, systems)
     if scored is None:
         return
-    best = pairs.restore_indices(scored.best_reference)[0]
-    document = _summarize(scored, documents, sum(map(len, texts.references)), arguments)
+    best = pairs.restore_indices(scored.corpus.best_reference)[0]
+    document = _summarize(scored, sum(map(len, references)), arguments)
     summary = _format_summary(document, arguments)
     if suffix == ".json":
         if arguments.per_segment:
-            segments = zip(output.SCORES, scored.scores[:, 0].tolist(), strict=True)
+            segments = zip(output.SCORES, scored.corpus.scores[:, 0].tolist(), strict=True)
             document["segments"] = {**dict(segments), "best_reference": best.tolist()}
         summary = output.to_json(document)
     elif arguments.per_segment and suffix != ".csv":
         summary = "".join(f"# {line}\n" for line in summary.splitlines())
-        summary += _format_table(scored, best, document, "\t")
+        summary += _format_table(scored.corpus, best, document, "\t")
     if suffix == ".csv":
-        output.write_output(_format_table(scored, best, document, ","), arguments.output)
+        output.write_output(_format_table(scored.corpus, best, document, ","), arguments.output)
     output.write_output(summary, None if suffix == ".csv" else arguments.output)
-    name = arguments.candidates or "candidates"
-    output.write_report(arguments, {name: texts.candidates}, texts.references, scored, documents)
+    output.write_report(arguments, scored)
 
 
 def _read(arguments: argparse.Namespace) -> tuple[TextPairs, list[str] | None]:
@@ -120,23 +119,20 @@ def _read(arguments: argparse.Namespace) -> tuple[TextPairs, list[str] | None]:
     return pairs, corpus.documents()
 
 
-def _summarize(
-    scored: ScoredCorpus, documents: list[str] | None, num_references: int, arguments: argparse.Namespace
-) -> dict[str, Any]:
+def _summarize(scored: SystemScores, num_references: int, arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the JSON document of the means and, if requested, their intervals."""
-    scores = scored.scores[:, 0].double()
+    scores, documents = scored.scores[..., 0].double(), scored.systems.groups
     document: dict[str, Any] = dict(zip(output.SCORES, scores.mean(-1).tolist(), strict=True))
     if arguments.confidence is not None:
         from bertscore_tm.statistics import mean_interval
 
-        bounds = scored.bounds[0][:, 0], scored.bounds[1][:, 0]
-        ends = mean_interval(scores, arguments.confidence, bounds=bounds, groups=documents)
+        ends = mean_interval(scores, arguments.confidence, bounds=scored.bounds, groups=documents)
         for name, low, high in zip(output.SCORES, *(end.tolist() for end in ends), strict=True):
             document |= {f"{name}_low": low, f"{name}_high": high}
         document["confidence"] = arguments.confidence
         document["num_documents"] = None if documents is None else len(set(documents))
     counts = {"num_candidates": scores.shape[-1], "num_references": num_references}
-    return document | counts | {"signature": scored.signature}
+    return document | counts | {"signature": scored.corpus.signature}
 
 
 def _format_summary(document: dict[str, Any], arguments: argparse.Namespace) -> str:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from bertscore_tm.cli import options
 from bertscore_tm.cli.distributed import RankGroup
@@ -23,21 +23,65 @@ if TYPE_CHECKING:
     from bertscore_tm.scoring.token_weights import TokenWeights
 
 
+class Systems(NamedTuple):
+    """The systems' texts by name, the references of each text, and the documents of the texts, if they are named."""
+
+    texts: dict[str, list[str]]
+    references: list[list[str]]
+    groups: list[str] | None
+
+
 @dataclass(frozen=True)
 class ScoredCorpus:
     """Scores of a corpus and the settings that they depend on.
 
-    ``scores`` are precision, recall and F1, rescaled if requested, shape (3, layers, candidates), ``bounds`` the least
-    and largest possible ones, shape (3, layers), and ``best_reference`` is by F1, shape (layers, candidates).
-    ``align`` matches the tokens of a pair.
+    ``texts`` have no thoughts if so requested, ``scores`` are precision, recall and F1, rescaled if requested, shape
+    (3, layers, candidates), ``bounds`` the least and largest possible ones, shape (3, layers), and ``best_reference``
+    is by F1, shape (layers, candidates). ``align`` matches the tokens of a pair.
     """
 
+    texts: TextPairs
     scores: Tensor
     best_reference: Tensor
     bounds: tuple[Tensor, Tensor]
     encoder: FrozenEncoder
     signature: str
     align: Callable[[str, str], AlignmentData]
+
+
+@dataclass(frozen=True)
+class SystemScores:
+    """Scores of systems' texts, shape (3, texts, systems), their best references, shape (texts, systems), and bounds.
+
+    Fields of ``corpus`` have the texts of all systems for a reference next to each other.
+    """
+
+    systems: Systems
+    corpus: ScoredCorpus
+    scores: Tensor
+    best_reference: Tensor
+    bounds: tuple[Tensor, Tensor]
+
+
+def score_systems(ranks: RankGroup, arguments: argparse.Namespace, systems: Systems) -> SystemScores | None:
+    """Score the texts of systems with the same references; ``None`` on all ranks but the first."""
+    from bertscore_tm.scoring.texts import TextPairs
+
+    # All systems' texts for a reference follow each other, so that a reference is encoded once.
+    candidates = list(chain.from_iterable(zip(*systems.texts.values(), strict=True)))
+    pairs = TextPairs(candidates, [references for references in systems.references for _ in systems.texts])
+    corpus = score_across_ranks(ranks, arguments, pairs, systems.references)
+    if corpus is None:
+        return None
+    count = len(systems.texts)
+    texts = {name: corpus.texts.candidates[number::count] for number, name in enumerate(systems.texts)}
+    return SystemScores(
+        systems=systems._replace(texts=texts),
+        corpus=corpus,
+        scores=corpus.scores[:, 0].reshape(3, -1, count),
+        best_reference=corpus.best_reference[0].reshape(-1, count),
+        bounds=(corpus.bounds[0][:, 0], corpus.bounds[1][:, 0]),
+    )
 
 
 def score_across_ranks(
@@ -56,8 +100,11 @@ def score_across_ranks(
     from bertscore_tm.scoring.messages import warn_about_scores, warn_of_leftovers
     from bertscore_tm.scoring.rescaling import find_baseline, rescale_scores, score_range
     from bertscore_tm.scoring.signature import score_signature
+    from bertscore_tm.scoring.texts import strip_thoughts
     from bertscore_tm.scoring.token_weights import token_weights
 
+    if arguments.strip_thoughts:
+        texts = replace(texts, candidates=list(map(strip_thoughts, texts.candidates)))
     if "hash" in arguments:
         options.take_hash(arguments)
     # Read before the model, which takes longer.
@@ -73,6 +120,7 @@ def score_across_ranks(
     warn_of_leftovers(texts.candidates, encoder.tokenizer)
     warn_about_scores(scored.scores, *facts)
     return ScoredCorpus(
+        texts=texts,
         scores=rescale_scores(scored.scores.nan_to_num(0.0), baseline),
         best_reference=scored.best_reference,
         bounds=score_range(scored.scores.shape[1], baseline),

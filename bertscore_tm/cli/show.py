@@ -58,11 +58,11 @@ def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
         raise CommandError(
             f"{arguments.output} can show one pair: give a single --row, or --worst 1; score --report shows all"
         )
-    texts = options.strip_candidates(arguments, ranks.run_on_first(lambda: _read(arguments)))
-    rows = arguments.row or range(1, len(texts) + 1)
-    scored = score_across_ranks(ranks, arguments, texts)
+    scored = score_across_ranks(ranks, arguments, ranks.run_on_first(lambda: _read(arguments)))
     if scored is None:
         return
+    texts = scored.texts
+    rows = arguments.row or range(1, len(texts) + 1)
 
     from bertscore_tm.views import Alignment
 

@@ -68,7 +68,6 @@ def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
     options.take_files(arguments)
     suffix = output.choose_format(ranks, arguments, _SUFFIXES)
     judged = ranks.run_on_first(lambda: _read(arguments))
-    judged = judged._replace(texts=options.strip_candidates(arguments, judged.texts))
     references = judged.texts.references[:: 1 if judged.human else 2]
     scored = score_across_ranks(ranks, arguments, judged.texts, references, all_layers=True)
     if scored is not None:
