@@ -78,13 +78,16 @@ def _format_summary(document: dict[str, Any], suffix: str) -> str:
         systems.append([system["name"], *means, output.format_interval(system["low"], system["high"])])
     tables = [systems, _difference_rows(label, interval, document["differences"])]
     unit, test = "text" if document["num_documents"] is None else "document", document["differences"][0]["test"]
-    nouns = dict.fromkeys(("text", "reference", unit))
-    counts = ", ".join(output.format_count(document[f"num_{noun}s"], noun) for noun in nouns)
+    counts = output.format_counts(document, dict.fromkeys(("text", "reference", unit)))
     lines = [f"{counts}; paired {'t' if test == 't' else 'permutation'} test, Student's t intervals"]
     if test == "t":
         lines.append("t test, since the documents are of unequal size")
     if test is None:
         lines.append(f"no p-values: they need at least 6 {unit}s")
+    shares = {row["name"]: row["num_identical"] / document["num_texts"] for row in document["systems"]}
+    if any(shares.values()):
+        listed = ", ".join(f"{name} {share:.0%}" for name, share in shares.items())
+        lines.append(f"texts that are equal to a reference: {listed}")
     lines.append(f"signature: {document['signature']}")
     if suffix == ".tex":
         lines = [f"% {line}" for line in lines]
@@ -165,6 +168,7 @@ def _compare(scored: SystemScores, arguments: argparse.Namespace) -> dict[str, A
     low, high = (ends.tolist() for ends in mean_interval(compared, **settings))
     rows = [
         {"name": name, "low": low[i], "high": high[i], **dict(zip(output.SCORES, means[i], strict=True))}
+        | {"num_identical": scored.num_identical[name]}
         for i, name in enumerate(names)
     ]
     indices = range(len(names))
@@ -184,5 +188,6 @@ def _compare(scored: SystemScores, arguments: argparse.Namespace) -> dict[str, A
         "num_texts": compared.shape[-1],
         "num_documents": None if systems.groups is None else len(set(systems.groups)),
         "num_references": sum(map(len, systems.references)),
+        "num_skipped": scored.corpus.num_skipped,
         "signature": scored.corpus.signature,
     }

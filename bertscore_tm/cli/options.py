@@ -9,7 +9,7 @@ from bertscore_tm.cli.distributed import choose_device
 from bertscore_tm.cli.errors import CommandError
 from bertscore_tm.cli.inputs import FORMATS, read_texts
 from bertscore_tm.encoder_options import SHELL_OPTIONS, Option
-from bertscore_tm.utilities.score_names import SCORES
+from bertscore_tm.utilities.score_names import SCORES, EmptyReferences
 from bertscore_tm.utilities.user_warnings import warn_user
 
 if TYPE_CHECKING:
@@ -113,6 +113,8 @@ def add_scoring_arguments(
     if rescale and of_references:
         help = "take model, layer, idf and rescaling from this hash of bert-score, unless they are given too"
         group.add_argument("--hash", metavar="HASH", help=help)
+        help = "score candidates all of whose references are empty 0, or skip and count them (default: %(default)s)"
+        group.add_argument("--empty-references", choices=get_args(EmptyReferences), default="zero", help=help)
 
 
 def add_rescale_arguments(group: argparse._ArgumentGroup) -> None:

@@ -7,7 +7,7 @@ import json
 import math
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -163,6 +163,12 @@ def _round(value: Any) -> Any:
 def format_count(number: int, noun: str) -> str:
     """Return a number with its noun in the singular or plural."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def format_counts(document: dict[str, Any], nouns: Iterable[str]) -> str:
+    """Return the numbers of what the nouns name in a document and, if there is one, of skipped texts."""
+    counts = [format_count(document[f"num_{noun}s"], noun) for noun in nouns]
+    return ", ".join(counts if document["num_skipped"] is None else [*counts, f"{document['num_skipped']} skipped"])
 
 
 def format_interval(low: float, high: float, sign: str = "") -> str:

@@ -83,7 +83,7 @@ def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
     if scored is None:
         return
     best = pairs.restore_indices(scored.corpus.best_reference)[0]
-    document = _summarize(scored, sum(map(len, references)), arguments)
+    document = _summarize(scored, arguments)
     summary = _format_summary(document, arguments)
     if suffix == ".json":
         if arguments.per_segment:
@@ -119,7 +119,7 @@ def _read(arguments: argparse.Namespace) -> tuple[TextPairs, list[str] | None]:
     return pairs, corpus.documents()
 
 
-def _summarize(scored: SystemScores, num_references: int, arguments: argparse.Namespace) -> dict[str, Any]:
+def _summarize(scored: SystemScores, arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the JSON document of the means and, if requested, their intervals."""
     scores, documents = scored.scores[..., 0].double(), scored.systems.groups
     document: dict[str, Any] = dict(zip(output.SCORES, scores.mean(-1).tolist(), strict=True))
@@ -131,14 +131,17 @@ def _summarize(scored: SystemScores, num_references: int, arguments: argparse.Na
             document |= {f"{name}_low": low, f"{name}_high": high}
         document["confidence"] = arguments.confidence
         document["num_documents"] = None if documents is None else len(set(documents))
-    counts = {"num_candidates": scores.shape[-1], "num_references": num_references}
-    return document | counts | {"signature": scored.corpus.signature}
+    document |= {"num_candidates": scores.shape[-1], "num_references": sum(map(len, scored.systems.references))}
+    document |= {"num_identical": sum(scored.num_identical.values()), "num_skipped": scored.corpus.num_skipped}
+    return document | {"signature": scored.corpus.signature}
 
 
 def _format_summary(document: dict[str, Any], arguments: argparse.Namespace) -> str:
     cells = [f"{label} {document[name]:.4f}" for name, label in output.SCORE_LABELS.items()]
-    counts = ", ".join(output.format_count(document[f"num_{noun}s"], noun) for noun in ("candidate", "reference"))
-    lines = [counts, f"signature: {document['signature']}"]
+    lines = [output.format_counts(document, ("candidate", "reference")), f"signature: {document['signature']}"]
+    if document["num_identical"]:
+        share = document["num_identical"] / document["num_candidates"]
+        lines.insert(1, f"{document['num_identical']} of the candidates ({share:.0%}) are equal to a reference")
     if arguments.confidence is not None:
         ends = [output.format_interval(document[f"{name}_low"], document[f"{name}_high"]) for name in output.SCORES]
         cells = [f"{cell} {interval}" for cell, interval in zip(cells, ends, strict=True)]

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from bertscore_tm.cli import options
 from bertscore_tm.cli.distributed import RankGroup
+from bertscore_tm.cli.errors import CommandError
 from bertscore_tm.cli.shards import Part, Progress, compute_parts
+from bertscore_tm.utilities.user_warnings import warn_user
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -37,7 +39,8 @@ class ScoredCorpus:
 
     ``texts`` have no thoughts if so requested, ``scores`` are precision, recall and F1, rescaled if requested, shape
     (3, layers, candidates), ``bounds`` the least and largest possible ones, shape (3, layers), and ``best_reference``
-    is by F1, shape (layers, candidates). ``align`` matches the tokens of a pair.
+    is by F1, shape (layers, candidates). ``align`` matches the tokens of a pair. ``num_skipped`` counts references of
+    which all texts are skipped, with NaN as scores; ``None`` where none is.
     """
 
     texts: TextPairs
@@ -47,13 +50,15 @@ class ScoredCorpus:
     encoder: FrozenEncoder
     signature: str
     align: Callable[[str, str], AlignmentData]
+    num_skipped: int | None
 
 
 @dataclass(frozen=True)
 class SystemScores:
     """Scores of systems' texts, shape (3, texts, systems), their best references, shape (texts, systems), and bounds.
 
-    Fields of ``corpus`` have the texts of all systems for a reference next to each other.
+    Texts that are skipped are left out. ``num_identical`` counts the texts of each system that are equal to a
+    reference. Fields of ``corpus`` have all texts, those of the systems for a reference next to each other.
     """
 
     systems: Systems
@@ -61,6 +66,7 @@ class SystemScores:
     scores: Tensor
     best_reference: Tensor
     bounds: tuple[Tensor, Tensor]
+    num_identical: dict[str, int]
 
 
 def score_systems(ranks: RankGroup, arguments: argparse.Namespace, systems: Systems) -> SystemScores | None:
@@ -74,14 +80,31 @@ def score_systems(ranks: RankGroup, arguments: argparse.Namespace, systems: Syst
     if corpus is None:
         return None
     count = len(systems.texts)
-    texts = {name: corpus.texts.candidates[number::count] for number, name in enumerate(systems.texts)}
+    scores = corpus.scores[:, 0].reshape(3, -1, count)
+    rows = [i for i, is_skipped in enumerate(scores[2, :, 0].isnan().tolist()) if not is_skipped]
+    if not rows:
+        raise CommandError("all texts are skipped, as all of their references are empty")
+    names, references = list(systems.texts), [systems.references[i] for i in rows]
+    texts = {name: [corpus.texts.candidates[count * i + k] for i in rows] for k, name in enumerate(names)}
+    num_identical = {name: _count_identical(own, references) for name, own in texts.items()}
+    for name, number in num_identical.items():
+        if 2 * number >= len(rows):
+            counts = f"{number} of {len(rows)} texts are equal to a reference"
+            warn_user(f"{name}: {counts}: check that the file has candidates and not references")
     return SystemScores(
-        systems=systems._replace(texts=texts),
+        systems=Systems(texts, references, systems.groups and [systems.groups[i] for i in rows]),
         corpus=corpus,
-        scores=corpus.scores[:, 0].reshape(3, -1, count),
-        best_reference=corpus.best_reference[0].reshape(-1, count),
+        scores=scores[:, rows],
+        best_reference=corpus.best_reference[0].reshape(-1, count)[rows],
         bounds=(corpus.bounds[0][:, 0], corpus.bounds[1][:, 0]),
+        num_identical=num_identical,
     )
+
+
+def _count_identical(texts: Sequence[str], references: Sequence[Sequence[str]]) -> int:
+    """Count the texts that are equal to one of their references, as they are scored: stripped."""
+    pairs = zip(texts, references, strict=True)
+    return sum(text.strip() in filter(None, map(str.strip, others)) for text, others in pairs)
 
 
 def score_across_ranks(
@@ -97,7 +120,7 @@ def score_across_ranks(
     The idf counts the texts of the file of ``--idf``, else the ``references``, by default those of the corpus.
     """
     from bertscore_tm.scoring.alignment import compute_alignment
-    from bertscore_tm.scoring.messages import warn_about_scores, warn_of_leftovers
+    from bertscore_tm.scoring.messages import count_skipped, warn_about_scores, warn_of_leftovers
     from bertscore_tm.scoring.rescaling import find_baseline, rescale_scores, score_range
     from bertscore_tm.scoring.signature import score_signature
     from bertscore_tm.scoring.texts import strip_thoughts
@@ -111,22 +134,27 @@ def score_across_ranks(
     table = ranks.run_on_first(lambda: options.read_baseline(arguments))
     encoder = build_encoders(ranks, arguments, all_layers=all_layers)
     baseline = ranks.run_on_first(lambda: find_baseline(encoder, table))
-    counted = chain.from_iterable(texts.references if references is None else references)
-    weights = ranks.run_on_first(lambda: token_weights(encoder, options.read_idf(arguments), list(counted)))
+    references = texts.references if references is None else references
+    counted = list(chain.from_iterable(references))
+    weights = ranks.run_on_first(lambda: token_weights(encoder, options.read_idf(arguments), counted))
     scored = score_in_parts(ranks, arguments, texts, encoder, weights)
     if scored is None:
         return None
     facts = scored.num_truncated, not weights.is_uniform, encoder.tokenizer.max_length, baseline is not None
     warn_of_leftovers(texts.candidates, encoder.tokenizer)
-    warn_about_scores(scored.scores, *facts)
+    is_zero = getattr(arguments, "empty_references", "zero") == "zero"
+    warn_about_scores(scored.scores if is_zero else scored.scores.nan_to_num(1.0), *facts)
+    num_skipped = None if is_zero else int(count_skipped(scored.scores)) * len(references) // len(texts)
+    settings = {"strip_thoughts": arguments.strip_thoughts, "num_skipped": num_skipped}
     return ScoredCorpus(
         texts=texts,
-        scores=rescale_scores(scored.scores.nan_to_num(0.0), baseline),
+        scores=rescale_scores(scored.scores.nan_to_num(0.0) if is_zero else scored.scores, baseline),
         best_reference=scored.best_reference,
         bounds=score_range(scored.scores.shape[1], baseline),
         encoder=encoder,
-        signature=score_signature(encoder, weights.source, baseline, strip_thoughts=arguments.strip_thoughts),
+        signature=score_signature(encoder, weights.source, baseline, **settings),
         align=partial(compute_alignment, encoder=encoder, weights=weights, baseline=baseline),
+        num_skipped=num_skipped,
     )
 
 

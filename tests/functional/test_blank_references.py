@@ -4,14 +4,13 @@ import re
 
 import pytest
 import torch
-from transformers import BertTokenizer
 
 from bertscore_tm import BERTScore, FrozenEncoder, bert_score, rank_candidates
 from bertscore_tm.compat import bert_score as bert_score_drop_in
 from bertscore_tm.compat import evaluate, torchmetrics
 from bertscore_tm.report import Report
 from tests.support.models import tiny_model
-from tests.support.oracle import oracle_scores
+from tests.support.oracle import oracle_scores, take_empty_texts
 from tests.support.shell import run_here, write_records
 from tests.support.texts import real_pairs
 
@@ -25,12 +24,7 @@ ZERO = "^1 candidate scored 0 because each of its references is empty$"
 
 @pytest.fixture(autouse=True)
 def _peer_of_empty_texts(monkeypatch):
-    """A method that bert-score calls for empty texts and recent tokenizers lack."""
-
-    def add_special_tokens(self, ids):
-        return [self.cls_token_id, *ids, self.sep_token_id]
-
-    monkeypatch.setattr(BertTokenizer, "build_inputs_with_special_tokens", add_special_tokens, raising=False)
+    take_empty_texts(monkeypatch)
 
 
 def score_with_peer(references, minilm, idf):
