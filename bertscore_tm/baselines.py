@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -13,6 +11,7 @@ from torch import Tensor
 from bertscore_tm.encoder import FrozenEncoder
 from bertscore_tm.encoder.frozen_encoder import join_signature
 from bertscore_tm.scoring.corpus import score_corpus
+from bertscore_tm.scoring.rescaling import Baseline
 from bertscore_tm.scoring.signature import score_signature
 from bertscore_tm.scoring.texts import TextPairs, as_documents
 from bertscore_tm.scoring.token_weights import TEXTS_PER_BLOCK, WeightSource, token_weights
@@ -46,26 +45,8 @@ class MeasuredBaseline:
     settings: str = ""
 
     def to_csv(self) -> str:
-        r"""Return the table in the format that :meth:`bertscore_tm.Baseline.read` reads.
-
-        The header ends with a comment that names the model, the layers and the settings. ``bert-score`` and
-        torchmetrics read the table too: they skip the header, but not a line of comments.
-
-        Returns:
-            Header ``LAYER,P,R,F`` and one line per layer from 0, six decimals.
-
-        Example:
-            >>> rows = torch.tensor([[0.25, 0.5, 0.3333333]], dtype=torch.float64)
-            >>> MeasuredBaseline(rows, rows / 100, 1000, 50, 0, "", "my/model").to_csv()
-            'LAYER,P,R,F # model my/model layers 0-0\n0,0.250000,0.500000,0.333333\n'
-        """
-        table = io.StringIO()
-        writer = csv.writer(table, lineterminator="\n")
-        comment = f"# model {self.model} layers 0-{len(self.mean) - 1} {self.settings}".rstrip()
-        writer.writerow(["LAYER", "P", "R", f"F {comment}"])
-        for layer, row in enumerate(self.mean.tolist()):
-            writer.writerow([layer, *(f"{score:.6f}" for score in row)])
-        return table.getvalue()
+        """Return the table of the means, as :meth:`bertscore_tm.Baseline.to_csv`."""
+        return Baseline(self.mean, "", model=self.model, settings=self.settings).to_csv()
 
 
 @dataclass(frozen=True)

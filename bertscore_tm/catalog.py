@@ -243,7 +243,8 @@ def baseline(language: str, model: str) -> Tensor:
     if name not in tables:
         shown = similar_names(name, tables) or sorted(tables)[:5]
         raise ValueError(f"{missing}: {remedy}; models with a table for {language!r} include {', '.join(shown)}")
-    return parse_baseline(tables[name].read_text(encoding="utf-8"), f"{language}/{name}")
+    rows = csv.reader(tables[name].read_text(encoding="utf-8").splitlines()[1:])
+    return torch.tensor([[float(cell) for cell in row[1:]] for row in rows], dtype=torch.float64, device="cpu")
 
 
 def baseline_languages(model: str) -> list[str]:
@@ -271,27 +272,3 @@ def _find_tables() -> dict[str, dict[str, Path]]:
         language, _, name = path.relative_to(_DATA / "baselines").as_posix().removesuffix(".csv").partition("/")
         tables.setdefault(language, {})[name] = path
     return tables
-
-
-def parse_baseline(text: str, name: str) -> Tensor:
-    r"""Return precision, recall and F1 of each layer of a table, shape (layers, 3), float64; errors contain its name.
-
-    The header ``LAYER,P,R,F`` may have a comment after ``#``.
-
-    Example:
-        >>> parse_baseline("LAYER,P,R,F\n0,0.1,0.2,0.3", "mine")
-        tensor([[0.1000, 0.2000, 0.3000]], dtype=torch.float64)
-    """
-    rows = list(csv.reader(text.rstrip().splitlines()))
-    if not rows or [cell.partition("#")[0].strip() for cell in rows[0]] != ["LAYER", "P", "R", "F"]:
-        raise ValueError(
-            f"baseline table {name} must start with the header LAYER,P,R,F, as `bertscore-tm baseline` writes it"
-        )
-    try:
-        values = [[float(cell) for cell in row] for row in rows[1:]]
-    except ValueError as error:
-        raise ValueError(f"baseline table {name}: {error}") from error
-    for number, row in enumerate(values):
-        if len(row) != 4 or row[0] != number:
-            raise ValueError(f"baseline table {name}: line {number + 2} must be layer {number} with three values")
-    return torch.tensor(values, dtype=torch.float64, device="cpu").reshape(-1, 4)[:, 1:]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import io
 import os
 import re
 from dataclasses import dataclass, replace
@@ -18,6 +19,7 @@ from bertscore_tm.encoder.frozen_encoder import join_signature
 from bertscore_tm.utilities.option_names import name_option
 from bertscore_tm.utilities.user_warnings import warn_user
 
+_HEADER = ["LAYER", "P", "R", "F"]
 # At the end of the header of a table that the package writes.
 _COMMENT = re.compile(r"# model (?P<model>.*) layers 0-\d+(?: (?P<settings>\S+))?$")
 
@@ -77,11 +79,46 @@ class Baseline:
         """
         content, name = Path(path).read_bytes(), Path(path).name
         # Another encoding has no header of a table.
-        text = content.decode("utf-8-sig", "replace")
-        table = catalog.parse_baseline(text, name)
-        comment = _COMMENT.search(next(csv.reader(text.splitlines()))[-1])
+        lines = content.decode("utf-8-sig", "replace").rstrip().splitlines() or [""]
+        header, *rows = csv.reader(lines)
+        if [cell.partition("#")[0].strip() for cell in header] != _HEADER:
+            raise ValueError(
+                f"baseline table {name} must start with the header {','.join(_HEADER)}, as `bertscore-tm baseline` "
+                f"writes it"
+            )
+        try:
+            values = [[float(cell) for cell in row] for row in rows]
+        except ValueError as error:
+            raise ValueError(f"baseline table {name}: {error}") from error
+        for number, row in enumerate(values):
+            if len(row) != 4 or row[0] != number:
+                raise ValueError(f"baseline table {name}: line {number + 2} must be layer {number} with three values")
+        table = torch.tensor(values, dtype=torch.float64, device="cpu").reshape(-1, 4)[:, 1:]
+        comment = _COMMENT.search(header[-1])
         measured = {} if comment is None else comment.groupdict(default="")
         return cls(table, name, hashlib.sha256(content).hexdigest()[:8], **measured)
+
+    def to_csv(self) -> str:
+        r"""Return the table in the format that :meth:`read` reads.
+
+        The header ends with a comment that names the model, the layers and the settings. ``bert-score`` and
+        torchmetrics read the table too: they skip the header, but not a line of comments.
+
+        Returns:
+            Header ``LAYER,P,R,F`` and one line per layer from 0, six decimals.
+
+        Example:
+            >>> rows = torch.tensor([[0.25, 0.5, 0.3333333]], dtype=torch.float64)
+            >>> Baseline(rows, "mine", model="my/model").to_csv()
+            'LAYER,P,R,F # model my/model layers 0-0\n0,0.250000,0.500000,0.333333\n'
+        """
+        table = io.StringIO()
+        writer = csv.writer(table, lineterminator="\n")
+        comment = f"# model {self.model} layers 0-{len(self.table) - 1} {self.settings}".rstrip()
+        writer.writerow([*_HEADER[:-1], f"{_HEADER[-1]} {comment}"])
+        for layer, row in enumerate(self.table.tolist()):
+            writer.writerow([layer, *(f"{score:.6f}" for score in row)])
+        return table.getvalue()
 
     def select(self, layers: range) -> Baseline:
         """Return the rows of some layers, which the table must have."""

@@ -76,8 +76,10 @@ def table(all_layers, tmp_path_factory) -> Path:
 @pytest.mark.parametrize("model", ["a,b", 'a"b', "with space # sign"])
 def test_names_that_csv_quotes_are_read_back(model, tmp_path):
     rows = torch.tensor([[0.25, 0.5, 0.375]], dtype=torch.float64)
-    (tmp_path / "table.csv").write_text(MeasuredBaseline(rows, rows, 2, 2, 0, "", model).to_csv())
-    assert Baseline.read(tmp_path / "table.csv").model == model
+    written = MeasuredBaseline(rows, rows, 2, 2, 0, "", model).to_csv()
+    (tmp_path / "table.csv").write_text(written)
+    baseline = Baseline.read(tmp_path / "table.csv")
+    assert (baseline.model, baseline.to_csv()) == (model, written)
 
 
 def test_table_is_read_back_and_moves_unrelated_texts_to_zero(all_layers, minilm, table):
