@@ -1,7 +1,7 @@
 """The interface of BERTScore in torchmetrics 1.9. The page on migrating lists the differences."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -88,31 +88,11 @@ def bert_score(
         >>> {name: round(score.item(), 3) for name, score in scores.items()}
         {'precision': 0.965, 'recall': 0.965, 'f1': 0.965}
     """
-    # The metric translates the arguments.
-    settings = BERTScore(
-        model_name_or_path,
-        num_layers,
-        all_layers,
-        model,
-        user_tokenizer,
-        user_forward_fn,
-        idf=idf,
-        device=device,
-        max_length=max_length,
-        batch_size=batch_size,
-        num_threads=num_threads,
-        lang=lang,
-        rescale_with_baseline=rescale_with_baseline,
-        baseline_path=baseline_path,
-        baseline_url=baseline_url,
-        truncation=truncation,
-        sync_on_compute=False,
-    )
+    encoder, rescale = _translate(locals())
     texts = as_text_pairs(_as_list(preds), _as_list(target), keep_blank=True)
     if not texts:
         warn_user("Predictions and references are empty.")
-    baseline = find_baseline(settings.encoder, settings.rescale)
-    scores, signature = score_pairs(texts, settings.encoder, baseline, idf, verbose)
+    scores, signature = score_pairs(texts, encoder, find_baseline(encoder, rescale), idf, verbose)
     result: dict[str, Any] = {name: score if texts else [0.0] for name, score in zip(SCORES, scores, strict=True)}
     return result | {"hash": signature} if return_hash else result
 
@@ -155,35 +135,10 @@ class BERTScore(metric.BERTScore):
         truncation: bool = False,
         **kwargs: Any,
     ) -> None:
-        if not isinstance(idf, bool):
-            raise ValueError(f"Expected argument `idf` to be a boolean, but got {idf}.")
-        if num_threads:
-            warn_unused(f"num_threads={num_threads}", "texts are not loaded by a data loader")
+        encoder, rescale = _translate(locals())
         if verbose:
             warn_unused("verbose=True", "the metric scores batch by batch, and the training loop shows the progress")
-        if baseline_url is not None and rescale_with_baseline and not baseline_path:
-            raise ValueError(f"baseline_url={baseline_url!r} is not read: download it, and pass it as baseline_path=")
-        self.rescale: Rescale = rescale_with_baseline
-        if rescale_with_baseline and baseline_path:
-            self.rescale = Baseline.read(baseline_path)
-        layer = -1 if num_layers is None else num_layers
-        if user_forward_fn is not None:
-            # The layer only chooses the row of the baseline.
-            layer = range(len(self.rescale.table))[layer] if isinstance(self.rescale, Baseline) else 0
-        encoder = _make_encoder(
-            model_name_or_path,
-            model,
-            user_tokenizer,
-            max_length,
-            lang,
-            num_layers=None if all_layers else layer,
-            all_layers=all_layers,
-            long_text="truncate" if truncation else "error",
-            batch_size=batch_size,
-            forward_fn=user_forward_fn,
-            device=device,
-        )
-        super().__init__(encoder, idf=idf, rescale=self.rescale, reduction="none", **kwargs)
+        super().__init__(encoder, idf=idf, rescale=rescale, reduction="none", **kwargs)
         if device is not None:
             self.to(device)
         self.model_name_or_path = model_name_or_path or _DEFAULT_MODEL
@@ -219,9 +174,21 @@ def _as_list(texts: Any) -> Any:
     return [texts] if isinstance(texts, str) else texts
 
 
-def _make_encoder(
-    name: Path | None, model: nn.Module | None, tokenizer: Any, max_length: int, lang: str, **options: Any
-) -> FrozenEncoder:
+def _translate(arguments: Mapping[str, Any]) -> tuple[FrozenEncoder, Rescale]:
+    """Return the encoder and the rescaling that the arguments, by name, describe."""
+    name, model, tokenizer = (arguments[key] for key in ("model_name_or_path", "model", "user_tokenizer"))
+    num_layers, all_layers, forward_fn = (arguments[key] for key in ("num_layers", "all_layers", "user_forward_fn"))
+    idf, num_threads = arguments["idf"], arguments["num_threads"]
+    path, url = arguments["baseline_path"], arguments["baseline_url"]
+    rescale: Rescale = arguments["rescale_with_baseline"]
+    if not isinstance(idf, bool):
+        raise ValueError(f"Expected argument `idf` to be a boolean, but got {idf}.")
+    if num_threads:
+        warn_unused(f"num_threads={num_threads}", "texts are not loaded by a data loader")
+    if rescale and path:
+        rescale = Baseline.read(path)
+    elif rescale and url is not None:
+        raise ValueError(f"baseline_url={url!r} is not read: download it, and pass it as baseline_path=")
     catalog.require_no_hash("model_name_or_path", name)
     if name is None and model is None:
         warn_user(f"model_name_or_path is not given: using {_DEFAULT_MODEL!r}")
@@ -231,10 +198,22 @@ def _make_encoder(
         if name is None:
             raise ValueError("model= needs its tokenizer: pass user_tokenizer=")
         tokenizer = resolve_tokenizer(name, "model_name_or_path")
-    used = name or _DEFAULT_MODEL if model is None else model
-    encoder = FrozenEncoder.for_language(lang, used, tokenizer, **options)
-    positions = encoder.family.max_positions(encoder.config)
-    limit = max_length if positions is None else min(max_length, positions)
-    if encoder.tokenizer.max_length == limit:
-        return encoder
-    return FrozenEncoder.for_language(lang, used, tokenizer, max_length=limit, **options)
+    layer = -1 if num_layers is None else num_layers
+    if forward_fn is not None:
+        # The layer only chooses the row of the baseline.
+        layer = range(len(rescale.table))[layer] if isinstance(rescale, Baseline) else 0
+    options: dict[str, Any] = {
+        "num_layers": None if all_layers else layer,
+        "all_layers": all_layers,
+        "long_text": "truncate" if arguments["truncation"] else "error",
+        "batch_size": arguments["batch_size"],
+        "forward_fn": forward_fn,
+        "device": arguments["device"],
+    }
+    described = arguments["lang"], name or _DEFAULT_MODEL if model is None else model, tokenizer
+    encoder = FrozenEncoder.for_language(*described, **options)
+    limit, positions = arguments["max_length"], encoder.family.max_positions(encoder.config)
+    limit = limit if positions is None else min(limit, positions)
+    if encoder.tokenizer.max_length != limit:
+        encoder = FrozenEncoder.for_language(*described, max_length=limit, **options)
+    return encoder, rescale
