@@ -163,7 +163,7 @@ def _compare(scored: SystemScores, arguments: argparse.Namespace) -> dict[str, A
     index, systems = output.SCORES.index(arguments.component), scored.systems
     names, means = list(systems.texts), scored.scores.double().mean(1).T.tolist()
     compared = scored.scores[index].T.double()  # (systems, texts)
-    bounds = [end[index].item() for end in scored.bounds]
+    bounds = [end[index].item() for end in scored.corpus.bounds]
     settings: dict[str, Any] = {"confidence": arguments.confidence, "bounds": bounds, "groups": systems.groups}
     low, high = (ends.tolist() for ends in mean_interval(compared, **settings))
     rows = [

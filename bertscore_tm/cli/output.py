@@ -138,7 +138,7 @@ def write_report(arguments: argparse.Namespace, scored: SystemScores) -> None:
         align=scored.corpus.align,
         encoder=scored.corpus.encoder,
         signature=scored.corpus.signature,
-        bounds=scored.bounds,
+        bounds=scored.corpus.bounds,
         groups=groups,
         title=arguments.title,
     )

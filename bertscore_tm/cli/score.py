@@ -126,7 +126,7 @@ def _summarize(scored: SystemScores, arguments: argparse.Namespace) -> dict[str,
     if arguments.confidence is not None:
         from bertscore_tm.statistics import mean_interval
 
-        ends = mean_interval(scores, arguments.confidence, bounds=scored.bounds, groups=documents)
+        ends = mean_interval(scores, arguments.confidence, bounds=scored.corpus.bounds, groups=documents)
         for name, low, high in zip(output.SCORES, *(end.tolist() for end in ends), strict=True):
             document |= {f"{name}_low": low, f"{name}_high": high}
         document["confidence"] = arguments.confidence

@@ -38,7 +38,7 @@ class ScoredCorpus:
     """Scores of a corpus and the settings that they depend on.
 
     ``texts`` have no thoughts if so requested, ``scores`` are precision, recall and F1, rescaled if requested, shape
-    (3, layers, candidates), ``bounds`` the least and largest possible ones, shape (3, layers), and ``best_reference``
+    (3, layers, candidates), ``bounds`` the least and largest possible ones of the first layer, and ``best_reference``
     is by F1, shape (layers, candidates). ``align`` matches the tokens of a pair. ``num_skipped`` counts references of
     which all texts are skipped, with NaN as scores; ``None`` where none is.
     """
@@ -55,7 +55,7 @@ class ScoredCorpus:
 
 @dataclass(frozen=True)
 class SystemScores:
-    """Scores of systems' texts, shape (3, texts, systems), their best references, shape (texts, systems), and bounds.
+    """Scores of systems' texts, shape (3, texts, systems), and their best references, shape (texts, systems).
 
     Texts that are skipped are left out. ``num_identical`` counts the texts of each system that are equal to a
     reference. Fields of ``corpus`` have all texts, those of the systems for a reference next to each other.
@@ -65,7 +65,6 @@ class SystemScores:
     corpus: ScoredCorpus
     scores: Tensor
     best_reference: Tensor
-    bounds: tuple[Tensor, Tensor]
     num_identical: dict[str, int]
 
 
@@ -96,7 +95,6 @@ def score_systems(ranks: RankGroup, arguments: argparse.Namespace, systems: Syst
         corpus=corpus,
         scores=scores[:, rows],
         best_reference=corpus.best_reference[0].reshape(-1, count)[rows],
-        bounds=(corpus.bounds[0][:, 0], corpus.bounds[1][:, 0]),
         num_identical=num_identical,
     )
 
@@ -146,11 +144,12 @@ def score_across_ranks(
     warn_about_scores(scored.scores if is_zero else scored.scores.nan_to_num(1.0), *facts)
     num_skipped = None if is_zero else int(count_skipped(scored.scores)) * len(references) // len(texts)
     settings = {"strip_thoughts": arguments.strip_thoughts, "num_skipped": num_skipped}
+    least, largest = score_range(scored.scores.shape[1], baseline)
     return ScoredCorpus(
         texts=texts,
         scores=rescale_scores(scored.scores.nan_to_num(0.0) if is_zero else scored.scores, baseline),
         best_reference=scored.best_reference,
-        bounds=score_range(scored.scores.shape[1], baseline),
+        bounds=(least[:, 0], largest[:, 0]),
         encoder=encoder,
         signature=score_signature(encoder, weights.source, baseline, **settings),
         align=partial(compute_alignment, encoder=encoder, weights=weights, baseline=baseline),

@@ -81,6 +81,9 @@ class BERTScore:
         Raises:
             ValueError: neither ``lang`` nor ``model_type`` is given.
         """
+        settings = locals().copy()
+        for name in ("self", "predictions", "references", "idf", "verbose"):
+            del settings[name]
         try:
             if predictions is not None or references is not None:
                 self.add_batch(predictions=predictions, references=references)
@@ -89,18 +92,6 @@ class BERTScore:
             self._texts = TextPairs([], [])
         if model_type is None and lang is None:
             raise ValueError("neither model_type nor lang is given: pass lang='en', or the model to use")
-        settings: dict[str, Any] = {
-            "model_type": model_type,
-            "num_layers": num_layers,
-            "batch_size": batch_size,
-            "nthreads": nthreads,
-            "all_layers": all_layers,
-            "device": device,
-            "lang": lang,
-            "rescale_with_baseline": rescale_with_baseline,
-            "baseline_path": baseline_path,
-            "use_fast_tokenizer": use_fast_tokenizer,
-        }
         if self._scorer is None or settings != self._settings:
             self._scorer, self._settings = BERTScorer(**settings), settings
         scores, signature = score_pairs(texts, self._scorer.encoder, self._scorer.baseline, idf, verbose)

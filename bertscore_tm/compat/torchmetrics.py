@@ -178,12 +178,11 @@ def _translate(arguments: Mapping[str, Any]) -> tuple[FrozenEncoder, Rescale]:
     """Return the encoder and the rescaling that the arguments, by name, describe."""
     name, model, tokenizer = (arguments[key] for key in ("model_name_or_path", "model", "user_tokenizer"))
     num_layers, all_layers, forward_fn = (arguments[key] for key in ("num_layers", "all_layers", "user_forward_fn"))
-    idf, num_threads = arguments["idf"], arguments["num_threads"]
-    path, url = arguments["baseline_path"], arguments["baseline_url"]
+    idf, path, url = (arguments[key] for key in ("idf", "baseline_path", "baseline_url"))
     rescale: Rescale = arguments["rescale_with_baseline"]
     if not isinstance(idf, bool):
         raise ValueError(f"Expected argument `idf` to be a boolean, but got {idf}.")
-    if num_threads:
+    if num_threads := arguments["num_threads"]:
         warn_unused(f"num_threads={num_threads}", "texts are not loaded by a data loader")
     if rescale and path:
         rescale = Baseline.read(path)
