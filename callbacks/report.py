@@ -93,6 +93,7 @@ class BERTScoreReport(ScoredTextWriter):
             list(files.values()),
             align=partial(metric.align, idf=weights),
             encoder=metric.encoder,
+            bounds=metric.bounds,
             signature=metric.signature() + ("|thoughts:stripped" if is_stripped else ""),
             num_alignments=self.num_alignments,
         )

@@ -34,7 +34,7 @@ from bertscore_tm.metric.states import (
 from bertscore_tm.scoring.alignment import compute_alignment
 from bertscore_tm.scoring.corpus import compute_scores, forget_batch, match_batch
 from bertscore_tm.scoring.messages import count_skipped, warn_about_scores, warn_of_leftovers
-from bertscore_tm.scoring.rescaling import Rescale, find_baseline
+from bertscore_tm.scoring.rescaling import Rescale, find_baseline, score_range
 from bertscore_tm.scoring.signature import score_signature
 from bertscore_tm.scoring.texts import References, Texts, as_text_pairs
 from bertscore_tm.scoring.token_weights import Idf, TokenWeights, WeightSource, token_weights, weights_by_idf
@@ -151,6 +151,12 @@ class BERTScore(Metric):
     def all_layers(self) -> bool:
         """Whether results have a leading dimension of layers."""
         return self.encoder.all_layers and self.layer is None
+
+    @property
+    def bounds(self) -> tuple[Tensor, Tensor]:
+        """Least and largest possible precision, recall and F1 of the compared layer, shape (3,) each."""
+        least, largest = score_range(1, self._baseline)
+        return least[:, -1], largest[:, -1]
 
     @property
     def metric_state(self) -> dict[str, list[Tensor] | Tensor]:

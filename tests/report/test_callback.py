@@ -3,9 +3,10 @@
 from pathlib import Path
 
 import pytest
+import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 
-from bertscore_tm import BERTScore, FrozenEncoder
+from bertscore_tm import Baseline, BERTScore, FrozenEncoder
 from bertscore_tm.callbacks import BERTScoreCallback, BERTScoreReport
 from bertscore_tm.cli import main
 from bertscore_tm.report import history
@@ -114,6 +115,17 @@ def test_validations_between_two_optimizer_steps_are_all_kept(pairs, encoder, tm
     assert shown["names"] == [*names, "step 2", "step 2, validation 6", "step 3", "step 3, validation 8"]
     assert main(["report", str(tmp_path / "texts"), "-o", str(tmp_path / "again.html")]) == 0
     assert read_data(tmp_path / "again.html")["summary"] == shown["summary"]
+
+
+def test_intervals_of_rescaled_scores_are_those_of_the_shell(pairs, encoder, tmp_path):
+    """Scores of 1 and -.5, whose t interval goes down to -9.3, are cut at -2."""
+    table = Baseline(torch.full((6, 3), 1 / 3, dtype=torch.float64), "mine")
+    module = chooser((["", ""], pairs[1]), [1], count=2, kind=Quality)
+    callbacks = [BERTScoreCallback(BERTScore(encoder, rescale=table)), BERTScoreReport(tmp_path / "report.html")]
+    trainer(tmp_path, callbacks, max_epochs=1).fit(module, val_dataloaders=loader(2))
+    data = read_data(tmp_path / "report.html")
+    assert data["summary"][0][2] == pytest.approx([0.25, -2, 1], abs=1e-4)
+    assert data["bounds"] == pytest.approx([-2, 1], abs=1e-4)
 
 
 def test_the_page_says_that_thoughts_are_removed(pairs, encoder, tmp_path):
