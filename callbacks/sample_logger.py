@@ -30,9 +30,10 @@ class SampleLogger(RunWriter):
     reference, P, R and F1 of each example. The keys are ``val_samples`` and ``test_samples``, with several dataloaders
     ``val_samples_dataloader_idx_0`` and so on. ``TensorBoardLogger`` and ``WandbLogger`` show tables and plots. For
     other loggers, files are written to ``samples`` in the logger's ``save_dir/name/version`` (for a CSVLogger, next to
-    ``metrics.csv``), and without a logger in the trainer's ``default_root_dir``. If a file exists, as of an earlier
-    run, the new name ends with ``-v1`` and so on, with a warning. A text that a spreadsheet would compute as a formula
-    starts with an apostrophe.
+    ``metrics.csv``), and without a logger in the trainer's ``default_root_dir``: ``val_samples_step_499.csv``, and for
+    a further validation of one optimizer step ``val_samples_step_499_validation_3.csv``. If a file exists, as of an
+    earlier run, the new name ends with ``-v1`` and so on, with a warning. A text that a spreadsheet would compute as a
+    formula starts with an apostrophe.
 
     Texts are not generated twice, only the aligned ones are encoded twice, and training is bitwise unchanged. Until the
     run ends each rank keeps its own texts. 2PR/(P+R) is meaningless where P or R is negative; such a pair gets
@@ -153,7 +154,8 @@ class SampleLogger(RunWriter):
                     alignment=alignment,
                 )
                 samples.append(sample)
-        table = SampleTable(key + loader.suffix, count_steps(trainer), samples, pictures)
+        step_name = self.find_scorer(trainer)[0].step_name
+        table = SampleTable(key + loader.suffix, count_steps(trainer), step_name, samples, pictures)
         write = self.writer or partial(write_samples, trainer=trainer)
         loggers: Sequence[Logger | None] = trainer.loggers or [None]
         for logger in loggers:

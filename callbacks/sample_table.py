@@ -60,12 +60,15 @@ class SampleTable:
     Args:
         key: name of the table in the logger.
         step: number of optimizer steps so far.
+        step_name: the step as files are named after it: ``step_499``, or with the number of the validation in the
+            training, if it is a further one of this step, ``step_499_validation_3``.
         samples: the rows.
         pictures: figures of alignments by name.
     """
 
     key: str
     step: int
+    step_name: str
     samples: Sequence[Sample]
     pictures: dict[str, Figure]
 
@@ -112,7 +115,7 @@ def _write_wandb(logger: Any, table: SampleTable) -> None:
 
 
 def _write_files(folder: str, table: SampleTable) -> None:
-    start = choose_unused(f"{folder}/samples/{table.key}_step_{table.step}", ".csv", "SampleLogger")
+    start = choose_unused(f"{folder}/samples/{table.key}_{table.step_name}", ".csv", "SampleLogger")
     write_file(f"{start}.csv", table.format_csv(), "SampleLogger")
     for name, figure in table.pictures.items():
         image = BytesIO()

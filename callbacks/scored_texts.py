@@ -21,12 +21,7 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from bertscore_tm.callbacks.generation import isolate_random_state
 from bertscore_tm.callbacks.loader_scores import ScoredLoader, merge_texts
 from bertscore_tm.callbacks.scoring import BERTScoreCallback, TextListener
-from bertscore_tm.callbacks.trainer import (
-    count_steps,
-    find_callbacks,
-    find_run_folder,
-    is_training_validation,
-)
+from bertscore_tm.callbacks.trainer import find_callbacks, find_run_folder, is_training_validation
 from bertscore_tm.metric import BERTScore
 from bertscore_tm.scoring.texts import as_references
 from bertscore_tm.utilities.files import write_atomically
@@ -183,10 +178,8 @@ class ScoredTextWriter(RunWriter):
         folder, writer, in_training = self._find_folder(trainer), type(self).__name__, is_training_validation(trainer)
         stage = "val" if in_training else trainer.state.fn.value  # type: ignore[union-attr]
         start = stage if self.name is None else f"{self.name}_{stage}"
-        path = f"{self._folders.get(folder, folder)}/{start}{loader.suffix}_step_{count_steps(trainer)}"
-        if in_training and f"{PurePath(path).name}.jsonl" in self._files.get(loader.suffix, {}):
-            # Validated before since the last optimizer step, as with accumulated gradients.
-            path += f"_validation_{self.find_scorer(trainer)[0].num_scored_validations}"
+        step_name = self.find_scorer(trainer)[0].step_name
+        path = f"{self._folders.get(folder, folder)}/{start}{loader.suffix}_{step_name}"
         path = (path if in_training else choose_unused(path, ".jsonl", writer)) + ".jsonl"
         if not write_file(path, "".join(lines), writer):
             return None

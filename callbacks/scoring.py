@@ -19,6 +19,7 @@ from bertscore_tm.callbacks.hyperparameters import drop_saved_objects
 from bertscore_tm.callbacks.loader_scores import LoaderScores, ScoredBatch, ScoredLoader, find_value, flatten_metrics
 from bertscore_tm.callbacks.logged_keys import find_repeated_keys, show_scores_once
 from bertscore_tm.callbacks.trainer import (
+    count_steps,
     find_callbacks,
     is_training_validation,
     list_batch_sizes,
@@ -117,6 +118,8 @@ class BERTScoreCallback(Callback):
             dataloader.
         is_scoring: whether the current validation or test, or the last one, is scored.
         num_scored_validations: number of scored validations of the training, with the current one.
+        step_name: the current step as files are named after it, such as ``step_499``; in a further scored validation
+            of one optimizer step with its number, such as ``step_499_validation_3``.
 
     Raises:
         MisconfigurationException: there is no validation loop, the step returns no texts or indices, several ranks
@@ -162,7 +165,9 @@ class BERTScoreCallback(Callback):
         self.prog_bar = prog_bar
         self.is_scoring = True
         self.num_scored_validations = 0
+        self.step_name = ""
         self._validations = 0
+        self._scored_step: int | None = None
         self.pairs: dict[str, Tensor] = {}
         self._loaders: list[LoaderScores] = []
         self._warned: set[str] = set()
@@ -171,7 +176,8 @@ class BERTScoreCallback(Callback):
         """Check that the run has batches to score and that no two callbacks log the same keys."""
         self._warned = set()
         if stage == "fit":
-            self._validations = 0  # the checkpoint of a resumed training is read later
+            # The checkpoint of a resumed training is read later.
+            self._validations, self._scored_step = 0, None
         if stage == "fit" and not trainer.enable_validation:
             raise MisconfigurationException(
                 "BERTScoreCallback scores the validation loop, but this run has no validation: define "
@@ -193,21 +199,25 @@ class BERTScoreCallback(Callback):
         return self._generate_state_key(names=list(self.metrics))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the number of validations for a checkpoint."""
-        return {"validations": self._validations}
+        """Return the number of validations, and the step of the last scored one, for a checkpoint."""
+        return {"validations": self._validations, "scored_step": self._scored_step}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore the number of validations."""
-        self._validations = state_dict["validations"]
+        """Restore the number of validations, and the step of the last scored one."""
+        self._validations, self._scored_step = state_dict["validations"], state_dict["scored_step"]
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Choose whether to score this validation, and repeat one that was interrupted from its first batch."""
         self.is_scoring = True
+        self.step_name = f"step_{count_steps(trainer)}"
         if is_training_validation(trainer):
             restart_validation(trainer)
             past_first = self._validations + 1 - self.first_validation
             self.is_scoring = past_first >= 0 and past_first % self.every_n_validations == 0
             self.num_scored_validations = max(0, past_first // self.every_n_validations + 1)
+            if count_steps(trainer) == self._scored_step:
+                # As with accumulated gradients.
+                self.step_name += f"_validation_{self.num_scored_validations}"
 
     on_test_start = on_validation_start
 
@@ -277,6 +287,8 @@ class BERTScoreCallback(Callback):
         self._validations += is_training_validation(trainer)
         if not self.is_scoring:
             return
+        if is_training_validation(trainer):
+            self._scored_step = count_steps(trainer)
         stage = "test" if trainer.testing else "val"
         loaders, self._loaders = self._loaders, []
         names = self.loader_names or [f"dataloader_idx_{number}" for number in range(len(loaders))]

@@ -9,13 +9,23 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 from torch.utils.data import DataLoader
 
 from bertscore_tm import BERTScore, FrozenEncoder, bert_score
 from bertscore_tm.callbacks import BERTScoreCallback, SampleLogger, Seq2SeqGenerate
 from bertscore_tm.callbacks.sample_logger import choose_samples
-from tests.support.lightning_runs import Returns, WithModel, chooser, generator, loader, strategy_on_cpu, trainer
+from tests.support.lightning_runs import (
+    Record,
+    Returns,
+    WithModel,
+    chooser,
+    generator,
+    loader,
+    strategy_on_cpu,
+    trainer,
+)
 from tests.support.ranks import run_ranks
 from tests.support.sample_tables import COUNT, files, inputs_of, mixed, run_with, table
 from tests.support.texts import real_pairs, several_references
@@ -119,6 +129,23 @@ def test_followed_examples_are_shown_every_time(pairs, encoder, tmp_path):
         rows = table(tmp_path, name.removesuffix(".csv"))
         assert [row["example"] for row in rows if row["kind"] == "followed"] == ["4", "2"]
         assert "input" not in rows[0]
+
+
+def test_validations_between_two_optimizer_steps_have_their_files(pairs, encoder, tmp_path, recwarn):
+    samples, checkpoint = SampleLogger(1), ModelCheckpoint(tmp_path, save_last=True)
+    data = loader(8, batch_size=1), loader(COUNT)
+    record, suffixes = Record(), ["step_0", "step_0_validation_2", "step_1", "step_1_validation_4"]
+    for epochs in (1, 2):
+        callbacks = [samples, BERTScoreCallback(BERTScore(encoder)), record, checkpoint]
+        options = {"max_epochs": epochs, "accumulate_grad_batches": 4, "val_check_interval": 2}
+        run = trainer(tmp_path, callbacks, **options)
+        run.fit(chooser(pairs), *data, ckpt_path=None if epochs == 1 else checkpoint.last_model_path)
+    suffixes += ["step_2", "step_2_validation_6", "step_3", "step_3_validation_8"]
+    assert len(record.scores) == 8
+    assert sorted(path.name for path in (tmp_path / "samples").iterdir()) == [
+        f"val_samples_{end}.csv" for end in suffixes
+    ]
+    assert not [warning for warning in recwarn if "earlier run" in str(warning.message)]
 
 
 # With other callbacks
