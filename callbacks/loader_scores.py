@@ -1,5 +1,6 @@
 """Texts and metrics of one dataloader during a validation or test run."""
 
+from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from inspect import signature
@@ -109,18 +110,22 @@ class LoaderScores:
             for metric in others:
                 metric.update(preds, _match_target_type(metric, target))
 
-    def compute(self) -> tuple[dict[str, Tensor], dict[str, dict[str, Tensor]]]:
+    def compute(self, trainer: pl.Trainer) -> tuple[dict[str, Tensor], dict[str, dict[str, Tensor]]]:
         """Compute the metrics; a collective call.
 
         Returns:
-            Results by logged name; and of each BERTScore precision, recall and F1 of every pair, on the CPU.
+            Results by logged name, of a BERTScore also the share of empty predictions; and of each BERTScore precision,
+            recall and F1 of every pair, on the CPU.
         """
         results, scores = {}, {}
         for name, metric in self.metrics.items():
             computed = metric.compute()
             if isinstance(metric, BERTScore):
                 scores[name] = {key: computed[key].float().cpu() for key in SCORES}
+                full = metric.encoder.tokenizer([pred for pred, _ in self.texts.values()]).has_content
+                all_full = ChainMap(*gather_objects(trainer, dict(zip(self.texts, full, strict=True)))).values()
                 computed = {key: values.double().nanmean() for key, values in scores[name].items()}
+                computed["empty"] = 1 - torch.tensor(list(all_full), dtype=torch.float64, device="cpu").mean()
             elif getattr(metric, "return_sentence_level_score", False):
                 computed = computed[0]  # of the corpus
             for key, value in computed.items() if isinstance(computed, Mapping) else [("", computed)]:

@@ -14,7 +14,7 @@ from bertscore_tm.utilities.user_warnings import warn_user
 
 def find_repeated_keys(metrics: Iterable[tuple[str, Metric]]) -> list[str]:
     """Return the keys under which several metrics, given with their names, log."""
-    ends = [f"_{score}" for score in SCORES]
+    ends = [f"_{score}" for score in (*SCORES, "empty")]
     keys = [name + end for name, metric in metrics for end in (ends if isinstance(metric, BERTScore) else [""])]
     return sorted({key for key in keys if keys.count(key) > 1})
 

@@ -274,12 +274,9 @@ class Report:
         return rows
 
     def _read_texts(self) -> tuple[set[str], dict[str, str] | None]:
-        """Return the texts with content, and of each text that was cut after how many tokens if the encoder is known.
-
-        Of a history, those of the last validation.
-        """
-        systems = list(self.candidates.values())[-1 if self.is_history else 0 :]
-        distinct = list(dict.fromkeys(chain(*(texts or () for texts in systems), *self.references)))
+        """Return the texts with content, and if the encoder is known of each cut text after how many tokens."""
+        candidates = (texts or () for texts in self.candidates.values())
+        distinct = list(dict.fromkeys(chain(*candidates, *self.references)))
         if self.encoder is None:
             return {text for text in distinct if text.strip()}, None
         tokenizer = self.encoder.tokenizer
@@ -293,9 +290,9 @@ class Report:
         return {text for text, has in zip(distinct, tokenized.has_content, strict=True) if has}, cuts
 
     def _find_empty(self, name: str, full: set[str]) -> list[int]:
-        """Return the rows without a text or references; of a history, of the last validation."""
+        """Return the rows without a text or references."""
         texts = self.candidates[name]
-        if texts is None or (self.is_history and name != next(reversed(self.scores))):
+        if texts is None:
             return []
         rows = enumerate(zip(texts, self.references, strict=True))
         return [row for row, (text, references) in rows if text not in full or full.isdisjoint(references)]

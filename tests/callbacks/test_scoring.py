@@ -1,7 +1,9 @@
 """BERTScoreCallback in real runs of the trainer, on one process."""
 
+import csv
 import pickle
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -44,7 +46,7 @@ def test_scores_equal_functional(pairs, encoder, tmp_path, source, has_lists, id
         assert len(texts_of(module.seen)[0]) == 7
         assert logged(run.callback_metrics, stage=stage) == expected(module.seen, encoder, idf=idf)
         assert logged(result, stage=stage) == logged(run.callback_metrics, stage=stage)
-        assert len(run.callback_metrics) == 3
+        assert len(run.callback_metrics) == 4
 
 
 @pytest.mark.parametrize("names", [(), ("news", "books")])
@@ -57,7 +59,7 @@ def test_each_loader_has_keys_and_the_plain_key_is_the_mean(pairs, encoder, tmp_
     for stage, call in (("val", run.validate), ("test", run.test)):
         call(module)
         ends = [f"_{name}" for name in names] or ["_dataloader_idx_0", "_dataloader_idx_1"]
-        keys = {f"{stage}_bertscore_{score}{end}" for score in SCORES for end in ("", *ends)}
+        keys = {f"{stage}_bertscore_{score}{end}" for score in (*SCORES, "empty") for end in ("", *ends)}
         assert set(run.callback_metrics) == keys
         shown = capsys.readouterr().out
         assert not names or all(re.search(rf"\b{key}\b", shown) for key in keys)
@@ -71,15 +73,17 @@ def test_each_loader_has_keys_and_the_plain_key_is_the_mean(pairs, encoder, tmp_
 
 
 class EmptyTexts(Chooser):
-    """In epoch e writes e empty texts, and only empty texts in the sanity check."""
+    """In epoch e writes ``counts[e]`` empty texts, and only empty texts in the sanity check."""
+
+    counts = (0, 1, 1, 2, 3, 0, 4, 7)
 
     def choose(self, numbers):
         preds, target = super().choose(numbers)
-        count = len(preds) if self.trainer.sanity_checking else self.current_epoch
-        return [""] * count + preds[count:], target
+        count = len(preds) if self.trainer.sanity_checking else self.counts[min(self.current_epoch, 7)]
+        return ["" if number < count else pred for number, pred in zip(numbers.tolist(), preds, strict=True)], target
 
 
-def test_empty_texts_are_warned_of_once_and_not_in_the_sanity_check(pairs, encoder, tmp_path, recwarn):
+def test_the_share_of_empty_texts_is_logged_and_warned_of_when_it_doubles(pairs, encoder, tmp_path, recwarn):
     callbacks = [BERTScoreCallback(BERTScore(encoder)), SampleLogger(1)]
 
     def counts():
@@ -87,12 +91,15 @@ def test_empty_texts_are_warned_of_once_and_not_in_the_sanity_check(pairs, encod
         recwarn.clear()
         return [message.split(" ", 1)[0] for message in messages]
 
-    module = chooser(pairs, kind=EmptyTexts, val_sizes=(3,))
-    run = trainer(tmp_path, callbacks, logger=CSVLogger(tmp_path), num_sanity_val_steps=1, max_epochs=3)
+    module = chooser(pairs, kind=EmptyTexts)
+    run = trainer(tmp_path, callbacks, logger=CSVLogger(tmp_path), num_sanity_val_steps=1, max_epochs=8)
     run.fit(module)
-    assert counts() == ["1"]
+    assert counts() == ["1", "2", "4"]
+    with Path(run.log_dir, "metrics.csv").open() as file:
+        shares = [float(row["val_bertscore_empty"]) for row in csv.DictReader(file) if row["val_bertscore_empty"]]
+    assert shares == pytest.approx([count / 7 for count in EmptyTexts.counts])
     run.validate(module, verbose=False)
-    assert counts() == ["3"]
+    assert counts() == ["7"]
 
 
 class CombinedLoaders(Chooser):
@@ -114,7 +121,7 @@ def test_a_loader_without_batches_has_no_score_and_combined_loaders_have_one(pai
     both = CombinedLoader({"a": loader(6), "b": loader(3, first=6)}, "max_size_cycle")
     run.validate(module, both, verbose=False)
     assert logged(run.callback_metrics) == expected(module.seen, encoder)
-    assert len(run.callback_metrics) == 3
+    assert len(run.callback_metrics) == 4
 
 
 def test_progress_bar_shows_f1(pairs, encoder, tmp_path):

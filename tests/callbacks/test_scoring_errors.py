@@ -97,7 +97,7 @@ def test_two_metrics_with_one_key_are_an_error(encoder, metrics, key):
         BERTScoreCallback({"b": BERTScore(encoder)} | metrics)
 
 
-@pytest.mark.parametrize(("names", "said"), [("bc", "b_f1', 'b_precision', 'b_recall"), (["b_f1"], "b_f1")])
+@pytest.mark.parametrize(("names", "said"), [("bc", "b_empty', 'b_f1', 'b_precision', 'b_recall"), (["b_f1"], "b_f1")])
 def test_two_callbacks_with_one_key_are_an_error(encoder, pairs, tmp_path, names, said):
     other = {name: BERTScore(encoder) if name != "b_f1" else WordErrorRate() for name in names}
     callbacks = [BERTScoreCallback({name: BERTScore(encoder) for name in "ab"}), BERTScoreCallback(other)]

@@ -6,7 +6,7 @@ import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 
-from bertscore_tm import Baseline, BERTScore, FrozenEncoder
+from bertscore_tm import Baseline, BERTScore, FrozenEncoder, Report
 from bertscore_tm.callbacks import BERTScoreCallback, BERTScoreReport
 from bertscore_tm.cli import main
 from bertscore_tm.report import history
@@ -156,6 +156,21 @@ def test_loaders_have_their_pages_and_old_texts_are_dropped(pairs, encoder, tmp_
     assert len(data["references"]) == 4
 
 
+def test_empty_texts_of_all_kept_validations_are_counted(pairs, encoder, tmp_path, monkeypatch):
+    module = chooser(pairs, [3, 1, 6, 0], kind=Quality)
+    module.choices[-1] = "\u200b"  # without tokens
+    trainer(tmp_path, [scorer(encoder), BERTScoreReport(tmp_path / "r.html")], max_epochs=4).fit(module)
+    data = read_data(tmp_path / "r.html")
+    assert data["empty"] == [list(range(right, COUNT)) for right in (3, 1, 6, 0)]
+    cells = "<td>0</td><td>{}</td>".format
+    page = (tmp_path / "r.html").read_text(encoding="utf-8")
+    assert [page.count(cells(COUNT - right)) for right in (3, 1, 6, 0)] == [1] * 4
+    monkeypatch.setattr(history, "_MOST_CHARACTERS", 0)
+    page = Report.from_files(list((tmp_path / "texts").iterdir()), encoder=encoder).to_html()
+    assert read_data(page)["empty"] == [list(range(right, COUNT)) if right != 1 else [] for right in (3, 1, 6, 0)]
+    assert page.count("<td>–</td><td>–</td>") == 1
+
+
 def test_other_references_start_a_new_history(pairs, encoder, tmp_path):
     page = BERTScoreReport(tmp_path / "r.html")
     for first in (0, 1):
@@ -168,13 +183,19 @@ def fits(rank, pairs, minilm, folder):
     metric = BERTScore(FrozenEncoder(minilm, num_layers=5), idf=True)
     callbacks = [BERTScoreCallback(metric), BERTScoreReport(folder / "report.html", num_alignments=2)]
     run = trainer(folder, callbacks, devices=2, strategy=strategy_on_cpu("ddp"))
-    yield "fit", lambda: run.fit(chooser(pairs))
+
+    def fit():
+        run.fit(chooser(([*pairs[0][1:], ""], pairs[1]), [5, 3], kind=Quality))
+        return run.callback_metrics["val_bertscore_empty"].item()
+
+    yield "fit", fit
 
 
 @pytest.mark.slow
 @pytest.mark.distributed
 def test_the_page_has_the_texts_of_all_ranks(pairs, minilm, encoder, tmp_path):
-    results(on_ranks(fits, tuple(side[:9] for side in pairs), minilm, tmp_path), "fit")
+    shares = results(on_ranks(fits, tuple(side[:9] for side in pairs), minilm, tmp_path), "fit")
+    assert shares == pytest.approx([4 / 7] * 2)  # the sampler adds an eighth
     data = read_data(tmp_path / "report.html")
     assert len(data["names"]) == 2
     assert data["references"] == [[text] for text in pairs[1][:COUNT]]
