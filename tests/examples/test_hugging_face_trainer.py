@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch.distributed as dist
 from torch.nn.utils import parameters_to_vector
-from transformers import DataCollatorForSeq2Seq, Seq2SeqTrainingArguments
+from transformers import DataCollatorForSeq2Seq, Seq2SeqTrainer, Seq2SeqTrainingArguments
 
 from tests.support.markdown_blocks import ROOT, blocks
 from tests.support.ranks import on_ranks, results
@@ -115,6 +115,36 @@ def test_the_page_chooses_by_f1_without_a_pole():
     replace(code, content=code.content.replace("num_layers=5", "num_layers=6")).run(names)
     texts = ["Construct a Ttk Panedwindow"], ["Return all members of"]  # by the formula 1
     assert names["metric"](*texts)["f1"] < 0
+
+
+def test_decoder_only_models_answer_the_prompts_alone(page, bert_score_f1, tmp_path, monkeypatch):
+    """And what Seq2SeqTrainer generates, with prompts and answers, is scored below 1 for a model without fault."""
+    monkeypatch.chdir(tmp_path)
+    trainer, answers = page["causal_trainer"], page["answers"]
+
+    def f1_by_hand():
+        texts = []
+        for prompt in answers:
+            inputs = page["tokenizer"](prompt, return_tensors="pt", return_token_type_ids=False)
+            generated = trainer.model.eval().generate(**inputs, max_new_tokens=12)[0, inputs["input_ids"].shape[1] :]
+            texts.append(page["tokenizer"].decode(generated, skip_special_tokens=True))
+        return bert_score_f1(texts, list(answers.values())).mean().item()
+
+    untrained = trainer.evaluate()["eval_f1"]
+    assert untrained == pytest.approx(f1_by_hand(), abs=1e-4)
+    assert untrained < 0.5
+    trainer.train()
+    assert trainer.evaluate()["eval_f1"] == 1
+    assert f1_by_hand() == pytest.approx(1, abs=1e-4)
+    options = {"predict_with_generate": True, "generation_max_length": 40, "report_to": []}
+    arguments = Seq2SeqTrainingArguments("leaking", **options)
+    leaking = Seq2SeqTrainer(trainer.model, arguments, trainer.data_collator, compute_metrics=page["compute_metrics"])
+    prediction = leaking.predict(page["causal_rows"])
+    texts = page["decode"](prediction.predictions)
+    assert all(
+        f"{prompt.lower()} {answer}" in text for text, (prompt, answer) in zip(texts, answers.items(), strict=True)
+    )
+    assert prediction.metrics["test_f1"] < 0.9
 
 
 def test_rows_of_another_set_are_refused(page, make_trainer):
