@@ -4,9 +4,15 @@ import os
 from dataclasses import replace
 
 import pytest
+import torch
 import torch.distributed as dist
 from torch.nn.utils import parameters_to_vector
-from transformers import DataCollatorForSeq2Seq, Seq2SeqTrainer, Seq2SeqTrainingArguments
+from transformers import (
+    DataCollatorForSeq2Seq,
+    Seq2SeqTrainer,
+    Seq2SeqTrainingArguments,
+    T5ForConditionalGeneration,
+)
 
 from tests.support.markdown_blocks import ROOT, blocks
 from tests.support.ranks import on_ranks, results
@@ -108,6 +114,20 @@ def test_the_page_trains_with_the_loss_and_scores(page, bert_score_f1, tmp_path,
     texts = page["decode"](prediction.predictions)
     expected = bert_score_f1(texts, page["summaries"]).mean().item()
     assert prediction.metrics["test_f1"] == pytest.approx(expected, abs=1e-4)
+
+
+def test_the_stand_in_learns_its_summaries(page):
+    """A decoder that starts with [CLS], as its labels do, cannot tell the two and often writes empty texts."""
+    torch.manual_seed(0)
+    model, tokenizer = T5ForConditionalGeneration(page["model"].config), page["tokenizer"]
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
+    batch = page["trainer"].data_collator(page["dataset"])
+    for _ in range(150):
+        model(**batch).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    generated = model.eval().generate(batch["input_ids"], attention_mask=batch["attention_mask"], max_new_tokens=12)
+    assert tokenizer.batch_decode(generated, skip_special_tokens=True) == page["summaries"]
 
 
 def test_the_page_chooses_by_f1_without_a_pole():
