@@ -33,7 +33,7 @@ NEEDS = {
 
 def test_every_kind_of_block_is_known():
     kinds = {block.language for each in BLOCKS.values() for block in each}
-    assert kinds <= {"console", "python", "text"}
+    assert kinds <= {"console", "dockerfile", "python", "text"}
     # Outputs directly follow the block that prints them, or nothing would compare them.
     checked = sum(block.output is not None for each in BLOCKS.values() for block in each if block.language != "text")
     assert checked == sum(block.language == "text" for each in BLOCKS.values() for block in each) > 8
