@@ -4,6 +4,7 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any
 
+import numpy as np
 from tqdm import tqdm
 
 from bertscore_tm.encoder import Encoder, FrozenEncoder, as_encoder
@@ -15,6 +16,13 @@ from bertscore_tm.scoring.token_weights import Idf, TokenWeights, token_weights
 from bertscore_tm.utilities.compilation import untraced
 from bertscore_tm.utilities.score_names import SCORES, EmptyReferences
 from bertscore_tm.utilities.settings import require_choice
+
+
+class _Scores(dict[str, Any]):
+    """Scores by name; as an array, such as for columns of a data frame, a row per pair and a column per name."""
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        return np.asarray(np.stack(np.broadcast_arrays(*self.values()), axis=-1), dtype)
 
 
 @untraced
@@ -57,9 +65,10 @@ def bert_score(
         verbose: show a progress bar on standard error.
 
     Returns:
-        ``precision``, ``recall`` and ``f1``: tensors on the CPU of shape (candidates,), or (layers, candidates) for an
-        encoder with ``all_layers=True``. With several references each is the maximum over them. Pairs with an empty
-        text score 0 (before rescaling).
+        A dictionary of ``precision``, ``recall`` and ``f1``: tensors on the CPU of shape (candidates,), or (layers,
+        candidates) for an encoder with ``all_layers=True``. A data frame takes it as columns, in the order of its rows:
+        ``df[["precision", "recall", "f1"]] = bert_score(df["text"], df["reference"])``. With several references each is
+        the maximum over them. Pairs with an empty text score 0 (before rescaling).
 
     Raises:
         TypeError: a text is not a string, or a single text is combined with a list.
@@ -84,7 +93,7 @@ def bert_score(
     scores, best_reference = rescale_scores(scored.scores, baseline), pairs.restore_indices(scored.best_reference)
     if not used.all_layers:
         scores, best_reference = scores[:, 0], best_reference[0]
-    result: dict[str, Any] = dict(zip(SCORES, scores, strict=True))
+    result = _Scores(zip(SCORES, scores, strict=True))
     if empty_references == "skip":
         result["num_skipped"] = int(count_skipped(scored.scores))
     if return_best_reference:

@@ -7,6 +7,7 @@ import warnings
 from collections import defaultdict
 from functools import partial
 
+import pandas as pd
 import pytest
 import torch
 from transformers import AutoModel, AutoTokenizer
@@ -231,3 +232,24 @@ def test_mappings_are_joined_by_their_keys(encoder):
         bert_score({"b": ""}, target, encoder)
     with pytest.raises(TypeError, match=r"target must be a string or a sequence of strings, got .*dict"):
         bert_score(["it rains", "a cat sat"], target, encoder)
+
+
+@pytest.mark.parametrize("prepare", [lambda df: df.fillna("x"), lambda df: df.dropna(), lambda df: df.dropna()[::-1]])
+def test_columns_of_a_data_frame(encoder, prepare):
+    """By position: pandas gives the rows that ``dropna`` leaves no new numbers."""
+    texts = {"text": ["a cat", None, "it rains", "snow"], "reference": ["the cat", "x", "it rained", "snow"]}
+    df = prepare(pd.DataFrame(texts))
+    before = df.copy()
+    df[["precision", "recall", "f1"]] = bert_score(df["text"], df["reference"], encoder)
+    for row in df.itertuples():
+        scores = bert_score(row.text, row.reference, encoder)
+        assert [row.precision, row.recall, row.f1] == pytest.approx(
+            [score.item() for score in scores.values()], abs=1e-6
+        )
+    frame = before.join(pd.DataFrame(bert_score(before["text"], before["reference"], encoder), index=before.index))
+    assert frame.equals(df)
+    names = ["precision", "recall", "f1", "best"]
+    before[names] = bert_score(before["text"], before["reference"], encoder, return_best_reference=True)
+    assert before["best"].tolist() == [0] * len(df)
+    with pytest.raises(ValueError, match="Columns must be same length as key"):
+        df[["precision", "f1"]] = bert_score(df["text"], df["reference"], encoder)
