@@ -96,7 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
         log_every_n_steps=1,
         gradient_clip_val=1.0,
         callbacks=[
-            # Logs val_bertscore_precision, _recall and _f1, and test_... in the test.
+            # Logs val_bertscore_precision, _recall, _f1 and _empty, and test_... in the test.
             BERTScoreCallback(BERTScore(encoder, reduction="none"), generate),
             BERTScoreEarlyStopping(),  # after 5 validations without a better F1
             SampleLogger(num_examples=3),  # worst, median and best

@@ -22,18 +22,19 @@ def measure(options: Options) -> Iterator[Figure]:
     """Measure the peak of resident memory during scoring minus the memory after loading the model, once.
 
     Yields:
-        For the function and the metric the peaks at a tenth of the pairs (100,000) and at all pairs; for bert-score,
-        which keeps all vectors in memory, the growth per pair from a hundredth to a fiftieth of the pairs.
+        The peaks at a tenth of the pairs (100,000) and at all pairs, and the growth per pair between the two; for
+        bert-score, which keeps all vectors in memory, at a hundredth and a fiftieth of the pairs.
     """
     pairs = options.pairs or _PAIRS
     words = sorted({word for text in options.flat_texts() for word in text.split()})
     measure_peak = partial(run_fresh, peak_of_scoring, threads=options.threads)
-    for scorer in ("function", "metric"):
-        for count in (pairs // 10, pairs):
-            yield Figure(f"{scorer}: peak at {count:,} pairs", [measure_peak(scorer, count, words) / 1e6], "MB")
-    few, many = pairs // 100, pairs // 50
-    growth = measure_peak("bert-score", many, words) - measure_peak("bert-score", few, words)
-    yield Figure(f"bert-score: growth per pair from {few:,} to {many:,} pairs", [growth / (many - few) / 1e3], "kB")
+    for scorer, parts in {"function": (10, 1), "metric": (10, 1), "bert-score": (100, 50)}.items():
+        few, many = (pairs // part for part in parts)
+        peaks = [measure_peak(scorer, count, words) for count in (few, many)]
+        for count, peak in zip((few, many), peaks, strict=True):
+            yield Figure(f"{scorer}: peak at {count:,} pairs", [peak / 1e6], "MB")
+        growth = (peaks[1] - peaks[0]) / (many - few)
+        yield Figure(f"{scorer}: growth per pair from {few:,} to {many:,} pairs", [growth / 1e3], "kB")
 
 
 def peak_of_scoring(scorer: str, pairs: int, words: Sequence[str]) -> int:
