@@ -12,6 +12,8 @@ Examples::
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
+from itertools import compress
 from typing import TYPE_CHECKING, Any
 
 from bertscore_tm.cli import options, output
@@ -96,7 +98,10 @@ def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
     if suffix == ".csv":
         output.write_output(_format_table(scored.corpus, best, document, ","), arguments.output)
     output.write_output(summary, None if suffix == ".csv" else arguments.output)
-    output.write_report(arguments, scored)
+    # The page has all references too, whose numbers are those of the output.
+    is_kept = ~scored.corpus.scores[2, 0].isnan()
+    shown = scored.systems._replace(references=list(compress(pairs.references, is_kept.tolist())))
+    output.write_report(arguments, replace(scored, systems=shown, best_reference=best[is_kept][:, None]))
 
 
 def _read(arguments: argparse.Namespace) -> tuple[TextPairs, list[str] | None]:

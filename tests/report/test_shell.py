@@ -39,6 +39,18 @@ def test_score_and_compare_write_the_page_of_the_report(command, pairs, encoder,
         assert data["comparisons"][0][other] == pytest.approx(test[name], abs=2e-6)
 
 
+def test_references_have_the_numbers_of_the_document(command, tmp_path):
+    lists = [["", "dogs bark", "the cat sat"], [" ", "it is raining", ""], ["the sun", "cats and dogs", ""]]
+    rows = [{"candidate": text, "reference": lists[i]} for i, text in enumerate(["a cat sat", "it rains", "dogs"])]
+    write_records(tmp_path / "lists.jsonl", rows)
+    printed = command("score", "lists.jsonl", "--report", "page.html", "--per-segment", "--json")
+    document, data = json.loads(printed.out), read_data(tmp_path / "page.html")
+    assert data["references"] == lists
+    assert data["chosen"] == [document["segments"]["best_reference"]] == [[2, 1, 1]]
+    assert [data["alignments"][str(row)]["0"]["reference"] for row in range(3)] == [2, 1, 1]
+    assert document["num_references"] == 5
+
+
 def test_intervals_and_wins_of_rescaled_scores_are_those_of_the_shell(command, tmp_path):
     """Both ends of the range are moved, here to -2 and 1."""
     write_lines(tmp_path / "table.csv", ["LAYER,P,R,F", *(f"{layer},0.3,0.3,0.3333333" for layer in range(7))])
