@@ -6,6 +6,7 @@ The first call imports scipy, and raises an ImportError without it.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Any, Literal
 
 import numpy as np
@@ -26,6 +27,7 @@ _MIN_COMPARED = 6
 TIE = 1e-6
 # Up to 13 texts have fewer permutations, which are all counted.
 _PERMUTATIONS = 9_999
+_SIGNIFICANT = 0.05
 # Numbers in memory at a time.
 _BATCH = 2_000_000
 
@@ -168,6 +170,33 @@ def compare_systems(
     ]
 
 
+def compare_all_pairs(
+    scores: Tensor, systems: Sequence[int], **settings: Any
+) -> dict[tuple[int, int], tuple[PairedComparison, float]]:
+    """Compare each two of these systems by :func:`compare_systems`, with p-values that :func:`holm` adjusts for all."""
+    pairs = list(combinations(systems, 2))
+    comparisons = compare_systems(scores, pairs, **settings) if pairs else []
+    p_values = [comparison.p_value for comparison in comparisons]
+    adjusted = p_values if any(map(math.isnan, p_values)) else holm(p_values)
+    return dict(zip(pairs, zip(comparisons, adjusted, strict=True), strict=True))
+
+
+def describe_best(
+    names: Sequence[str], means: Sequence[float], comparisons: dict[tuple[int, int], tuple[PairedComparison, float]]
+) -> str:
+    """Say which system has the best mean, and which of those compared with it are significantly below it, or ``""``."""
+    best, *others = sorted(range(len(names)), key=lambda number: -means[number])
+    places = {number: (min(best, number), max(best, number)) for number in others}
+    p_values = {number: comparisons[place][1] for number, place in places.items() if place in comparisons}
+    near = [names[number] for number, p in p_values.items() if p >= _SIGNIFICANT]
+    below = [names[number] for number, p in p_values.items() if p < _SIGNIFICANT]
+    if not near and not below:
+        return ""
+    adjusted = "Below (p < .05, Holm)" if len(comparisons) > 1 else "Below (p < .05)"
+    parts = {"Best": [names[best]], "Not significantly below it": near, adjusted: below}
+    return " ".join(f"{label}: {', '.join(listed)}." for label, listed in parts.items() if listed)
+
+
 def score_gains(a: Tensor, b: Tensor) -> Tensor:
     """Return b - a in float64, and 0 where the scores are equal up to rounding."""
     gains = b.double() - a.double()
@@ -199,9 +228,11 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return [float(p) for p in adjusted]
 
 
-def format_p_value(p_value: float) -> str:
-    """Return a p-value with four decimals, or a smaller one with two digits."""
-    return f"{p_value:.4f}" if p_value >= 5e-5 else f"{p_value:.1e}"
+def format_p_value(p_value: float, is_at_most: bool) -> str:
+    """Return a p-value with four decimals, or a smaller one with two digits, or a dash; ``≤`` marks an upper bound."""
+    if math.isnan(p_value):
+        return "-"
+    return ("≤" if is_at_most else "") + (f"{p_value:.4f}" if p_value >= 5e-5 else f"{p_value:.1e}")
 
 
 def scipy_stats() -> Any:

@@ -1,9 +1,9 @@
 """Compare the scores of systems on the same references with a paired test.
 
-Every system is compared with the first one. Intervals are Student's t; p-values are two-sided. With several comparisons
-the column "p (Holm)" is adjusted for their number (Holm 1979): the probability of any value below 0.05 without a true
-difference is at most 0.05. Intervals are not adjusted. With fewer than 6 texts there is no p-value, and with
-permutations that are drawn none below 0.0002, which is then an upper bound.
+Every system is compared with the first one, or with all others. Intervals are Student's t; p-values are two-sided. Of
+more than two systems the column "p (Holm)" is adjusted for all pairs, listed or not (Holm 1979): the probability of any
+value below 0.05 without a true difference is at most 0.05. Intervals are not adjusted. With fewer than 6 texts there is
+no p-value, and with permutations that are drawn none below 0.0002, which is then an upper bound.
 
 Texts must be independent of each other. If several texts are of one document, name its column with --document-column:
 then documents are resampled as a whole.
@@ -21,9 +21,7 @@ Examples::
 """
 
 import argparse
-import math
 from dataclasses import asdict, replace
-from itertools import combinations
 from typing import Any
 
 from bertscore_tm.cli import options, output
@@ -76,7 +74,7 @@ def _format_summary(document: dict[str, Any], suffix: str) -> str:
     for system in document["systems"]:
         means = [f"{system[name]:.4f}" for name in output.SCORES]
         systems.append([system["name"], *means, output.format_interval(system["low"], system["high"])])
-    tables = [systems, _difference_rows(label, interval, document["differences"])]
+    tables = [systems, _difference_rows(label, interval, document)]
     unit, test = "text" if document["num_documents"] is None else "document", document["differences"][0]["test"]
     counts = output.format_counts(document, dict.fromkeys(("text", "reference", unit)))
     lines = [f"{counts}; paired {'t' if test == 't' else 'permutation'} test, Student's t intervals"]
@@ -84,28 +82,29 @@ def _format_summary(document: dict[str, Any], suffix: str) -> str:
         lines.append("t test, since the documents are of unequal size")
     if test is None:
         lines.append(f"no p-values: they need at least 6 {unit}s")
+    elif (count := len(systems) - 1) > 2:
+        lines.append(f"p (Holm): adjusted for all {count * (count - 1) // 2} pairs of {count} systems")
     shares = {row["name"]: row["num_identical"] / document["num_texts"] for row in document["systems"]}
     if any(shares.values()):
         listed = ", ".join(f"{name} {share:.0%}" for name, share in shares.items())
         lines.append(f"texts that are equal to a reference: {listed}")
-    lines.append(f"signature: {document['signature']}")
+    lines += [f"signature: {document['signature']}", *filter(None, [document["verdict"]])]
     if suffix == ".tex":
         lines = [f"% {line}" for line in lines]
     return "\n".join([*(output.format_rows(table, suffix) for table in tables), *lines]) + "\n"
 
 
-def _difference_rows(label: str, interval: str, tests: list[dict[str, Any]]) -> list[list[str]]:
+def _difference_rows(label: str, interval: str, document: dict[str, Any]) -> list[list[str]]:
     from bertscore_tm.statistics import format_p_value
 
-    is_adjusted = len(tests) > 1
+    is_adjusted = len(document["systems"]) > 2
     header = [f"difference in {label}", "mean", interval, "p", *(["p (Holm)"] if is_adjusted else [])]
     rows = [[*header, "wins", "ties", "losses"]]
-    for test in tests:
+    for test in document["differences"]:
         p_values = [test["p_value"], *([test["p_value_holm"]] if is_adjusted else [])]
         row = [f"{test['system']} - {test['minus']}", f"{test['difference']:+.4f}"]
         row += [output.format_interval(test["low"], test["high"], "+")]
-        mark = "≤" if test["is_p_value_at_most"] else ""
-        row += ["-" if math.isnan(p) else mark + format_p_value(p) for p in p_values]
+        row += [format_p_value(p, test["is_p_value_at_most"]) for p in p_values]
         rows.append([*row, *(str(test[outcome]) for outcome in ("wins", "ties", "losses"))])
     return rows
 
@@ -158,7 +157,7 @@ def _read_column(arguments: argparse.Namespace) -> Systems:
 
 def _compare(scored: SystemScores, arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the JSON document."""
-    from bertscore_tm.statistics import compare_systems, holm, mean_interval
+    from bertscore_tm.statistics import compare_all_pairs, describe_best, mean_interval
 
     index, systems = output.SCORES.index(arguments.component), scored.systems
     names, means = list(systems.texts), scored.scores.double().mean(1).T.tolist()
@@ -171,18 +170,16 @@ def _compare(scored: SystemScores, arguments: argparse.Namespace) -> dict[str, A
         | {"num_identical": scored.num_identical[name]}
         for i, name in enumerate(names)
     ]
-    indices = range(len(names))
-    chosen = list(combinations(indices, 2) if arguments.all_pairs else ((0, i) for i in indices[1:]))
-    tests = compare_systems(compared, chosen, **settings)
-    values = [test.p_value for test in tests]
-    adjusted = values if math.isnan(values[0]) else holm(values)
+    comparisons = compare_all_pairs(compared, range(len(names)), **settings)
     differences = []
-    for (j, i), test, p in zip(chosen, tests, adjusted, strict=True):
-        p_values = {"p_value_holm": p, "is_p_value_at_most": test.is_p_value_at_most}
-        differences.append({"system": names[i], "minus": names[j], **asdict(test), **p_values})
+    for (j, i), (test, p) in comparisons.items():
+        if j == 0 or arguments.all_pairs:
+            p_values = {"p_value_holm": p, "is_p_value_at_most": test.is_p_value_at_most}
+            differences.append({"system": names[i], "minus": names[j], **asdict(test), **p_values})
     return {
         "systems": rows,
         "differences": differences,
+        "verdict": describe_best(names, [scores[index] for scores in means], comparisons),
         "component": arguments.component,
         "confidence": arguments.confidence,
         "num_texts": compared.shape[-1],

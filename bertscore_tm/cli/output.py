@@ -56,9 +56,7 @@ def add_report_argument(group: argparse._ArgumentGroup) -> None:
 
 def add_title_argument(group: argparse._ArgumentGroup) -> None:
     """Declare the argument for the heading of a web page."""
-    group.add_argument(
-        "--title", metavar="TEXT", default="BERTScore", help="heading of the page (default: %(default)s)"
-    )
+    group.add_argument("--title", metavar="TEXT", help="heading of the page (default: the names of the systems)")
 
 
 def choose_format(

@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import chain, combinations, islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from bertscore_tm.scoring.rescaling import Rescale, find_baseline, score_range
 from bertscore_tm.scoring.signature import score_signature
 from bertscore_tm.scoring.texts import as_references, as_text_pairs, omit_blank
 from bertscore_tm.scoring.token_weights import Idf, token_weights
-from bertscore_tm.statistics import TIE, compare_systems, format_p_value, holm, mean_interval, score_gains
+from bertscore_tm.statistics import TIE, compare_all_pairs, describe_best, format_p_value, mean_interval, score_gains
 from bertscore_tm.utilities.files import write_atomically
 from bertscore_tm.utilities.score_names import SCORES
 from bertscore_tm.utilities.untrusted_text import for_page
@@ -38,9 +38,6 @@ Align = Callable[[str, str], AlignmentData]
 _SINGLE = "candidates"
 # By what a person does; joined in this order.
 _SCRIPTS = ("state.js", "charts.js", "words.js", "table.js")
-# Systems at most of which all pairs are tested; of more, and of a history, the first, the best and the last two.
-_MOST_TESTED = 12
-_SIGNIFICANT = 0.05
 
 
 class Report:
@@ -67,7 +64,7 @@ class Report:
             those in which the first and the last system differ most in either direction, and random ones. Of a history
             a quarter of them, in the first, the best and the last two validations.
         groups: label of each pair's document, if these depend on each other. Default: all are independent.
-        title: heading of the page.
+        title: heading of the page. Default: the names of the systems.
 
     Raises:
         TypeError: a text is not a string.
@@ -80,7 +77,7 @@ class Report:
         >>> encoder = FrozenEncoder(get_model_path(), num_layers=5)
         >>> systems = {"short": ["a cat"], "long": ["a cat sat on the mat"]}
         >>> report = Report.from_texts(systems, ["the cat sat on a mat"], encoder)
-        >>> report.to_html().count("<td>long</td>")
+        >>> report.to_html().count("<td>short</td>")
         1
     """
 
@@ -97,7 +94,7 @@ class Report:
         is_history: bool = False,
         num_alignments: int = 200,
         groups: Sequence[str] | None = None,
-        title: str = "BERTScore",
+        title: str | None = None,
     ) -> None:
         self.candidates, self.references = _as_named(systems, references)
         results = scores if isinstance(systems, Mapping) else {_SINGLE: scores}
@@ -124,7 +121,7 @@ class Report:
         rescale: Rescale = False,
         num_alignments: int = 200,
         verbose: bool = False,
-        title: str = "BERTScore",
+        title: str | None = None,
     ) -> Report:
         """Score texts and report them.
 
@@ -136,7 +133,7 @@ class Report:
             rescale: as for :func:`bertscore_tm.bert_score`.
             num_alignments: number of pairs that open to their alignment.
             verbose: show progress bars on standard error.
-            title: heading of the page.
+            title: heading of the page. Default: the names of the systems.
 
         Returns:
             The report.
@@ -176,7 +173,7 @@ class Report:
             >>> row = {"candidate": "a cat", "references": ["the cat"], "precision": 0.8, "recall": 0.9, "f1": 0.85}
             >>> path = Path(tempfile.mkdtemp(), "val_step_499.jsonl")
             >>> _ = path.write_text(json.dumps(row))
-            >>> Report.from_files([path]).to_html().count("<td>step 499 ")
+            >>> Report.from_files([path]).to_html().count("<td>step 499</td>")
             1
         """
         systems, references, scores = read_history([os.fspath(path) for path in paths])
@@ -206,29 +203,41 @@ class Report:
 
     def _describe(self) -> dict[str, Any]:
         """Return everything that the page shows, for JSON."""
-        names = list(self.scores)
+        names = [for_page(name) for name in self.scores]
+        kind = "one" if len(names) == 1 else "history" if self.is_history else "several"
         f1 = torch.stack([scores[2] for scores in self.scores.values()])  # (systems, pairs)
         means = [row.mean().item() for row in f1.double().nan_to_num()]
-        best = max(range(len(names)), key=lambda number: means[number])
+        best, *others = sorted(range(len(names)), key=lambda number: -means[number])
         last = len(names) - 1
         main = sorted({0, best, max(last - 1, 0), last})
         full, cuts = self._read_texts()
-        empty = [self._find_empty(name, full) for name in names]
+        empty = [self._find_empty(name, full) for name in self.scores]
         bounds = self.bounds[0][2].item(), self.bounds[1][2].item()
         span = bounds[1] - bounds[0]
-        comparisons = self._compare(f1, main, bounds)
+        # Of a history of hundreds of validations, all pairs would take minutes.
+        tested = [number for number in (main if kind == "history" else range(len(f1))) if f1[number].isfinite().all()]
+        settings: dict[str, Any] = {"bounds": bounds, "groups": self.groups}
+        comparisons = compare_all_pairs(f1, tested, **settings) if len(self.references) > 1 else {}
+        p_values = {
+            pair: format_p_value(p, comparison.is_p_value_at_most)
+            for pair, (comparison, p) in comparisons.items()
+            if comparison.test
+        }
+        shown = [names[0], names[-1]] if kind == "history" else names
         return {
-            "title": for_page(self.title),
+            "title": for_page(self.title or f"BERTScore: {(' to ' if kind == 'history' else ', ').join(shown)}"),
             "signature": for_page(self.signature),
-            "isHistory": self.is_history,
-            "names": [for_page(name) for name in names],
+            "kind": kind,
+            "names": names,
             "best": best,
+            # The two systems that are shown first.
+            "pair": sorted([best, others[0]]) if kind == "several" else [0, last],
             "summary": [
                 self._estimate_means(scores, (self.bounds[0], self.bounds[1])) for scores in self.scores.values()
             ],
-            "comparisons": comparisons,
-            "verdict": _say_result([for_page(name) for name in names], comparisons, means),
-            "differences": [self._describe_gains(score_gains(first, f1), span) for first in f1],
+            "comparisons": len(p_values),
+            "verdict": describe_best(names, means, comparisons),
+            "differences": [self._describe_gains(a, f1, span, p_values) for a in range(len(names))],
             "bounds": round_numbers(list(bounds)),
             "gainBounds": round_numbers([-span, span]),
             "tie": TIE,
@@ -240,7 +249,7 @@ class Report:
                 None if texts is None else [for_page(text) for text in texts] for texts in self.candidates.values()
             ],
             "chosen": [None if chosen is None else [int(number) for number in chosen] for chosen in self.best.values()],
-            "truncated": None if cuts is None else [self._describe_cuts(name, cuts) for name in names],
+            "truncated": None if cuts is None else [self._describe_cuts(name, cuts) for name in self.scores],
             "empty": empty,
             "alignments": self._align_rows(f1.nan_to_num(), main, [set(rows) for rows in empty]),
         }
@@ -251,27 +260,11 @@ class Report:
         low, high = mean_interval(values, bounds=bounds, groups=self.groups)
         return round_numbers(torch.stack([values.mean(1), low, high], dim=1))
 
-    def _describe_gains(self, gains: Tensor, span: float) -> Any:
-        """Return the mean gain of each system over one, its interval, and the number of pairs that it wins."""
-        estimates = self._estimate_means(gains, (-span, span))
-        return [[*row, wins] for row, wins in zip(estimates, (gains > 0).sum(1).tolist(), strict=True)]
-
-    def _compare(self, f1: Tensor, main: list[int], bounds: tuple[float, float]) -> list[dict[str, Any]]:
-        """Compare pairs of systems, with p-values adjusted for their number."""
-        # The page approximates the others.
-        tested = range(len(f1)) if len(f1) <= _MOST_TESTED and not self.is_history else main
-        pairs = list(combinations([number for number in tested if f1[number].isfinite().all()], 2))
-        if len(self.references) < 2 or not pairs:
-            return []
-        compared = compare_systems(f1, pairs, bounds=bounds, groups=self.groups)
-        if math.isnan(compared[0].p_value):
-            return []
-        adjusted = holm([comparison.p_value for comparison in compared])
-        rows = []
-        for (a, b), test, p in zip(pairs, compared, adjusted, strict=True):
-            row = {"a": a, "b": b, "difference": test.difference, "low": test.low, "high": test.high, "p": p}
-            rows.append(row | {"shownP": ("at most " if test.is_p_value_at_most else "") + format_p_value(p)})
-        return rows
+    def _describe_gains(self, a: int, f1: Tensor, span: float, p_values: dict[tuple[int, int], str]) -> Any:
+        """Return each system's mean gain over system a, its interval, the number of its wins, and its p-value."""
+        gains = score_gains(f1[a], f1)  # (systems, pairs)
+        rows = zip(self._estimate_means(gains, (-span, span)), (gains > 0).sum(1).tolist(), strict=True)
+        return [[*row, wins, p_values.get((min(a, b), max(a, b)))] for b, (row, wins) in enumerate(rows)]
 
     def _read_texts(self) -> tuple[set[str], dict[str, str] | None]:
         """Return the texts with content, and if the encoder is known of each cut text after how many tokens."""
@@ -362,21 +355,6 @@ def alignment_options(
     least, largest = score_range(1, baseline)
     signature = score_signature(encoder, weights.source, baseline, f1=f1)
     return {"align": align, "encoder": encoder, "signature": signature, "bounds": (least[:, 0], largest[:, 0])}
-
-
-def _say_result(names: list[str], comparisons: list[dict[str, Any]], means: list[float]) -> str:
-    """Say in a sentence how the best system differs from the first one, or the first one from the next best."""
-    best, *others = sorted(range(len(names)), key=lambda number: -means[number])
-    other = others[0] if best == 0 and others else 0
-    test = next((test for test in comparisons if {test["a"], test["b"]} == {best, other}), None)
-    if test is None:
-        return ""
-    sign = 1 if test["b"] == best else -1
-    low, high = sorted((sign * test["low"], sign * test["high"]))
-    found = f"by {sign * test['difference']:.4f} ({low:+.4f} to {high:+.4f}), p {test['shownP']}"
-    if test["p"] < _SIGNIFICANT:
-        return f"{names[best]} is better than {names[other]} {found}."
-    return f"No significant difference: {names[best]} is above {names[other]} {found}."
 
 
 def _as_named(systems: Systems, references: References) -> tuple[dict[str, list[str] | None], list[list[str]]]:

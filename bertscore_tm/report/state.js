@@ -1,8 +1,7 @@
-// What the page shows: the data, the two systems, what is selected, and its address.
+// What the page shows: the data, what its kind has, the two systems, what is selected, and its address.
 const data = await readData();
-const count = data.references.length, last = data.names.length - 1, isSingle = last === 0;
-const state = { a: 0, b: last, sort: isSingle ? "f1" : "difference", down: false, filter: "all", query: "", page: 0,
-  bucket: null, word: null };
+const count = data.references.length, last = data.names.length - 1;
+const state = { a: data.pair[0], b: data.pair[1], down: false, filter: "all", query: "", page: 0, bucket: null, word: null };
 const opened = new Set(count === 1 ? [0] : []);
 const rows = Array.from({ length: count }, (_, row) => row);
 const lowest = lowestSimilarity(Object.values(data.alignments).flatMap((row) => Object.values(row)));
@@ -17,21 +16,47 @@ const chosen = (system, row) => data.alignments[row]?.[system]?.reference ?? dat
 const reference = (row) => data.references[row][chosen(state.b, row)];
 const textOf = (system, row) => data.candidates[system]?.[row] ?? "";
 const isCut = (system, row) => data.truncated?.[system]?.[row];
+const countPairs = (n) => `${n} ${n === 1 ? "pair" : "pairs"}`;
 const emptyRows = data.empty.map((empty) => new Set(empty));
 const either = (test) => (row) => test(state.a, row) || test(state.b, row);
+
+// The page of one system, where A and B are the same; of two; of several, and of the validations of a training.
+const scoreColumn = (key, label, side, number = 2) =>
+  ({ key, label, value: (row) => score(state[side], row, number), show: format, wide: key !== "f1" });
+const ONE = {
+  sides: ["a"], of: () => "", selects: [], filters: {}, sort: "f1", heads: ["similarity"], where: "",
+  columns: [scoreColumn("f1", "F1", "a"), scoreColumn("precision", "P", "a", 0), scoreColumn("recall", "R", "a", 1)],
+  name: (system, numbers) => numbers, start: () => {}, curves: () => [], gains: () => [], say: () => [], course: () => [],
+};
+const TWO = {
+  ...ONE, sides: ["a", "b"], of: (side) => ` of ${side.toUpperCase()}`, selects: ["a", "b"], sort: "difference",
+  filters: { a: ["A better than B", (row) => gain(row) < 0], b: ["B better than A", (row) => gain(row) > 0] },
+  heads: ["A", "B"], where: ", where B loses to A",
+  columns: [scoreColumn("a", "F1 A", "a"), scoreColumn("b", "F1 B", "b"),
+    { key: "difference", label: "B − A", value: difference, show: signed }],
+  name: (system, numbers) => `${data.names[system]}: ${numbers}`, gains: drawGains, say: sayDifference,
+};
+const KIND = {
+  one: ONE,
+  several: { ...TWO, start: drawMatrix, tested: (n) => `all ${n} pairs of systems` },
+  history: { ...TWO, tested: (n) => `the ${n} pairs of the first, the best and the last two validations`,
+    curves: () => [curve("F1 over the training, and the best validation", data.summary.map((of) => of[2][0] ?? NaN),
+      data.summary.map((of) => of[2].slice(1)))],
+    course: (row) => [html("div", { class: "charts" },
+      curve("F1 of this pair over the training", data.names.map((_, system) => score(system, row))))] },
+}[data.kind];
+state.sort = KIND.sort;
 const FILTERS = {
   all: ["all pairs", () => true],
   worst: ["worst tenth by F1", (row) => score(state.b, row) <= worstLimit],
-  ...(isSingle ? {} : {
-    a: ["A better than B", (row) => gain(row) < 0],
-    b: ["B better than A", (row) => gain(row) > 0] }),
+  ...KIND.filters,
   truncated: ["truncated", either(isCut)],
   empty: ["empty", either((system, row) => emptyRows[system].has(row))],
   aligned: ["with tokens", (row) => row in data.alignments],
 };
 // Values of the series of charts; a click on a bar selects the pairs of its bin.
 const VALUES = {
-  a: [isSingle ? "F1" : "F1 of A", (row) => score(state.a, row)],
+  a: [`F1${KIND.of("a")}`, (row) => score(state.a, row)],
   b: ["F1 of B", (row) => score(state.b, row)],
   difference: ["B − A", difference],
   length: ["characters of the reference", (row) => reference(row).length],
@@ -74,24 +99,7 @@ function meanOf(values, [least, largest]) {
   return [mean, Math.max(mean - t * error, least ?? -Infinity), Math.min(mean + t * error, largest ?? Infinity)];
 }
 const interval = (low, high, show = format) => (low === null ? "" : ` (${show(low)} to ${show(high)})`);
-function testOf(a, b) {
-  const test = data.comparisons.find((one) => (one.a === a && one.b === b) || (one.a === b && one.b === a));
-  if (!test) return approximateTest(a, b);
-  const adjusted = data.comparisons.length > 1 ? ` (adjusted for ${data.comparisons.length} comparisons)` : "";
-  return `, p ${test.shownP}${adjusted}`;
-}
-
-// Of two systems or validations that were not tested: the paired t test, by approximations of Wallace's and the normal tail.
-function approximateTest(a, b) {
-  const values = finite(rows.map((row) => score(b, row) - score(a, row))), f = values.length - 1;
-  if (f < 5 || data.isGrouped || !data.comparisons.length || a === b) return "";
-  const mean = values.reduce((sum, x) => sum + x, 0) / (f + 1);
-  const t = Math.abs(mean) / Math.sqrt(values.reduce((sum, x) => sum + (x - mean) ** 2, 0) / f / (f + 1));
-  const z = ((8 * f + 1) / (8 * f + 3)) * Math.sqrt(f * Math.log1p(t * t / f)), k = 1 / (1 + 0.2316419 * z);
-  const tail = [0.31938153, -0.356563782, 1.781477937, -1.821255978, 1.330274429]
-    .reduce((sum, c, i) => sum + c * k ** (i + 1), 0);
-  return `, p about ${format(Math.exp(-z * z / 2) / Math.sqrt(2 * Math.PI) * tail * 2)} (t test, not adjusted)`;
-}
+const adjusted = data.comparisons > 1 ? ` adjusted for ${KIND.tested(data.comparisons)} (Holm)` : "";
 
 // The address holds what is shown, so that a view can be sent.
 function remember() {

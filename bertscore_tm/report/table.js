@@ -2,14 +2,9 @@
 const ROWS_PER_PAGE = 50, CHARACTERS_IN_TABLE = 300;
 const COLUMNS = [
   { key: "pair", label: "pair", value: (row) => row },
-  ...(isSingle
-    ? [["f1", 2, "F1"], ["precision", 0, "P"], ["recall", 1, "R"]].map(([key, number, label]) => ({
-        key, label, value: (row) => score(0, row, number), show: format, wide: number < 2 }))
-    : [{ key: "a", label: "F1 A", value: (row) => score(state.a, row), show: format, wide: true },
-       { key: "b", label: "F1 B", value: (row) => score(state.b, row), show: format, wide: true },
-       { key: "difference", label: "B − A", value: difference, show: signed }]),
+  ...KIND.columns,
   { key: "length", label: "length", value: (row) => reference(row).length, wide: true },
-  { key: "candidate", label: isSingle ? "candidate" : "candidate of B", value: (row) => textOf(state.b, row), isText: true },
+  { key: "candidate", label: `candidate${KIND.of("b")}`, value: (row) => textOf(state.b, row), isText: true },
   { key: "reference", label: "reference", value: reference, isText: true, wide: true },
 ];
 const narrow = matchMedia("(max-width: 48rem)");
@@ -33,7 +28,7 @@ function pairOf(system, row) {
   };
   const numbers = ["P", "R", "F1"].map((label, i) => `${label} ${format(score(system, row, i))}${best(i)}`).join("  ");
   const candidate = isKept ? textOf(system, row) : "The texts of this validation are not kept.";
-  const container = drawPair(isSingle ? numbers : `${data.names[system]}: ${numbers}`, candidate, data.references[row], alignment, lowest);
+  const container = drawPair(KIND.name(system, numbers), candidate, data.references[row], alignment, lowest);
   const notes = [];
   if (several && !alignment) notes.push("P, R and F1 are each the maximum over the references.");
   if (isCut(system, row)) notes.push(isCut(system, row));
@@ -44,11 +39,7 @@ function pairOf(system, row) {
 }
 function detail(row) {
   const pairs = [...new Set([state.a, state.b])].map((system) => pairOf(system, row));
-  const cell = html("td", { colspan: columns().length }, html("div", { class: "systems" }, ...pairs));
-  if (data.isHistory && !isSingle) {
-    const course = data.names.map((_, system) => score(system, row));
-    cell.append(html("div", { class: "charts" }, curve("F1 of this pair over the training", course)));
-  }
+  const cell = html("td", { colspan: columns().length }, html("div", { class: "systems" }, ...pairs), ...KIND.course(row));
   return html("tr", { class: "detail" }, cell);
 }
 function sortRows(found) {
@@ -96,10 +87,10 @@ function drawTable(focused = null) {
     const onclick = () => { state.page += step; drawTable(id); place.scrollIntoView(); };
     return html("button", { type: "button", id, disabled, onclick }, label);
   };
-  const caption = `${found.length} of ${count} pairs, page ${state.page + 1} of ${pages}; a bold number opens to tokens`;
+  const caption = `${found.length} of ${countPairs(count)}, page ${state.page + 1} of ${pages}; a bold number opens to tokens`;
   place.replaceChildren(
     html("table", { class: "pairs" }, html("caption", { "aria-live": "polite" }, caption),
-      html("thead", {}, html("tr", {}, ...columns().map(heading))),
+      ...(shown.length ? [html("thead", {}, html("tr", {}, ...columns().map(heading)))] : []),
       html("tbody", {}, ...shown.flatMap((row) => (opened.has(row) ? [line(row), detail(row)] : [line(row)])))),
     html("p", { class: "pager", hidden: pages === 1 },
       turn("previous", "Previous", -1), " ", turn("next", "Next", 1)));
@@ -123,11 +114,9 @@ function controls() {
   const choose = (id, label, options, chosen, act) => html("label", {}, `${label} `,
     html("select", { id, onchange: (event) => act(event.target.value) },
       ...options.map(([value, text]) => html("option", { value, selected: value === chosen }, text))));
-  const marked = (name, i) => (data.isHistory && i === data.best ? `${name} (best)` : name);
-  if (!isSingle)
-    for (const side of ["a", "b"])
-      form.append(choose(side, side.toUpperCase(), data.names.map((name, i) => [i, marked(name, i)]), state[side],
-        (value) => select({ [side]: Number(value) })));
+  form.append(...KIND.selects.map((side) => choose(side, side.toUpperCase(),
+    data.names.map((name, i) => [i, i === data.best ? `${name} (best)` : name]), state[side],
+    (value) => select({ [side]: Number(value) }))));
   form.append(choose("filter", "show", Object.entries(FILTERS).map(([key, [text]]) => [key, text]), state.filter,
     (filter) => select({ filter })));
   form.append(choose("order", "sort by", COLUMNS.map(({ key, label }) => [key, label]), state.sort, (key) => sortBy(key)));
@@ -142,12 +131,17 @@ function controls() {
 
 const asked = recall();
 controls();
-drawMatrix();
+KIND.start();
 if (asked && !state.page) state.page = Math.floor(Math.max(0, sortRows(selectRows()).indexOf(asked - 1)) / ROWS_PER_PAGE);
 select({ page: state.page });
 if (narrow.matches) document.getElementById("overview").open = false;
 narrow.addEventListener("change", () => drawTable());
 for (const [name, value] of [["beforeprint", true], ["afterprint", false]])
   addEventListener(name, () => { isPrinting = value; drawTable(); });
+// The address is that of the view.
+document.querySelector(".skip").addEventListener("click", (event) => {
+  event.preventDefault();
+  document.querySelector("#pairs button")?.focus();
+});
 if (asked) document.getElementById(`pair-${asked}`)?.scrollIntoView();
 document.body.dataset.ready = "true";

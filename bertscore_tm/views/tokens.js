@@ -18,6 +18,23 @@ function create(namespace, tag, attributes, children) {
 }
 const html = (tag, attributes = {}, ...children) => create("http://www.w3.org/1999/xhtml", tag, attributes, children);
 const svg = (tag, attributes = {}, ...children) => create("http://www.w3.org/2000/svg", tag, attributes, children);
+// One of several elements is in the order of Tab; arrow keys move to the others, which may be in rows, with gaps.
+function rove(elements, rowLength) {
+  const present = elements.filter(Boolean);
+  for (const element of present) {
+    element.setAttribute("tabindex", element === present[0] ? "0" : "-1");
+    element.addEventListener("keydown", (event) => {
+      const step = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: rowLength, ArrowUp: -rowLength }[event.key];
+      let place = elements.indexOf(element) + step;
+      while (elements[place] === null) place += step;
+      if (!elements[place]) return;
+      event.preventDefault();
+      for (const other of present) other.setAttribute("tabindex", other === elements[place] ? "0" : "-1");
+      elements[place].focus();
+    });
+  }
+  return present;
+}
 const format = (x, digits = 4) => (x === null || Number.isNaN(x) ? "–" : x.toFixed(digits));
 // Shades begin at the lowest similarity of a page.
 const lowestSimilarity = (alignments) =>
@@ -42,12 +59,11 @@ function wordsOf(alignment, s) {
 }
 
 function alignedWords(alignment, lowest, container, output) {
-  const marks = alignment.sides.map((side, s) => side.tokens.map((token, i) => {
-    const mark = html("mark", { tabindex: i === 0 ? "0" : "-1", "data-side": s, "data-token": i },
-      side.gaps ? token : token.trimStart());
+  const marks = alignment.sides.map((side, s) => rove(side.tokens.map((token, i) => {
+    const mark = html("mark", { "data-side": s, "data-token": i }, side.gaps ? token : token.trimStart());
     mark.style.setProperty("--share", Math.max(0, (side.best[i] - lowest) / (1 - lowest)).toFixed(3));
     return mark;
-  }));
+  })));
   const link = svg("svg", { class: "link", "aria-hidden": "true" });
   let shown = [];
   function clear() {
@@ -74,18 +90,8 @@ function alignedWords(alignment, lowest, container, output) {
     link.append(svg("line", { x1: one.left + one.width / 2 - from.left, y1: one.bottom - from.top,
       x2: two.left + two.width / 2 - from.left, y2: two.top - from.top }));
   }
-  function move(event) {
-    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key], mark = event.target.closest("mark");
-    const next = step && mark && marks[mark.dataset.side][Number(mark.dataset.token) + step];
-    if (!next) return;
-    event.preventDefault();
-    mark.tabIndex = -1;
-    next.tabIndex = 0;
-    next.focus();
-  }
   for (const type of ["pointerover", "focusin"]) container.addEventListener(type, show);
   for (const type of ["pointerleave", "focusout"]) container.addEventListener(type, clear);
-  container.addEventListener("keydown", move);
   const spaced = (s) => {
     const { tokens, gaps } = alignment.sides[s];
     // Without the places of the tokens, the text is put together from them.

@@ -3,6 +3,7 @@
 import json
 import re
 from functools import partial
+from itertools import combinations
 
 import pytest
 import torch
@@ -65,8 +66,13 @@ def check_document(document, expected, score="f1", **settings):
             assert difference[key] == pytest.approx(getattr(tested, key), abs=3e-6)
         # By rounding, one permutation may fall on the other side.
         assert difference["p_value"] == pytest.approx(tested.p_value, abs=3e-4)
-    p_values, adjusted = ([row[key] for row in document["differences"]] for key in ("p_value", "p_value_holm"))
-    assert adjusted == pytest.approx(holm(p_values), abs=1e-5)
+    # Adjusted for all pairs, listed or not.
+    pairs = list(combinations(range(len(names)), 2))
+    values = expected[:, SCORES.index(score)]
+    adjusted = holm([compare_paired(values[a], values[b], bounds=(-1, 1), **settings).p_value for a, b in pairs])
+    for difference in document["differences"]:
+        pair = names.index(difference["minus"]), names.index(difference["system"])
+        assert difference["p_value_holm"] == pytest.approx(adjusted[pairs.index(pair)], abs=1e-3)
 
 
 def test_document_and_tables_have_the_scores_of_the_reference_package(command, oracle):
@@ -89,7 +95,9 @@ def test_document_and_tables_have_the_scores_of_the_reference_package(command, o
         assert numbers_in(line) == pytest.approx(expected, abs=6e-5)
         assert line.split()[-3:] == [str(difference[key]) for key in ("wins", "ties", "losses")]
     assert lines[9] == f"{COUNT} texts, {COUNT} references; paired permutation test, Student's t intervals"
-    assert lines[10] == f"signature: {document['signature']}"
+    assert lines[10] == "p (Holm): adjusted for all 3 pairs of 3 systems"
+    assert lines[11] == f"signature: {document['signature']}"
+    assert lines[12:] == [document["verdict"]]
     assert document["signature"].startswith("model:")
 
 

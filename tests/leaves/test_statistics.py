@@ -8,7 +8,7 @@ import torch
 from scipy import stats
 
 from bertscore_tm.layer_tuning import correlation, rank_with_ties
-from bertscore_tm.statistics import compare_paired, holm, mean_interval
+from bertscore_tm.statistics import compare_all_pairs, compare_paired, describe_best, holm, mean_interval
 
 
 def judged(count: int) -> tuple[np.ndarray, np.ndarray]:
@@ -108,3 +108,21 @@ def test_a_missing_scipy_is_an_error_with_the_remedy(monkeypatch):
     monkeypatch.setitem(sys.modules, "scipy", None)
     with pytest.raises(ImportError, match="need scipy: pip install scipy"):
         mean_interval([0.1, 0.2])
+
+
+def test_the_verdict_names_all_systems():
+    names = ["gamma", "alpha", "delta", "beta", "epsilon"]
+    base = torch.linspace(0.2, 0.8, 20)
+    scores = torch.stack([base - 0.1, base, base - 0.2, base, base - 0.3])
+    scores[3, ::2] -= 0.001
+    scores[3, 1::2] += 0.0009
+    comparisons = compare_all_pairs(scores, range(5))
+    said = "Not significantly below it: beta. Below (p < .05, Holm): gamma, delta, epsilon."
+    assert describe_best(names, scores.mean(1).tolist(), comparisons) == f"Best: alpha. {said}"
+    two = compare_all_pairs(scores[:2], range(2))
+    assert describe_best(names[:2], scores[:2].mean(1).tolist(), two) == "Best: alpha. Below (p < .05): gamma."
+    few = compare_all_pairs(scores[:, :5], range(5))
+    assert describe_best(names, scores.mean(1).tolist(), few) == ""
+    # Only those that were compared with the best one are named.
+    some = compare_all_pairs(scores, [1, 2])
+    assert describe_best(names, scores.mean(1).tolist(), some) == "Best: alpha. Below (p < .05): delta."

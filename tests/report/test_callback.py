@@ -38,14 +38,14 @@ def test_every_validation_is_added(pairs, encoder, tmp_path):
     callbacks = [BERTScoreReport(page, num_alignments=3), scorer(encoder), record]
     trainer(tmp_path, callbacks, max_epochs=3, num_sanity_val_steps=1).fit(module)
     data = read_data(page)
-    assert (data["names"], data["isHistory"]) == (["step 2", "step 5", "step 8"], True)
+    assert (data["names"], data["kind"]) == (["step 2", "step 5", "step 8"], "history")
     assert [means[2][0] for means in data["summary"]] == pytest.approx(record.scores, abs=6e-5)
     assert data["references"] == [[text] for text in pairs[1][:COUNT]]
     for right, texts in zip([3, 1, 6], data["candidates"], strict=True):
         assert texts == pairs[1][:right] + [pairs[0][8]] * (COUNT - right)
     # A third of the pairs, in the first, the best and the last two validations.
     assert [list(systems) for systems in data["alignments"].values()] == [["0", "1", "2"]]
-    assert [(row["a"], row["b"]) for row in data["comparisons"]] == [(0, 1), (0, 2), (1, 2)]
+    assert data["comparisons"] == 3
     assert list(page.parent.iterdir()) == [page]
     # Other runs add nothing.
     before = page.read_bytes()

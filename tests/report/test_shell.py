@@ -1,6 +1,7 @@
 """Pages that the shell writes."""
 
 import json
+from itertools import combinations
 
 import pytest
 
@@ -35,8 +36,38 @@ def test_score_and_compare_write_the_page_of_the_report(command, pairs, encoder,
         bert_score(data["candidates"][1], pairs[1][:7], encoder)["f1"].tolist(), abs=6e-5
     )
     (test,) = json.loads(printed.out)["differences"]
-    for name, other in (("difference", "difference"), ("low", "low"), ("high", "high"), ("p_value_holm", "p")):
-        assert data["comparisons"][0][other] == pytest.approx(test[name], abs=2e-6)
+    expected = [test[name] for name in ("difference", "low", "high", "wins")]
+    *shown, p = data["differences"][0][1]
+    assert shown == pytest.approx(expected, abs=6e-5)
+    assert p == f"{test['p_value']:.4f}"
+
+
+@pytest.mark.parametrize("chosen", [[], ["--all-pairs"]])
+def test_the_page_has_the_p_values_and_the_verdict_of_the_shell(command, pairs, tmp_path, chosen):
+    targets = pairs[1][:12]
+    systems = {"a": pairs[0][:12], "b": [text[:-9] for text in targets], "c": pairs[0][1:13], "d": targets}
+    systems["e"] = [text[:-9] if i < 4 else text for i, text in enumerate(targets)]
+    for name, texts in {**systems, "refs": targets}.items():
+        write_lines(tmp_path / f"{name}.txt", texts)
+    files = [*(f"{name}.txt" for name in systems), "-r", "refs.txt", "--names", *systems, *chosen]
+    document = json.loads(command("compare", *files, "--report", "page.html", "--json").out)
+    data = read_data(tmp_path / "page.html")
+    compared = [(test["minus"], test["system"]) for test in document["differences"]]
+    assert compared == (list(combinations("abcde", 2)) if chosen else [("a", name) for name in "bcde"])
+    for (a, b), test in zip(compared, document["differences"], strict=True):
+        p = f"{test['p_value_holm']:.4f}"
+        assert data["differences"]["abcde".index(a)]["abcde".index(b)][4] == p
+        assert data["differences"]["abcde".index(b)]["abcde".index(a)][4] == p
+    means = {system["name"]: system["f1"] for system in document["systems"]}
+    order = sorted("abce", key=means.get, reverse=True)
+    assert max(means, key=means.get) == "d"
+    is_below = {name: float(data["differences"]["abcde".index(name)][3][4]) < 0.05 for name in order}
+    near, below = (", ".join(name for name in order if is_below[name] is kind) for kind in (False, True))
+    assert data["verdict"] == document["verdict"]
+    assert data["verdict"] == f"Best: d. Not significantly below it: {near}. Below (p < .05, Holm): {below}."
+    printed = command("compare", *files).out
+    assert "p (Holm): adjusted for all 10 pairs of 5 systems\n" in printed
+    assert printed.endswith(f"\n{data['verdict']}\n")
 
 
 def test_references_have_the_numbers_of_the_document(command, tmp_path):
@@ -65,9 +96,8 @@ def test_intervals_and_wins_of_rescaled_scores_are_those_of_the_shell(command, t
     assert printed["systems"][0]["high"] == 1
     assert data["bounds"] == pytest.approx([-2, 1], abs=1e-4)
     (test,) = printed["differences"]
-    assert data["differences"][0][1] == pytest.approx(
-        [test[name] for name in ("difference", "low", "high", "wins")], abs=6e-5
-    )
+    expected = [test[name] for name in ("difference", "low", "high", "wins")]
+    assert data["differences"][0][1][:4] == pytest.approx(expected, abs=6e-5)
 
 
 def test_the_page_of_a_training_is_made_again(command, pairs, encoder, tmp_path):
