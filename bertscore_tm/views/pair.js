@@ -1,4 +1,4 @@
-const { title, candidate, reference, alignment } = await readData();
-const pair = drawPair(title, candidate, [reference], alignment, lowestSimilarity([alignment]));
+const { candidate, reference, alignment } = await readData();
+const pair = drawPair(null, candidate, [reference], alignment, lowestSimilarity([alignment]));
 document.getElementById("pair").append(pair);
 document.body.dataset.ready = "true";

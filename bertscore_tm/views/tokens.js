@@ -101,7 +101,7 @@ function alignedWords(alignment, lowest, container, output) {
   return { words: [spaced(0), spaced(1)], link };
 }
 function drawPair(title, candidate, references, alignment, lowest) {
-  const container = html("div", { class: "pair" }, html("h2", {}, title));
+  const container = html("div", { class: "pair" }, ...(title ? [html("h2", {}, title)] : []));
   const output = html("output", { "aria-live": "polite" });
   const words = (label, children) => container.append(html("h2", {}, label),
     html("p", { class: "words", dir: "auto", lang: "" }, ...children));
