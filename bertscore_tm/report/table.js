@@ -141,7 +141,7 @@ for (const [name, value] of [["beforeprint", true], ["afterprint", false]])
 // The address is that of the view.
 document.querySelector(".skip").addEventListener("click", (event) => {
   event.preventDefault();
-  document.querySelector("#pairs button")?.focus();
+  document.querySelector("#pairs .row button")?.focus();
 });
 if (asked) document.getElementById(`pair-${asked}`)?.scrollIntoView();
 document.body.dataset.ready = "true";

@@ -256,6 +256,60 @@ def three(encoder):
     return Report.from_texts(systems, targets, encoder, num_alignments=90, title="Three systems")
 
 
+def test_the_first_pair_is_near_for_the_keyboard(show, encoder):
+    """Of five systems the matrix, each chart and the words are one stop of Tab each; a link skips all."""
+    targets = real_pairs(10)[1]
+    systems = {f"{count} words": [" ".join(text.split()[:count]) for text in targets] for count in range(5, 10)}
+    page = show(Report.from_texts(systems, targets, encoder))
+    first = page.locator("#pairs tr.row button").first.get_attribute("id")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "Skip to the pairs"
+    assert page.locator(".skip").evaluate("link => getComputedStyle(link).clipPath") == "none"
+    stops = 1
+    while page.evaluate("document.activeElement.id") != first and stops < 100:
+        page.keyboard.press("Tab")
+        stops += 1
+    assert stops - 1 == 19
+    page.reload()
+    page.wait_for_selector("body[data-ready]")
+    page.keyboard.press("Tab")
+    address = page.url
+    page.keyboard.press("Enter")
+    assert (page.evaluate("document.activeElement.id"), page.url) == (first, address)
+    # In the matrix arrow keys move over the diagonal, and not beyond an edge.
+    page.focus("#matrix-0-1")
+    for key, place in {"ArrowLeft": "0-1", "ArrowDown": "2-1", "ArrowRight": "2-3", "ArrowUp": "1-3"}.items():
+        page.keyboard.press(key)
+        assert page.evaluate("document.activeElement.id") == f"matrix-{place}"
+    assert page.locator("#matrix button[tabindex='0']").get_attribute("id") == "matrix-1-3"
+    page.keyboard.press("Enter")
+    assert page.locator("#difference").inner_text().startswith("6 words minus 8 words: ")
+    words = page.locator("#words button")
+    words.first.focus()
+    page.keyboard.press("ArrowDown")
+    assert page.evaluate("document.activeElement.textContent") == words.nth(1).inner_text()
+    assert page.locator("#words button[tabindex='0']").count() == 1
+
+
+def test_a_matrix_of_five_is_seen_whole(show):
+    """At 900 pixels; where a narrower page hides columns, a shade that ends with them shows the side."""
+    names = [f"outputs/2026-11-27/model_{number}.txt" for number in range(5)]
+    drawn, texts = torch.Generator().manual_seed(0), ["word"] * 30
+    f1 = [number / 9 + 0.1 * torch.rand(30, generator=drawn) for number in range(5)]
+    scores = {name: dict.fromkeys(SCORES, values) for name, values in zip(names, f1, strict=True)}
+    report = Report(dict.fromkeys(names, texts), texts, scores)
+    hidden = "(part => part.scrollWidth - part.clientWidth)(document.querySelector('.scroll'))"
+    assert show(report, viewport={"width": 900, "height": 800}).evaluate(hidden) == 0
+    page = show(report, viewport={"width": 390, "height": 800})
+    page.evaluate("document.getElementById('overview').open = true")
+    assert page.evaluate(hidden) > 0
+    table = page.locator(".scroll").bounding_box()
+    edge = {"x": table["x"] + table["width"] - 3, "y": table["y"] + 1, "width": 2, "height": 8}
+    shaded = page.screenshot(clip=edge)
+    page.evaluate("document.querySelector('.scroll').scrollLeft = 9999")
+    assert page.screenshot(clip=edge) != shaded
+
+
 def test_why_does_b_lose(show, three):
     """Without a click: the words that it misses. A click shows their pairs."""
     page = show(three)
