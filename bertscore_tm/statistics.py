@@ -182,7 +182,10 @@ def compare_all_pairs(
 
 
 def describe_best(
-    names: Sequence[str], means: Sequence[float], comparisons: dict[tuple[int, int], tuple[PairedComparison, float]]
+    names: Sequence[str],
+    means: Sequence[float],
+    comparisons: dict[tuple[int, int], tuple[PairedComparison, float]],
+    best_by: str = "Best",
 ) -> str:
     """Say which system has the best mean, and which of those compared with it are significantly below it, or ``""``."""
     best, *others = sorted(range(len(names)), key=lambda number: -means[number])
@@ -193,7 +196,7 @@ def describe_best(
     if not near and not below:
         return ""
     adjusted = "Below (p < .05, Holm)" if len(comparisons) > 1 else "Below (p < .05)"
-    parts = {"Best": [names[best]], "Not significantly below it": near, adjusted: below}
+    parts = {best_by: [names[best]], "Not significantly below it": near, adjusted: below}
     return " ".join(f"{label}: {', '.join(listed)}." for label, listed in parts.items() if listed)
 
 

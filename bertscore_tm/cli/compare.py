@@ -170,6 +170,7 @@ def _compare(scored: SystemScores, arguments: argparse.Namespace) -> dict[str, A
         | {"num_identical": scored.num_identical[name]}
         for i, name in enumerate(names)
     ]
+    best_by = "Best" if arguments.component == "f1" else f"Best by {output.SCORE_LABELS[arguments.component]}"
     comparisons = compare_all_pairs(compared, range(len(names)), **settings)
     differences = []
     for (j, i), (test, p) in comparisons.items():
@@ -179,7 +180,7 @@ def _compare(scored: SystemScores, arguments: argparse.Namespace) -> dict[str, A
     return {
         "systems": rows,
         "differences": differences,
-        "verdict": describe_best(names, [scores[index] for scores in means], comparisons),
+        "verdict": describe_best(names, [scores[index] for scores in means], comparisons, best_by),
         "component": arguments.component,
         "confidence": arguments.confidence,
         "num_texts": compared.shape[-1],

@@ -65,6 +65,7 @@ class Report:
             a quarter of them, in the first, the best and the last two validations.
         groups: label of each pair's document, if these depend on each other. Default: all are independent.
         title: heading of the page. Default: the names of the systems.
+        sources: text that each pair was generated from, such as the document of a summary, which an opened pair shows.
 
     Raises:
         TypeError: a text is not a string.
@@ -95,6 +96,7 @@ class Report:
         num_alignments: int = 200,
         groups: Sequence[str] | None = None,
         title: str | None = None,
+        sources: Sequence[str] | None = None,
     ) -> None:
         self.candidates, self.references = _as_named(systems, references)
         results = scores if isinstance(systems, Mapping) else {_SINGLE: scores}
@@ -109,6 +111,8 @@ class Report:
         self.num_alignments = num_alignments
         self.groups = groups
         self.title = title
+        names = ("sources", "references")
+        self.sources = None if sources is None else as_text_pairs(sources, self.references, names).candidates
 
     @classmethod
     def from_texts(
@@ -122,6 +126,7 @@ class Report:
         num_alignments: int = 200,
         verbose: bool = False,
         title: str | None = None,
+        sources: Sequence[str] | None = None,
     ) -> Report:
         """Score texts and report them.
 
@@ -134,6 +139,7 @@ class Report:
             num_alignments: number of pairs that open to their alignment.
             verbose: show progress bars on standard error.
             title: heading of the page. Default: the names of the systems.
+            sources: text that each pair was generated from.
 
         Returns:
             The report.
@@ -150,7 +156,9 @@ class Report:
         scores = {
             name: bert_score(texts or [], reference_lists, used, **settings) for name, texts in candidates.items()
         }
-        return cls(candidates, reference_lists, scores, num_alignments=num_alignments, title=title, **options)
+        return cls(
+            candidates, reference_lists, scores, num_alignments=num_alignments, title=title, sources=sources, **options
+        )
 
     @classmethod
     def from_files(cls, paths: Sequence[str | os.PathLike[str]], **options: Any) -> Report:
@@ -245,6 +253,7 @@ class Report:
             # F1 is exact, so that the page finds the ties that are counted here.
             "scores": [[*round_numbers(scores[:2]), round_numbers(scores[2], 10)] for scores in self.scores.values()],
             "references": [[for_page(text) for text in texts] for texts in self.references],
+            "sources": self.sources and [for_page(text) for text in self.sources],
             "candidates": [
                 None if texts is None else [for_page(text) for text in texts] for texts in self.candidates.values()
             ],

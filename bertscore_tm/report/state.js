@@ -80,7 +80,7 @@ function selectRows() {
   if (state.word) found = found.filter(hasWord(state.word));
   const words = state.query.toLowerCase().split(/\s+/).filter(Boolean);
   if (words.length) {
-    const texts = (row) => [...data.candidates.map((one) => one?.[row] ?? ""), ...data.references[row]];
+    const texts = (row) => [...data.candidates.map((one) => one?.[row] ?? ""), ...data.references[row], data.sources?.[row] ?? ""];
     searched ??= rows.map((row) => texts(row).join("\n").toLowerCase());
     found = found.filter((row) => words.every((word) => searched[row].includes(word)));
   }

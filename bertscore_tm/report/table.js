@@ -39,7 +39,8 @@ function pairOf(system, row) {
 }
 function detail(row) {
   const pairs = [...new Set([state.a, state.b])].map((system) => pairOf(system, row));
-  const cell = html("td", { colspan: columns().length }, html("div", { class: "systems" }, ...pairs), ...KIND.course(row));
+  const source = data.sources ? [html("div", { class: "pair" }, ...textOfPair("source", data.sources[row]))] : [];
+  const cell = html("td", { colspan: columns().length }, ...source, html("div", { class: "systems" }, ...pairs), ...KIND.course(row));
   return html("tr", { class: "detail" }, cell);
 }
 function sortRows(found) {

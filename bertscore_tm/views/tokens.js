@@ -100,11 +100,11 @@ function alignedWords(alignment, lowest, container, output) {
   };
   return { words: [spaced(0), spaced(1)], link };
 }
+const textOfPair = (label, ...parts) => [html("h2", {}, label), html("p", { class: "words", dir: "auto", lang: "" }, ...parts)];
 function drawPair(title, candidate, references, alignment, lowest) {
   const container = html("div", { class: "pair" }, ...(title ? [html("h2", {}, title)] : []));
   const output = html("output", { "aria-live": "polite" });
-  const words = (label, children) => container.append(html("h2", {}, label),
-    html("p", { class: "words", dir: "auto", lang: "" }, ...children));
+  const words = (label, children) => container.append(...textOfPair(label, ...children));
   const found = alignment && alignedWords(alignment, lowest, container, output);
   const named = (label, s) => found && Math.abs(alignment.sides[s].special) >= 5e-4
     ? `${label} (special tokens add ${format(alignment.sides[s].special)} to ${"PR"[s]})` : label;

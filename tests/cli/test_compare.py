@@ -169,6 +169,7 @@ def test_options(command, oracle, tmp_path):
     to_second = ("openings.txt", "shuffled.txt")
     assert [(x["system"], x["minus"]) for x in document["differences"]] == [*TO_FIRST, to_second]
     both = [[a, b] for a, b in zip(REFERENCES, REFERENCES[3:] + REFERENCES[:3], strict=True)]
+    assert document["verdict"].startswith("Best by R: openings.txt. ")
     # The idf counts the references once, not once per system.
     check_document(document, oracle(both, idf=True), "recall", confidence=0.8)
     assert f"|idf:{2 * COUNT}|" in document["signature"]

@@ -310,6 +310,23 @@ def test_a_matrix_of_five_is_seen_whole(show):
     assert page.screenshot(clip=edge) != shaded
 
 
+@pytest.mark.parametrize("systems", [OTHERS, {"base": OTHERS, "next": OTHERS[::-1]}])
+def test_sources_are_shown_and_searched(show, encoder, systems):
+    sources = ["Es regnet", EVIL, "", "Sie schrieb\n\neinen Brief", "Der Hund bellte"]
+    page = show(Report.from_texts(systems, OTHERS, encoder, sources=sources))
+    page.fill("#search", "BRIEF schrieb")
+    expect_rows(page, 1)
+    assert column(page, 1) == ["4"]
+    page.click("#pair-4")
+    assert page.locator("tr.detail h2").first.inner_text() == "source"
+    assert page.locator("tr.detail .words").first.inner_text() == sources[3]
+    page.fill("#search", "onerror")
+    expect_rows(page, 1)
+    page.click("#pair-2")
+    assert page.locator("tr.detail .words").first.inner_text() == EVIL
+    assert page.locator("img").count() == 0
+
+
 def test_why_does_b_lose(show, three):
     """Without a click: the words that it misses. A click shows their pairs."""
     page = show(three)

@@ -167,3 +167,7 @@ def test_wrong_arguments():
         Report(["x"], ["y"], {key: [0.1, 0.2] for key in SCORES})
     with pytest.raises(ValueError, match="must have equal lengths"):
         Report(["x", "z"], ["y"], {key: [0.1] for key in SCORES})
+    with pytest.raises(ValueError, match="sources and references must have equal lengths, got 2 and 1"):
+        Report(["x"], ["y"], {key: [0.1] for key in SCORES}, sources=["a", "b"])
+    with pytest.raises(TypeError, match=r"sources\[0\] must be a string, got None"):
+        Report(["x"], ["y"], {key: [0.1] for key in SCORES}, sources=[None])
