@@ -3,7 +3,7 @@
 import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import PurePath
 
@@ -14,6 +14,11 @@ from bertscore_tm.utilities.user_warnings import warn_user
 
 # Of the candidates of all validations in a page.
 _MOST_CHARACTERS = 5_000_000
+
+Candidates = dict[str, list[str] | None]
+Scores = dict[str, dict[str, list[float]]]
+# Steps and mean F1 of each run.
+Courses = dict[str, list[tuple[int, float]]]
 
 
 def step_of(path: str) -> tuple[int, int]:
@@ -27,9 +32,18 @@ def step_of(path: str) -> tuple[int, int]:
     return int(match[1]), int(match[2] or 0)
 
 
-def read_history(
-    paths: Sequence[str],
-) -> tuple[dict[str, list[str] | None], list[list[str]], dict[str, dict[str, list[float]]]]:
+def name_of(path: str) -> str:
+    """Return the name of the validation in a file."""
+    step, number = step_of(path)
+    return f"step {step}, validation {number}" if number else f"step {step}"
+
+
+def best_of(scores: Scores) -> str:
+    """Return the validation with the largest mean F1."""
+    return max(scores, key=lambda name: sum(f1 for f1 in scores[name]["f1"] if math.isfinite(f1)))
+
+
+def read_history(paths: Sequence[str]) -> tuple[Candidates, list[list[str]], Scores]:
     """Return the candidates of validations by name, by step, the references of the last one, and scores by name.
 
     Validations with other references are left out, with a warning. Beyond five million characters the candidates of old
@@ -42,11 +56,9 @@ def read_history(
     validations = {}
     for path in paths:
         with fsspec.open(path, encoding="utf-8") as file:
-            step, number = step_of(path)
-            name = f"step {step}, validation {number}" if number else f"step {step}"
-            validations[name] = [json.loads(line) for line in file if line.strip()]
+            validations[name_of(path)] = [json.loads(line) for line in file if line.strip()]
     references = [row["references"] for row in validations[next(reversed(validations))]]
-    candidates: dict[str, list[str] | None] = {}
+    candidates: Candidates = {}
     scores, sizes = {}, {}
     for name, rows in validations.items():
         if [row["references"] for row in rows] == references:
@@ -59,8 +71,27 @@ def read_history(
             f"validations left out because their references differ from those of the last one: {len(left_out)} "
             f"({', '.join(left_out)}). Shuffled data needs BERTScoreCallback(index_key=...)"
         )
-    best = max(scores, key=lambda name: sum(f1 for f1 in scores[name]["f1"] if math.isfinite(f1)))
+    best = best_of(scores)
     for name in list(sizes)[1:-1]:
         if sum(sizes.values()) > _MOST_CHARACTERS and name != best:
             candidates[name], sizes[name] = None, 0
     return candidates, references, scores
+
+
+def read_runs(runs: Mapping[str, Sequence[str]]) -> tuple[Candidates, list[list[str]], Scores, Courses]:
+    """Return the best validation of each run as :func:`read_history` does, and the steps and mean F1 of all of each."""
+    candidates: Candidates = {}
+    references: list[list[str]] = []
+    scores: Scores = {}
+    courses: Courses = {}
+    for run, paths in runs.items():
+        run_candidates, run_references, run_scores = read_history(paths)
+        if courses and run_references != references:
+            raise ValueError(f"{run} has other references than {next(iter(runs))}: give runs with one validation set")
+        references, best = run_references, best_of(run_scores)
+        name = f"{run} ({best})"
+        candidates[name], scores[name] = run_candidates[best], run_scores[best]
+        means = {name: sum(values["f1"]) / len(values["f1"]) for name, values in run_scores.items()}
+        steps = [(step_of(path)[0], name_of(path)) for path in sorted(paths, key=step_of)]
+        courses[run] = [(step, means[name]) for step, name in steps if name in means]
+    return candidates, references, scores, courses

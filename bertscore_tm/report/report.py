@@ -17,7 +17,7 @@ from bertscore_tm.core.scores import harmonic_mean
 from bertscore_tm.encoder import Encoder, FrozenEncoder, as_encoder
 from bertscore_tm.encoder.loading import quiet_transformers
 from bertscore_tm.functional.corpus_scores import bert_score
-from bertscore_tm.report.history import read_history
+from bertscore_tm.report.history import Courses, read_history, read_runs
 from bertscore_tm.scoring.alignment import AlignmentData, compute_alignment
 from bertscore_tm.scoring.rescaling import Rescale, find_baseline, score_range
 from bertscore_tm.scoring.signature import score_signature
@@ -33,6 +33,7 @@ from bertscore_tm.views.page import describe_sides, render_page, round_numbers, 
 Systems = Sequence[str] | Mapping[str, Sequence[str] | None]
 References = Sequence[str] | Sequence[Sequence[str]]
 Results = Mapping[str, Any]
+Files = Sequence[str | os.PathLike[str]]
 Align = Callable[[str, str], AlignmentData]
 
 _SINGLE = "candidates"
@@ -111,6 +112,7 @@ class Report:
         self.num_alignments = num_alignments
         self.groups = groups
         self.title = title
+        self.courses: Courses = {}
         names = ("sources", "references")
         self.sources = None if sources is None else as_text_pairs(sources, self.references, names).candidates
 
@@ -161,19 +163,21 @@ class Report:
         )
 
     @classmethod
-    def from_files(cls, paths: Sequence[str | os.PathLike[str]], **options: Any) -> Report:
+    def from_files(cls, paths: Files | Mapping[str, Files], **options: Any) -> Report:
         """Report the validations of a training, as :class:`bertscore_tm.callbacks.BERTScoreReport` does.
 
         Args:
             paths: files of :class:`bertscore_tm.callbacks.ScoredTextWriter`, such as ``val_step_499.jsonl``, in any
-                order; also URLs. Those with other references than the last one are left out, with a warning.
+                order; also URLs. Those with other references than the last one are left out, with a warning. Of several
+                trainings such files by the name of the training: the page compares the best validation of each.
             **options: the keywords of the class, such as ``align``, ``encoder``, ``signature`` and ``title``.
 
         Returns:
             The report.
 
         Raises:
-            ValueError: a file is not named like those of ScoredTextWriter, or two are of the same step.
+            ValueError: a file is not named like those of ScoredTextWriter, two are of the same step, or trainings have
+                other references.
             OSError: a file cannot be read.
 
         Example:
@@ -184,8 +188,14 @@ class Report:
             >>> Report.from_files([path]).to_html().count("<td>step 499</td>")
             1
         """
-        systems, references, scores = read_history([os.fspath(path) for path in paths])
-        return cls(systems, references, scores, is_history=True, **options)
+        if not isinstance(paths, Mapping):
+            systems, references, scores = read_history([os.fspath(path) for path in paths])
+            return cls(systems, references, scores, is_history=True, **options)
+        runs = {name: [os.fspath(path) for path in files] for name, files in paths.items()}
+        systems, references, scores, courses = read_runs(runs)
+        report = cls(systems, references, scores, **options)
+        report.courses = courses
+        return report
 
     def to_html(self) -> str:
         """Return the page.
@@ -253,6 +263,10 @@ class Report:
             # F1 is exact, so that the page finds the ties that are counted here.
             "scores": [[*round_numbers(scores[:2]), round_numbers(scores[2], 10)] for scores in self.scores.values()],
             "references": [[for_page(text) for text in texts] for texts in self.references],
+            "courses": [
+                {"name": for_page(name), "points": [(step, round_numbers(f1)) for step, f1 in course]}
+                for name, course in self.courses.items()
+            ],
             "sources": self.sources and [for_page(text) for text in self.sources],
             "candidates": [
                 None if texts is None else [for_page(text) for text in texts] for texts in self.candidates.values()

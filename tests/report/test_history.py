@@ -55,3 +55,40 @@ def test_a_folder_with_two_files_of_one_step_is_an_error(tmp_path, monkeypatch, 
         write(tmp_path / name, 0.5)
     monkeypatch.chdir(tmp_path)
     check_error(run_here(capsys, "report", ".", "-o", "page.html", exit_code=2), "are of one step: give the files of")
+
+
+def write_runs(folder, runs):
+    """Write the validations of trainings: F1 by the step, and a folder of texts in each."""
+    for run, scores in runs.items():
+        (folder / run).mkdir()
+        for step, f1 in scores.items():
+            write(folder / run / "texts" / f"val_step_{step}.jsonl", f1)
+
+
+def test_runs_are_compared_by_their_best_validations(tmp_path, monkeypatch):
+    write_runs(tmp_path, {"b": {99: 0.25, 1000: 0.75, 199: 0.5}, "a": {10: 0.5, 20: 0.125}})
+    monkeypatch.chdir(tmp_path)
+    assert main(["report", "b", "a", "-o", "page.html"]) == 0
+    data = read_data(tmp_path / "page.html")
+    assert (data["kind"], data["names"]) == ("several", ["b (step 1000)", "a (step 10)"])
+    assert [means[2][0] for means in data["summary"]] == [0.75, 0.5]
+    assert data["candidates"] == [["val_step_1000"], ["val_step_10"]]
+    courses = [["b", [[99, 0.25], [199, 0.5], [1000, 0.75]]], ["a", [[10, 0.5], [20, 0.125]]]]
+    assert [[course["name"], course["points"]] for course in data["courses"]] == courses
+    files = {run: sorted((tmp_path / run / "texts").iterdir()) for run in ("b", "a")}
+    assert read_data(Report.from_files(files).to_html()) == data
+    # One folder is that of one training, with its texts in it.
+    assert main(["report", "b", "-o", "page.html"]) == 0
+    assert read_data(tmp_path / "page.html")["names"] == ["step 99", "step 199", "step 1000"]
+
+
+def test_runs_that_cannot_be_compared(tmp_path, monkeypatch, capsys):
+    write_runs(tmp_path, {"b": {99: 0.25}, "a": {10: 0.5}})
+    write(tmp_path / "other" / "val_step_1.jsonl", 0.5, "a dog")
+    monkeypatch.chdir(tmp_path)
+    for folders, message in (
+        (["b", "other"], "other has other references than b: give runs with one validation set"),
+        (["b", "b"], "b is given twice"),
+        (["b", "."], r"\. has no files val_step_\*\.jsonl"),
+    ):
+        check_error(run_here(capsys, "report", *folders, "-o", "page.html", exit_code=2), message)
