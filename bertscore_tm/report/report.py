@@ -62,7 +62,7 @@ class Report:
             Default: 1, and -1 if the signature says that they are not rescaled.
         is_history: whether the systems are the validations of one training, in order.
         num_alignments: number of pairs that open to their alignment: in turn the worst and the best of each system,
-            those in which the first and the last system differ most in either direction, and random ones. Of a history
+            those in which the two systems shown first differ most in either direction, and random ones. Of a history
             a quarter of them, in the first, the best and the last two validations.
         groups: label of each pair's document, if these depend on each other. Default: all are independent.
         title: heading of the page. Default: the names of the systems.
@@ -241,15 +241,16 @@ class Report:
             for pair, (comparison, p) in comparisons.items()
             if comparison.test
         }
-        shown = [names[0], names[-1]] if kind == "history" else names
+        titled = [names[0], names[-1]] if kind == "history" else names
+        # The two systems that are shown first.
+        pair = sorted([best, others[0]]) if kind == "several" else [0, last]
         return {
-            "title": for_page(self.title or f"BERTScore: {(' to ' if kind == 'history' else ', ').join(shown)}"),
+            "title": for_page(self.title or f"BERTScore: {(' to ' if kind == 'history' else ', ').join(titled)}"),
             "signature": for_page(self.signature),
             "kind": kind,
             "names": names,
             "best": best,
-            # The two systems that are shown first.
-            "pair": sorted([best, others[0]]) if kind == "several" else [0, last],
+            "pair": pair,
             "summary": [
                 self._estimate_means(scores, (self.bounds[0], self.bounds[1])) for scores in self.scores.values()
             ],
@@ -274,7 +275,7 @@ class Report:
             "chosen": [None if chosen is None else [int(number) for number in chosen] for chosen in self.best.values()],
             "truncated": None if cuts is None else [self._describe_cuts(name, cuts) for name in self.scores],
             "empty": empty,
-            "alignments": self._align_rows(f1.nan_to_num(), main, [set(rows) for rows in empty]),
+            "alignments": self._align_rows(f1.nan_to_num(), main, pair, [set(rows) for rows in empty]),
         }
 
     def _estimate_means(self, values: Tensor, bounds: tuple[Tensor | float, Tensor | float]) -> Any:
@@ -324,15 +325,17 @@ class Report:
                 described[row] = "; ".join(found)
         return described
 
-    def _align_rows(self, f1: Tensor, main: list[int], empty: list[set[int]]) -> dict[int, dict[int, Any]]:
+    def _align_rows(
+        self, f1: Tensor, main: list[int], pair: list[int], empty: list[set[int]]
+    ) -> dict[int, dict[int, Any]]:
         """Return the alignments of the chosen rows by the number of the system."""
         if self.align is None:
             return {}
         systems = main if self.is_history else list(range(len(f1)))
         texts_of = list(self.candidates.values())
-        # The last system first, and of differences those in which it is worse.
+        # The last system first, and of differences those in which the second is worse.
         scores = [f1[number] for number in reversed(systems)]
-        signed = [scores[0] - scores[-1]] if len(scores) > 1 else []
+        signed = [f1[pair[1]] - f1[pair[0]]] if len(scores) > 1 else []
         generator = torch.Generator("cpu").manual_seed(0)
         values = [sign * value for part in (signed, scores) for sign in (1, -1) for value in part]
         orders = [value.argsort(stable=True) for value in values]

@@ -54,8 +54,10 @@ def test_alignments_of_the_best_reference(compared, encoder):
     systems, references, data = compared
     f1 = [torch.tensor(scores[2]) for scores in data["scores"]]
     assert len(data["alignments"]) == 5
-    # Both ends of the difference between the first and the last system, and the worst of each system.
-    ends = [(f1[2] - f1[0]).argmin(), (f1[2] - f1[0]).argmax(), *(scores.argmin() for scores in f1)]
+    # Both ends of the difference between the two best systems, and the worst of each system.
+    a, b = sorted(sorted(range(3), key=lambda number: -f1[number].mean())[:2])
+    assert data["pair"] == [a, b] != [0, 2]
+    ends = [(f1[b] - f1[a]).argmin(), (f1[b] - f1[a]).argmax(), *(scores.argmin() for scores in f1)]
     assert {end.item() for end in ends} <= {int(row) for row in data["alignments"]}
     idf = [text for texts in references for text in texts]
     for row, by_system in data["alignments"].items():
