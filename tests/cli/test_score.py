@@ -395,6 +395,16 @@ def test_a_missing_file_needs_no_heavy_import(command):
     assert run_process(sys.executable, "-c", code).stdout.strip() == ""
 
 
+@pytest.mark.parametrize(("module", "entry", "frozen"), [("cli.__main__", "run", True), ("cli", "main", False)])
+def test_only_its_own_process_skips_the_search_for_garbage_at_exit(module, entry, frozen):
+    code = (
+        "import atexit, gc, sys\nbefore = gc.get_threshold()\n"
+        "atexit.register(lambda: print(gc.get_freeze_count() > 100_000, gc.get_threshold() != before))\n"
+        f"from bertscore_tm.{module} import {entry}\nsys.argv[1:] = ['env']\nassert {entry}() == 0"
+    )
+    assert run_process(sys.executable, "-c", code).stdout.splitlines()[-1] == f"{frozen} {frozen}"
+
+
 def test_env_says_what_is_installed_and_used(capsys):
     assert main(["env"]) == 0
     printed = dict(line.split(": ", 1) for line in capsys.readouterr().out.splitlines())
