@@ -29,8 +29,8 @@ _COLUMNS = "candidate string, reference string, precision float, recall float, f
 def measure(options: Options) -> Iterator[Figure]:
     """Measure the speed of two processes by that of one, each with one thread, and the driver's memory.
 
-    Engines are started and models loaded before the first round, except by torchrun and the shell's command, which it
-    is compared with.
+    Engines are started and models loaded before each timing, except by torchrun and the shell's command, which it is
+    compared with.
 
     Yields:
         Pairs per second of one process, and how many times as fast two are; the peak of the driver's resident memory
@@ -42,10 +42,15 @@ def measure(options: Options) -> Iterator[Figure]:
     with TemporaryDirectory() as folder:
         rows = write_rows(options.texts, pairs, Path(folder))
         scorer = PairScorer(MODEL, num_layers=LAYER, device="cpu")
+        few = write_rows(options.texts, _TASKS, Path(folder, "few"))
         scorers = {engine: load_engine(engine, scorer, rows) for engine in ENGINES}
+        # Spark ends processes that had no work for a minute, in which the others are measured.
+        preparations = {engine: load_engine(engine, scorer, few) for engine in ENGINES}
         alone, command = partial(score_alone, scorer, rows), partial(score_in_shell, Path(folder))
         seconds = in_turn(
-            {"alone": alone, **scorers, "command": partial(command, 1), "torchrun": partial(command, 2)}, options.rounds
+            {"alone": alone, **scorers, "command": partial(command, 1), "torchrun": partial(command, 2)},
+            options.rounds,
+            preparations,
         )
         for name, what in {"alone": "one process", "command": "the shell's command"}.items():
             yield Figure(f"{pairs:,} pairs: {what}", [pairs / time for time in seconds[name]], "pairs per second")
@@ -60,7 +65,8 @@ def measure(options: Options) -> Iterator[Figure]:
 
 
 def write_rows(texts: Sequence[tuple[str, str]], pairs: int, folder: Path, words: int | None = None) -> Path:
-    """Write distinct pairs to a file of JSON lines, and to a file per side for the shell."""
+    """Write distinct pairs to a file of JSON lines in a folder, and to a file per side for the shell."""
+    folder.mkdir(exist_ok=True)
     chosen = [texts[i % len(texts)] for i in range(pairs)]
     sides = [
         [" ".join([*side.split()[:words], str(i)]) for i, side in enumerate(each)] for each in zip(*chosen, strict=True)
@@ -102,7 +108,10 @@ def load_engine(engine: str, scorer: PairScorer, path: Path) -> Callable[[], Any
         ray.init(
             num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR", ignore_reinit_error=True
         )
-        ray.data.DataContext.get_current().enable_progress_bars = False
+        context = ray.data.DataContext.get_current()
+        context.enable_progress_bars = False
+        # Otherwise reading keeps one of the two processors for the first second.
+        context.op_resource_reservation_enabled = False
         output = path.with_name("scored_by_ray")
         return lambda: (
             ray.data.read_json(str(path))

@@ -22,10 +22,15 @@ class Figure:
         return f"{self.what}: {median(self.values):.3g}{spread} {self.unit}".rstrip()
 
 
-def in_turn(functions: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, list[float]]:
+def in_turn(
+    functions: Mapping[str, Callable[[], Any]],
+    rounds: int,
+    preparations: Mapping[str, Callable[[], Any]] | None = None,
+) -> dict[str, list[float]]:
     """Return the wall times of functions by name, called in turn, so that other programs slow all of them equally.
 
-    Each is called once before the first round. Each round starts with another function.
+    Each is called once before the first round. Each round starts with another function. The preparation of a function
+    is called right before each of its timings, and is not part of them.
     """
     for function in functions.values():
         function()
@@ -34,6 +39,8 @@ def in_turn(functions: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str
     for number in range(rounds):
         start = number % len(names)
         for name in names[start:] + names[:start]:
+            if preparations and name in preparations:
+                preparations[name]()
             began = time.perf_counter()
             functions[name]()
             seconds[name].append(time.perf_counter() - began)

@@ -45,8 +45,9 @@ def by_name(figures) -> dict[str, Figure]:
 
 def test_implementations_take_turns():
     calls = []
-    seconds = in_turn({name: lambda name=name: calls.append(name) for name in "abc"}, rounds=4)
-    assert "".join(calls) == "abc" + "abc" + "bca" + "cab" + "abc"
+    functions = {name: lambda name=name: calls.append(name) for name in "abc"}
+    seconds = in_turn(functions, rounds=4, preparations={"b": lambda: calls.append("!")})
+    assert "".join(calls) == "abc" + "a!bc" + "!bca" + "ca!b" + "a!bc"
     assert {name: len(values) for name, values in seconds.items()} == {"a": 4, "b": 4, "c": 4}
     assert ratios([2.0, 3.0], [1.0, 2.0]) == [2.0, 1.5]
 
