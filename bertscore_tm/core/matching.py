@@ -16,7 +16,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from bertscore_tm.core.memory import numbers_per_step, send
 from bertscore_tm.core.token_vectors import (
@@ -62,8 +62,8 @@ def match_greedily(similarities: Tensor, mask: Tensor, temperature: float = 0.1)
         >>> match_greedily(torch.tensor([[0.2, 0.9, 5.0]]), torch.tensor([True, True, False]))
         tensor([0.9000])
     """
-    allowed, has_key = _allowed_keys(mask)
-    return torch.where(has_key, similarities.masked_fill(~allowed, -torch.inf).amax(-1), 0.0)
+    excluded = ~mask.unsqueeze(-2)
+    return similarities.masked_fill(excluded, -torch.inf).amax(-1).masked_fill(excluded.all(-1), 0.0)
 
 
 def match_by_softmax(similarities: Tensor, mask: Tensor, temperature: float = 0.1) -> Tensor:
@@ -86,9 +86,11 @@ def match_by_softmax(similarities: Tensor, mask: Tensor, temperature: float = 0.
     """
     if not temperature > 0:
         raise ValueError(f"the matching temperature must be above 0, got {temperature}")
-    allowed, has_key = _allowed_keys(mask)
-    scaled = (similarities / temperature).masked_fill(~allowed, -torch.inf)
-    return torch.where(has_key, (scaled.softmax(-1) * similarities).sum(-1), 0.0)
+    excluded = ~mask.unsqueeze(-2)
+    similarities = similarities.masked_fill(excluded, 0.0)
+    # Not -inf, so that a row without a key has a softmax, over zeros.
+    scaled = (similarities / temperature).masked_fill(excluded, torch.finfo(similarities.dtype).min)
+    return (scaled.softmax(-1) * similarities).sum(-1)
 
 
 @dataclass(frozen=True)
@@ -111,25 +113,26 @@ class TokenwiseMatching:
         self, similarities: Tensor, candidate: TokenMass, reference: TokenMass, temperature: float
     ) -> tuple[Tensor, Tensor]:
         """Return the weighted sums of both sides' matched similarities, as described for :data:`Matching`."""
-        matched = self.match_tokens(similarities, reference.mask, temperature)
-        matched_back = self.match_tokens(similarities.mT, candidate.mask, temperature)
-        return (matched * candidate.weights).sum(1), (matched_back * reference.weights).sum(1)
+        # Both sides at once, as an accelerator takes longer to launch so small steps than to compute them.
+        length = max(similarities.shape[1:])
+        back = _pad(_pad(similarities, length).mT, length)  # (batch, length, length)
+        masks = torch.stack([_pad(side.mask, length) for side in (reference, candidate)])  # (2, batch, length)
+        weights = torch.stack([_pad(side.weights, length) for side in (candidate, reference)])
+        matched = self.match_tokens(torch.stack([back.mT, back]), masks, temperature)  # (2, batch, length)
+        precision, recall = (matched * weights).sum(-1)
+        return precision, recall
+
+
+def _pad(values: Tensor, length: int) -> Tensor:
+    """Append zeros along the last dimension, if it is shorter."""
+    missing = length - values.shape[-1]
+    return nn.functional.pad(values, (0, missing)) if missing else values
 
 
 TOKENWISE_MATCHINGS: dict[str, Matching] = {
     "max": TokenwiseMatching(match_greedily),
     "softmax": TokenwiseMatching(match_by_softmax),
 }
-
-
-def _allowed_keys(mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Return which keys each query may match, and which rows have a key.
-
-    Rows without a key may match all, as a softmax over nothing is NaN; the caller replaces their result.
-    """
-    mask = mask.unsqueeze(-2)
-    has_key = mask.any(-1)
-    return mask | ~has_key.unsqueeze(-1), has_key
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,11 @@
 """Soft tokens, which the losses encode: their input embeddings, and unit vectors with a gradient to these."""
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
+from bertscore_tm.core.onednn import is_eager
 from bertscore_tm.core.token_vectors import unit_vectors
 from bertscore_tm.encoder.frozen_encoder import FrozenEncoder
 
@@ -42,4 +45,28 @@ def encode_soft(encoder: FrozenEncoder, inputs_embeds: Tensor, mask: Tensor) -> 
     backbone, device = encoder._backbone, inputs_embeds.device
     loaded = backbone.loaded(device)  # where a probe completes the family
     require_soft_tokens(encoder)
-    return unit_vectors(loaded.run_soft(inputs_embeds.to(backbone.resolve_dtype(device)), mask))
+    states = loaded.run_soft(inputs_embeds.to(backbone.resolve_dtype(device)), mask)
+    if not (is_eager() and states.requires_grad):
+        return unit_vectors(states)
+    vectors: Tensor = _UnitVectors.apply(states)  # type: ignore[no-untyped-call]
+    return vectors
+
+
+class _UnitVectors(torch.autograd.Function):
+    """:func:`unit_vectors` with a gradient of four kernels, of which autograd would launch fifteen."""
+
+    @staticmethod
+    def forward(ctx: Any, vectors: Tensor) -> Tensor:
+        """Return the unit vectors."""
+        wide = vectors.to(torch.promote_types(torch.float32, vectors.dtype))
+        norms = wide.norm(dim=-1, keepdim=True).clamp_min(1e-12)
+        ctx.dtype, unit = vectors.dtype, wide / norms
+        ctx.save_for_backward(unit, norms)
+        return unit
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        """Return the gradient, without its part along each vector."""
+        unit, norms = ctx.saved_tensors
+        along = (grad * unit).sum(-1, keepdim=True)
+        return (torch.addcmul(grad, unit, along, value=-1) / norms).to(ctx.dtype)

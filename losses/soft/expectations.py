@@ -146,7 +146,7 @@ def linear_expected_embedding(
         if tensor is not None:
             dtype = torch.promote_types(dtype, tensor.dtype)
     result: tuple[Tensor, Tensor] = _ExpectedEmbedding.apply(  # type: ignore[no-untyped-call]
-        input.reshape(-1, input.shape[-1]).to(dtype),
+        input.reshape(-1, input.shape[-1]),
         linear_weight,
         None if linear_bias is None else linear_bias.to(dtype),
         table,
@@ -192,29 +192,35 @@ def product_dtype(values: Tensor, dtype: torch.dtype) -> torch.dtype:
     return torch.bfloat16 if values.device.type != "cpu" and values.dtype == torch.bfloat16 else dtype
 
 
-def _multiply(rows: Tensor, weight: Tensor, product: torch.dtype) -> Tensor:
-    r"""Return :math:`x W^\top`, computed in a precision, in that of the rows."""
-    return linear(rows.to(product), weight.to(product)).to(rows.dtype)
+def _multiply(rows: Tensor, weight: Tensor, settings: _Settings) -> Tensor:
+    r"""Return :math:`x W^\top`, computed in the precision of products."""
+    return linear(rows.to(settings.product), weight.to(settings.product)).to(settings.dtype)
 
 
 class _RunningSoftmax:
     """Softmax of rows whose logits come in chunks: the largest logit so far, and the sum of exp((z - peak) / u).
 
-    They are indices apart, as their log-sum-exp would round large logits.
+    They are kept apart, as their log-sum-exp would round large logits; ``None`` before the first chunk.
     """
 
-    def __init__(self, like: Tensor, num_rows: int, temperature: float) -> None:
+    def __init__(self, temperature: float) -> None:
         require_positive("temperature", temperature)
         self.temperature = temperature
-        self.peak = like.new_full((num_rows, 1), torch.finfo(like.dtype).min)
-        self.total = like.new_zeros(num_rows, 1)
+        self.peak: Any = None
+        self.total: Any = None
 
-    def add_(self, z: Tensor) -> tuple[Tensor, Tensor]:
-        """Return exp((z - peak) / u), written into z, and the factor by which earlier sums shrink."""
-        before, self.peak = self.peak, torch.maximum(self.peak, z.amax(1, keepdim=True))
+    def add_(self, z: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return exp((z - peak) / u), written into z, and the factor by which earlier sums, if any, shrink."""
+        before, self.peak = self.peak, z.amax(1, keepdim=True).clamp(min=torch.finfo(z.dtype).min)
+        if before is not None:
+            self.peak = torch.maximum(before, self.peak)
         weights = _weigh_(z, self.peak, self.temperature)
+        total = weights.sum(1, keepdim=True)
+        if before is None:
+            self.total = total
+            return weights, None
         factor = ((before - self.peak) / self.temperature).exp_()
-        self.total = self.total * factor + weights.sum(1, keepdim=True)
+        self.total = self.total * factor + total
         return weights, factor
 
 
@@ -237,11 +243,12 @@ class _ExpectedEmbedding(torch.autograd.Function):
         """Return y of the needed rows, shape (needed, width), and the surprisals, shape (needed, 1)."""
         num_rows = len(states if settings.indices is None else settings.indices)
         with torch.autocast(device_type=states.device.type, enabled=False):
-            y = states.new_zeros(num_rows, table.shape[1], dtype=settings.dtype)
-            content, full = (_RunningSoftmax(y, num_rows, u) for u in (settings.temperature, 1.0))
-            target_logit = y.new_zeros(num_rows, 1)
+            content, full = (_RunningSoftmax(u) for u in (settings.temperature, 1.0))
+            y: Any = None
+            target_logit = None if target is None else states.new_zeros(num_rows, 1, dtype=settings.dtype)
             num_buffers = 1 if target is None else 2
-            for part, columns, logits, spare in _read_logits(states, weight, bias, settings, num_buffers):
+            rows = states if weight is None else states.to(settings.product)
+            for part, columns, logits, spare in _read_logits(rows, weight, bias, settings, num_buffers):
                 if target is not None:
                     full.add_(spare.copy_(logits))
                     inside, column = _locate(target, part)
@@ -250,7 +257,8 @@ class _ExpectedEmbedding(torch.autograd.Function):
                     # Not -inf, so that a row whose other logits are -inf stays defined.
                     logits.index_fill_(1, columns, torch.finfo(settings.dtype).min)
                 weights, factor = content.add_(logits)
-                y.mul_(factor).add_(_multiply(weights, table[part].t(), settings.product))
+                expected = _multiply(weights, table[part].t(), settings)
+                y = expected if factor is None else y.mul_(factor).add_(expected)
             y.div_(content.total)
             surprisal = None if target is None else full.peak - target_logit + full.total.log()
         ctx.set_materialize_grads(False)
@@ -273,20 +281,20 @@ class _ExpectedEmbedding(torch.autograd.Function):
             return None, None, None, None, None, None
         states, weight, bias, table, target, y, peak, total, full_peak, full_total = ctx.saved_tensors
         settings, indices = ctx.settings, ctx.settings.indices
-        grad_states = None
-        if ctx.needs_input_grad[0]:
-            # All of the logits' gradient is written if all rows are needed.
-            is_written = weight is None and indices is None
-            grad_states = torch.empty_like(states) if is_written else torch.zeros_like(states)
+        grad_states: Any = None
+        if ctx.needs_input_grad[0] and weight is None:
+            # All of it is written if all rows are needed.
+            grad_states = torch.empty_like(states) if indices is None else torch.zeros_like(states)
         grad_weight = torch.empty_like(weight) if ctx.needs_input_grad[1] else None
         grad_bias = torch.empty_like(bias) if ctx.needs_input_grad[2] else None
         with torch.autocast(device_type=states.device.type, enabled=False):
             if grad_y is not None:
                 # Divided here rather than in every probability.
-                grad_y = grad_y / total / settings.temperature
+                grad_y = grad_y / (total if settings.temperature == 1 else total * settings.temperature)
                 mean = (grad_y * y).sum(1, keepdim=True)
             num_buffers = 1 if grad_surprisal is None else 2
-            for part, columns, logits, spare in _read_logits(states, weight, bias, settings, num_buffers):
+            rows = states if weight is None else states.to(settings.product)
+            for part, columns, logits, spare in _read_logits(rows, weight, bias, settings, num_buffers):
                 if grad_surprisal is not None:
                     inside, column = _locate(target, part)
                     grad = _weigh_(spare.copy_(logits), full_peak, 1.0)
@@ -296,18 +304,24 @@ class _ExpectedEmbedding(torch.autograd.Function):
                     weights = _weigh_(logits, peak, settings.temperature)
                     if columns is not None:
                         weights.index_fill_(1, columns, 0.0)
-                    into_p = _multiply(grad_y, table[part], settings.product).sub_(mean)
+                    into_p = _multiply(grad_y, table[part], settings).sub_(mean)
                     grad = weights.mul_(into_p) if grad_surprisal is None else grad.addcmul_(weights, into_p)
-                if grad_states is not None and weight is not None:
-                    grad_states.add_(_multiply(grad, weight[part].t(), settings.product))
-                elif grad_states is not None and indices is not None:
-                    grad_states[:, part].index_copy_(0, indices, grad.to(states.dtype))
-                elif grad_states is not None:
-                    grad_states[:, part] = grad
-                if grad_weight is not None:
-                    grad_weight[part] = transposed_matmul(grad.to(settings.product), states.to(settings.product))
+                if weight is None:
+                    if grad_states is not None and indices is not None:
+                        grad_states[:, part].index_copy_(0, indices, grad.to(states.dtype))
+                    elif grad_states is not None:
+                        grad_states[:, part] = grad
+                    continue
                 if grad_bias is not None:
                     grad_bias[part] = grad.sum(0)
+                grad = grad.to(settings.product)
+                if ctx.needs_input_grad[0]:
+                    into_states = _multiply(grad, weight[part].t(), settings)
+                    grad_states = into_states if grad_states is None else grad_states.add_(into_states)
+                if grad_weight is not None:
+                    grad_weight[part] = transposed_matmul(grad, rows)
+        if grad_states is not None:
+            grad_states = grad_states.to(states.dtype)
         return grad_states, grad_weight, grad_bias, None, None, None
 
 
@@ -342,8 +356,8 @@ def _compute_logits(
         chunk = states[:, part]
         return memory.copy_(chunk if settings.indices is None else chunk.index_select(0, settings.indices))
     head, part_bias, product = weight[part], None if bias is None else bias[part], settings.product
-    if product != states.dtype:
-        logits = memory.copy_(states.to(product) @ head.to(product).t())
+    if product != settings.dtype:
+        logits = memory.copy_(states @ head.to(product).t())
         return logits if part_bias is None else logits.add_(part_bias)
     head = head.to(states.dtype)
     if can_use_onednn(states, head):

@@ -56,12 +56,9 @@ def soft_precision_recall_f1(
         side if isinstance(side, TokenMass) else TokenMass(side > 0, side.to(similarities.dtype))
         for side in (candidate, reference)
     ]
-    sums = match(similarities, masses[0], masses[1], temperature)  # (batch,) each
-    means = []
-    for weighted_sum, mass in zip(sums, masses, strict=True):
-        total = mass.weights.sum(1)  # (batch,)
-        means.append(torch.where(total > 0, weighted_sum / torch.where(total > 0, total, 1.0), 0.0))
-    precision, recall = means
+    sums = torch.stack(match(similarities, masses[0], masses[1], temperature))  # (2, batch)
+    totals = torch.stack([mass.weights.sum(1) for mass in masses])  # (2, batch)
+    precision, recall = sums * ((totals > 0) / totals.clamp(min=torch.finfo(totals.dtype).tiny))
     return {"precision": precision, "recall": recall, "f1": selection_f1(precision, recall)}
 
 

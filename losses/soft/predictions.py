@@ -36,6 +36,10 @@ class GeneratorVocabulary:
         columns: the table and the weights, whose expectations one product computes, shape (vocabulary, columns).
         control_ids: tokens that are not content, such as special tokens, and get no probability.
         end_ids: tokens that end a text.
+        kinds: whether each token is no control token, and whether it ends a text; what is outside of the vocabulary
+            does not, shape (vocabulary + 1, 2), bool.
+        special: embeddings and weights of the encoder's special tokens around a text, shapes (special, width) and
+            (special,).
         encoder_table: input embedding of each of the encoder's tokens, shape (encoder's vocabulary, width).
         encoder_weights: weight of each of the encoder's tokens, shape (encoder's vocabulary,).
         encoder_ids: the encoder's id of each token, shape (vocabulary,), int64; ``None`` where a token has several.
@@ -49,7 +53,7 @@ class GeneratorVocabulary:
         tokens = encoder.tokenizer if bridge is None else bridge
         self.control_ids, self.end_ids = tokens.control_ids, tokens.end_ids
         # Cached by the tokenizer here, since a compiled graph must not ask it.
-        _ = encoder.tokenizer.special_affixes
+        before, after = encoder.tokenizer.special_affixes
         with torch.inference_mode(False), torch.no_grad():
             self.encoder_weights = weights.to(device).table
             self.encoder_table = self.table = embedding_table(encoder, device)
@@ -64,6 +68,13 @@ class GeneratorVocabulary:
             if self.table.data_ptr() != self.encoder_table.data_ptr() or not weights.is_uniform:
                 self.weights = means[: len(self.table)].to(torch.promote_types(torch.float32, self.table.dtype))
                 self.columns = torch.cat([self.table, self.weights[:, None].to(self.table.dtype)], dim=1)
+            numbers = constant([*before, *after], device)
+            dtype = torch.promote_types(torch.float32, self.table.dtype)
+            self.special = self.encoder_table[numbers], self.encoder_weights[numbers].to(dtype)
+            kinds = torch.tensor([[True, False]], device="cpu").repeat(len(self.table) + 1, 1)
+            for kind, ids in enumerate((self.control_ids, self.end_ids)):
+                kinds[[token for token in ids if token < len(self.table)], kind] = kind == 1
+            self.kinds = kinds.to(device)
 
     def require_size(self, size: int, subject: str) -> int:
         """Return how many outputs are tokens; with a bridge, output layers may be padded beyond the tokenizer."""
@@ -126,7 +137,7 @@ def predict_from_hidden(
     needed = content if labels is None else content | (labels != ignore_index)
     indices = _needed_positions(needed)
     if indices is None:
-        rows = hidden.masked_fill(~needed[..., None], 0.0)
+        rows = hidden if is_eager() else hidden.masked_fill(~needed[..., None], 0.0)
     else:
         rows = hidden.flatten(0, 1).index_select(0, indices)  # (needed, features)
         labels = None if labels is None else labels.flatten().index_select(0, indices)
@@ -134,7 +145,7 @@ def predict_from_hidden(
         rows = rows * layer.scale
     weight, bias, columns, excluded = layer.weight, layer.bias, vocabulary.columns, [*vocabulary.control_ids]
     size = len(columns)
-    if labels is None:
+    if labels is None and size < len(weight):
         weight, bias = weight[:size], None if bias is None else bias[:size]
     elif size < len(weight):
         # Outputs beyond the tokens take part in the cross-entropy, as in that of the logits.
@@ -235,47 +246,75 @@ class EncodedTokens:
         return EncodedTokens(self.vectors[rows], mass, self.has_content[rows])
 
 
-def encode_soft_tokens(tokens: SoftTokens, vocabulary: GeneratorVocabulary) -> EncodedTokens:
-    """Encode soft tokens between the encoder's special tokens, their content moved to the left, with gradient.
+@dataclass(frozen=True)
+class Placement:
+    """Where the encoder finds content, moved to the left, and its special tokens around it.
 
-    Raises a ValueError if a row is too long.
+    Args:
+        order: for each token, its index among the special tokens before a text, all positions, and those after it,
+            shape (batch, tokens).
+        keys: tokens that are not padding, shape (batch, tokens), bool.
+        mass: tokens that can be matched, and their weights if each token of a text weighs 1.
+        has_content: rows with a content token, shape (batch,), bool.
     """
-    encoder, tokenizer = vocabulary.encoder, vocabulary.encoder.tokenizer
-    embeddings, content = tokens.embeddings, tokens.content
-    device, dtype = embeddings.device, embeddings.dtype
-    before, after = tokenizer.special_affixes
-    num_before, special_ids = len(before), [*before, *after]
-    numbers = constant(special_ids, device)
-    special = vocabulary.encoder_table[numbers].to(dtype)  # (special, width)
-    special_weights = vocabulary.encoder_weights[numbers].to(dtype)
 
-    lengths = content.sum(1, keepdim=True)  # (batch, 1)
+    order: Tensor
+    keys: Tensor
+    mass: TokenMass
+    has_content: Tensor
+
+
+def place_content(content: Tensor, vocabulary: GeneratorVocabulary) -> Placement:
+    """Place positions with content, shape (batch, positions), bool; a ValueError if a row is too long."""
+    tokenizer = vocabulary.encoder.tokenizer
+    sizes = len(tokenizer.special_affixes[0]), len(tokenizer.special_affixes[1])
+    is_token = nn.functional.pad(content, sizes, value=True)  # (batch, positions + special)
     # Content moves to the left, over holes and left padding.
-    order = (~content).long().argsort(dim=1, stable=True)  # (batch, positions)
+    keys, order = is_token.long().sort(dim=1, descending=True, stable=True)
     limit = tokenizer.max_length
     # On an accelerator, the longest row is waited for only if it may be too long.
-    if (device.type == "cpu" and is_eager()) or (limit is not None and content.shape[1] + len(special_ids) > limit):
-        longest = int(lengths.max())
-        require_fitting(longest, encoder)
-        order = order[:, : max(longest, 1)]
-    weights = torch.ones_like(embeddings[..., 0]) if tokens.weights is None else tokens.weights.to(dtype)
+    if (content.device.type == "cpu" and is_eager()) or (limit is not None and keys.shape[1] > limit):
+        longest = int(content.sum(1).max())
+        require_fitting(longest, vocabulary.encoder)
+        keys, order = (values[:, : max(longest + sum(sizes), 1)] for values in (keys, order))
+    keys = keys.bool()  # (batch, tokens)
+    special = vocabulary.special[1]  # (special,)
+    weights = _surround(content.to(special.dtype), special, sizes[0]).gather(1, order)  # (batch, tokens)
+    if not tokenizer.exclude_special_tokens:
+        return Placement(order, keys, TokenMass(keys, weights), content.any(1))
+    can_match = nn.functional.pad(content, sizes).gather(1, order)
+    return Placement(order, keys, TokenMass(can_match, weights * can_match), content.any(1))
 
-    # Each token is taken from its position or, a special one, from after the last position.
-    place = torch.arange(order.shape[1] + len(special_ids), device=device)  # (tokens,)
-    after_text = place - num_before - lengths  # (batch, tokens)
-    is_text = (place >= num_before) & (after_text < 0)
-    keys = after_text < len(after)
-    index = content.shape[1] + torch.where(place < num_before, place, num_before + after_text)  # (batch, tokens)
-    index = torch.where(is_text, nn.functional.pad(order, (num_before, len(after))), index)
-    index = index.clamp(max=content.shape[1] + len(special_ids) - 1)
-    can_match = is_text if tokenizer.exclude_special_tokens else keys
-    row_weights = torch.cat([weights, special_weights.expand(len(order), -1)], 1).gather(1, index) * can_match
-    rows = torch.cat([embeddings, special.expand(len(order), -1, -1)], 1)  # (batch, positions + special, width)
-    rows = rows.gather(1, index[..., None].expand(-1, -1, rows.shape[-1])).masked_fill(~keys[..., None], 0.0)
-    # Without special tokens a batch may have no token at all, and a model needs one.
-    encoded = keys if special_ids else keys | ((place == 0) & ~keys.any())
-    vectors = encode_soft(encoder, rows, encoded)[0]  # (batch, tokens, width)
-    return EncodedTokens(vectors, TokenMass(can_match, row_weights), lengths.squeeze(1) > 0)
+
+def _surround(values: Tensor, special: Tensor, num_before: int) -> Tensor:
+    """Put what belongs to special tokens, shape (special, ...), around values, shape (batch, positions, ...)."""
+    special = special.expand(len(values), *special.shape)
+    return torch.cat([special[:, :num_before], values, special[:, num_before:]], 1)
+
+
+def encode_soft_tokens(
+    tokens: SoftTokens, vocabulary: GeneratorVocabulary, placement: Placement | None = None
+) -> EncodedTokens:
+    """Encode soft tokens between the encoder's special tokens, their content moved to the left, with gradient.
+
+    Raises a ValueError if a row is too long. Texts with the same content share a placement.
+    """
+    encoder, num_before = vocabulary.encoder, len(vocabulary.encoder.tokenizer.special_affixes[0])
+    placement = placement or place_content(tokens.content, vocabulary)
+    order, keys, mass = placement.order, placement.keys, placement.mass
+    special, special_weights = vocabulary.special
+    # In the encoder's precision from here on.
+    rows = _surround(tokens.embeddings.to(special.dtype), special, num_before)  # (batch, positions + special, width)
+    rows = rows.gather(1, order[..., None].expand(-1, -1, rows.shape[-1]))  # (batch, tokens, width)
+    weights = mass.weights
+    if tokens.weights is not None:
+        weights = _surround(tokens.weights, special_weights, num_before).gather(1, order) * mass.mask
+    if not len(special):
+        # Without special tokens a batch may have no token at all, and a model needs one.
+        keys = keys | (~keys.any() & (torch.arange(keys.shape[1], device=keys.device) == 0))
+    vectors = encode_soft(encoder, rows, keys).squeeze(0)  # (batch, tokens, width)
+    weights = weights.to(torch.promote_types(weights.dtype, tokens.embeddings.dtype))
+    return EncodedTokens(vectors, TokenMass(mass.mask, weights), placement.has_content)
 
 
 def require_fitting(longest: int, encoder: FrozenEncoder) -> None:

@@ -205,7 +205,7 @@ class SoftBERTScoreLoss(nn.Module):
             warn_if_misaligned(logits, target, content, self.ignore_index, vocabulary.control_ids)
         with torch.autocast(device_type=logits.device.type, enabled=False):
             tokens = predict_from_logits(logits, content, vocabulary, self._relax, self.temperature)
-            candidates = encode_soft_tokens(tokens, vocabulary)
+            candidates = encode_soft_tokens(tokens, vocabulary, references.placement)
             return self._score(candidates, references, included, return_components)
 
     def forward_hidden(
@@ -270,7 +270,8 @@ class SoftBERTScoreLoss(nn.Module):
             tokens, cross_entropy = predict_from_hidden(
                 hidden, content, vocabulary, layer, self.temperature, labels=labels, ignore_index=self.ignore_index
             )
-            result = self._score(encode_soft_tokens(tokens, vocabulary), references, included, return_components)
+            candidates = encode_soft_tokens(tokens, vocabulary, references.placement)
+            result = self._score(candidates, references, included, return_components)
         if cross_entropy is None:
             return result
         return (result[0], cross_entropy, result[1]) if isinstance(result, tuple) else (result, cross_entropy)
@@ -347,7 +348,7 @@ class SoftBERTScoreLoss(nn.Module):
                 raise ValueError(
                     f"{name} must have the shape {tuple(shape)} of the predictions, got {tuple(value.shape)}"
                 )
-        content = torch.ones(shape, dtype=torch.bool, device=device) if mask is None else mask.bool()
+        allowed = None if mask is None else mask.bool()
         if not isinstance(target, Tensor):
             references = target if isinstance(target, EncodedReferences) else self.encode_references(target, device)
             if references.num_items != shape[0]:
@@ -355,15 +356,15 @@ class SoftBERTScoreLoss(nn.Module):
                     f"target must have a text or a list of texts for each of the {shape[0]} rows of the predictions, "
                     f"got {references.num_items}"
                 )
+            content = torch.ones(shape, dtype=torch.bool, device=device) if allowed is None else allowed
             return content, None, references
-        content = locate_content(target, content, vocabulary, self.ignore_index)
+        content = locate_content(target, allowed, vocabulary, self.ignore_index)
         if self.bridge is None or self.bridge.mode == "identity":
             references = encode_labels(target, content, vocabulary, self.cache_bytes)
-        else:
-            rows = [[i for i in row if i >= 0] for row in target.masked_fill(~content, -1).tolist()]
-            texts = self.bridge.generator_tokenizer.batch_decode(rows, skip_special_tokens=True)
-            references = self.encode_references(texts, device)
-        return content, content.any(1), references
+            return content, references.tokens.has_content, references
+        rows = [[i for i in row if i >= 0] for row in target.masked_fill(~content, -1).tolist()]
+        texts = self.bridge.generator_tokenizer.batch_decode(rows, skip_special_tokens=True)
+        return content, content.any(1), self.encode_references(texts, device)
 
     def _score(
         self, candidates: EncodedTokens, references: EncodedReferences, included: Tensor | None, return_components: bool
@@ -381,8 +382,8 @@ class SoftBERTScoreLoss(nn.Module):
                 of_pairs = soft_precision_recall_f1(
                     similarities, candidates.mass, targets.mass, matching, self.matching_temperature
                 )
-            for name, of_pair in of_pairs.items():
-                score = torch.where(has_content, of_pair, 0.0)  # (references,)
+            for name in of_pairs if return_components else [self.component]:
+                score = torch.where(has_content, of_pairs[name], 0.0)  # (references,)
                 if references.items is not None:
                     score = reduce_references(score, references.items, references.num_items, self.references_reduce)
                 scores[prefix + name] = score  # (batch,)

@@ -17,8 +17,10 @@ from bertscore_tm.losses.soft.expectations import require_token_ids
 from bertscore_tm.losses.soft.predictions import (
     EncodedTokens,
     GeneratorVocabulary,
+    Placement,
     SoftTokens,
     encode_soft_tokens,
+    place_content,
     require_fitting,
 )
 from bertscore_tm.scoring.corpus import encode_texts
@@ -41,12 +43,14 @@ class EncodedReferences:
         items: index of each reference's item, shape (references,); ``None`` where every item has one.
         num_items: number of items in the batch.
         num_truncated: number of references that were truncated.
+        placement: of predictions with the same content, if it is known.
     """
 
     tokens: EncodedTokens
     items: Tensor | None
     num_items: int
     num_truncated: int = 0
+    placement: Placement | None = None
 
 
 @untraced
@@ -88,11 +92,13 @@ def encode_labels(
     accelerator would have to be waited for.
     """
     if labels.device.type != "cpu" or not is_eager() or vocabulary.encoder_ids is None:
-        ids = labels.long().masked_fill(~content, 0)
+        ids = labels.long().clamp(min=0)
         with torch.no_grad(), torch.autocast(device_type=labels.device.type, enabled=False):
             weights = None if vocabulary.weights is None else vocabulary.weights[ids]
             soft = SoftTokens(torch.nn.functional.embedding(ids, vocabulary.table), content, weights)
-            return EncodedReferences(encode_soft_tokens(soft, vocabulary), None, len(labels))
+            placement = place_content(content, vocabulary)
+            tokens = encode_soft_tokens(soft, vocabulary, placement)
+            return EncodedReferences(tokens, None, len(labels), placement=placement)
     tokenizer, (before, after) = vocabulary.encoder.tokenizer, vocabulary.encoder.tokenizer.special_affixes
     ids_of_rows = torch.split(vocabulary.encoder_ids[labels[content].long()], content.sum(1).tolist())
     require_fitting(max(map(len, ids_of_rows)), vocabulary.encoder)
@@ -105,17 +111,21 @@ def encode_labels(
     return encode_references([[row] for row in rows], vocabulary, cache_bytes, tokenized)
 
 
-def locate_content(labels: Tensor, allowed: Tensor, vocabulary: GeneratorVocabulary, ignore_index: int) -> Tensor:
+def locate_content(
+    labels: Tensor, allowed: Tensor | None, vocabulary: GeneratorVocabulary, ignore_index: int
+) -> Tensor:
     """Return which of the allowed positions of labels are content, none after the first end token behind content.
 
     All shapes are (batch, positions). Ids outside the vocabulary are an error, on the CPU only.
     """
-    is_control = torch.isin(labels, constant(vocabulary.control_ids, labels.device))
-    content = allowed & (labels != ignore_index) & ~is_control
-    is_end = torch.isin(labels, constant(vocabulary.end_ids, labels.device)) & allowed
+    size = len(vocabulary.table)
+    is_text, is_end = vocabulary.kinds[labels.long().clamp(-1, size)].unbind(-1)  # -1 is the last row
+    content = is_text & (labels != ignore_index)
+    if allowed is not None:
+        content, is_end = content & allowed, is_end & allowed
     # An end token at the beginning, as in labels that hold the token a decoder starts from, ends nothing.
-    content &= (is_end & (content.cumsum(1) > 0)).cumsum(1) == 0
-    require_token_ids(labels, content, len(vocabulary.table), ignore_index)
+    content = content & ((content.cumsum(1) * is_end).cumsum(1) == 0)
+    require_token_ids(labels, content, size, ignore_index)
     return content
 
 
