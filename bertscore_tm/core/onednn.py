@@ -75,6 +75,13 @@ def transposed_matmul(left: Tensor, right: Tensor) -> Tensor:
     return total
 
 
+def refuse_second_derivatives() -> None:
+    """Raise an error in a backward pass that is to be differentiated, which torch would do without our gradients."""
+    # torch's attention on a CPU has no second derivative either, whose error would not name the cause.
+    if torch.is_grad_enabled():
+        raise RuntimeError("frozen layers cannot be differentiated twice: leave out create_graph=True")
+
+
 class FrozenLinear(torch.autograd.Function):
     """A linear layer with a frozen weight, whose gradient is computed by oneDNN too; arguments as :func:`linear`."""
 
@@ -87,9 +94,7 @@ class FrozenLinear(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradient with respect to the rows."""
-        # torch's attention on a CPU has no second derivative either, whose error would not name the cause.
-        if torch.is_grad_enabled():
-            raise RuntimeError("frozen layers cannot be differentiated twice: leave out create_graph=True")
+        refuse_second_derivatives()
         (weight,) = ctx.saved_tensors
         return linear(grad, weight.t()), None, None, None
 

@@ -240,14 +240,17 @@ def register_attention() -> None:
 
 def _make_pattern(**arguments: Any) -> Any:
     """Return the attention mask of transformers, or the pattern of the texts in a packed row."""
-    from transformers.masking_utils import sdpa_mask
+    from transformers import masking_utils
 
     current = current_row()
     if current is None:
+        on_cpu, real = torch.device(arguments["device"]).type == "cpu", arguments["attention_mask"]
+        attends_to_all = arguments["mask_function"] is getattr(masking_utils, "bidirectional_mask_function", None)
+        if attends_to_all and not on_cpu and real is not None:
+            return real.bool()[:, None, None, :].expand(-1, -1, real.shape[1], -1)
         # To see whether a mask has padding, an accelerator would have to be waited for.
         skips = ("allow_is_causal_skip", "allow_is_bidirectional_skip")
-        on_cpu = torch.device(arguments["device"]).type == "cpu"
-        return sdpa_mask(**arguments if on_cpu else arguments | dict.fromkeys(skips, False))
+        return masking_utils.sdpa_mask(**arguments if on_cpu else arguments | dict.fromkeys(skips, False))
     longest, rule = current.longest, arguments["mask_function"]
     length = 1 << (longest - 1).bit_length()  # so that few lengths are evaluated
     key = _describe_rule(rule), length

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bertscore_tm.core.onednn import is_eager
+from bertscore_tm.core.onednn import is_eager, refuse_second_derivatives
 from bertscore_tm.core.token_vectors import unit_vectors
 from bertscore_tm.encoder.frozen_encoder import FrozenEncoder
 
@@ -67,6 +67,7 @@ class _UnitVectors(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
         """Return the gradient, without its part along each vector."""
+        refuse_second_derivatives()
         unit, norms = ctx.saved_tensors
         along = (grad * unit).sum(-1, keepdim=True)
         return (torch.addcmul(grad, unit, along, value=-1) / norms).to(ctx.dtype)

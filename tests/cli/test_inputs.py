@@ -190,9 +190,10 @@ def scored_pairs(monkeypatch, *arguments: str):
     """Return the pairs that the command would score."""
     seen = []
 
-    monkeypatch.setattr("bertscore_tm.cli.score.score_across_ranks", lambda ranks, options, texts: seen.append(texts))
+    monkeypatch.setattr("bertscore_tm.cli.score.score_systems", lambda ranks, options, systems: seen.append(systems))
     assert main(["score", *arguments]) == 0
-    return list(zip(seen[0].candidates, seen[0].references, strict=True))
+    (candidates,) = seen[0].texts.values()
+    return list(zip(candidates, seen[0].references, strict=True))
 
 
 def test_json_lines_hold_pairs_with_any_number_of_references(tmp_path, monkeypatch):

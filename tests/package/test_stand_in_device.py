@@ -5,6 +5,7 @@ from functools import partial
 
 import pytest
 import torch
+from transformers import AutoModel
 
 from bertscore_tm import BERTScore, FrozenEncoder, bert_score
 from bertscore_tm.functional import rank_candidates
@@ -13,7 +14,7 @@ from bertscore_tm.scoring import corpus
 from bertscore_tm.scoring.texts import TextPairs
 from examples.benchmarks.processes import run_fresh
 from tests.support import stand_in_device
-from tests.support.models import tiny_model, tiny_tokenizer
+from tests.support.models import randomised, tiny_config, tiny_model, tiny_tokenizer
 from tests.support.texts import real_pairs
 
 CANDIDATES = ["a cat sat on the mat", "hello there", "", "the dog ran to the park and back again to the park"]
@@ -190,10 +191,10 @@ MOST = {
     "update, next epoch": (370, 1),
     "bert_score": (370, 4),
     "rank_candidates": (450, 6),
-    "loss": (400, 2),
-    "loss, backward": (220, 0),
-    "loss from hidden states": (430, 2),
-    "loss from hidden states, backward": (240, 0),
+    "loss": (280, 2),
+    "loss, backward": (180, 0),
+    "loss from hidden states": (280, 2),
+    "loss from hidden states, backward": (185, 0),
 }
 
 
@@ -234,3 +235,54 @@ def test_waits_do_not_grow_with_the_steps_of_a_corpus():
     assert (
         "the token vectors of BertModel contain NaN or infinite values in torch.float32: use dtype='float32'" in error
     )
+
+
+def watch(model):
+    """Return lists that get the kernels within each forward pass of a model, and, in parts, within its backward pass."""
+    forward, backward = [], []
+
+    def enter(module, args, inputs):
+        forward.append(-stand_in_device.launches.total())
+        if "inputs_embeds" in inputs and inputs["inputs_embeds"].requires_grad:
+            inputs["inputs_embeds"].register_hook(lambda grad: backward.append(stand_in_device.launches.total()))
+
+    def leave(module, args, output):
+        forward[-1] += stand_in_device.launches.total()
+        if output.last_hidden_state.requires_grad:
+            output.last_hidden_state.register_hook(lambda grad: backward.append(-stand_in_device.launches.total()))
+
+    model.register_forward_pre_hook(enter, with_kwargs=True)
+    model.register_forward_hook(leave)
+    return forward, backward
+
+
+def count_loss_steps():
+    """Return kernels of steps of 8 x 128 positions: around the encoder, to encode the labels, and to encode a row."""
+    warnings.simplefilter("ignore")
+    device, tokenizer = stand_in_device.register(), tiny_tokenizer("wordpiece")
+    counts = {}
+    for dtype in (torch.float32, torch.bfloat16):
+        model = randomised(AutoModel.from_config(tiny_config("bert", max_position_embeddings=200)))
+        encoder = FrozenEncoder(model, tokenizer, num_layers=3, dtype=dtype, device=device, max_length=180)
+        loss, forward, backward = SoftBERTScoreLoss(encoder).to(device), *watch(encoder.backbone(device))
+        encoder.encode(real_pairs(8, words=12)[0], device)
+        row = forward[-1]
+        labels = torch.randint(10, len(tokenizer), (8, 128)).to(device)
+        for width in (len(tokenizer), 32):
+            inputs, head = (torch.randn(*shape, width).to(device, dtype) for shape in ((8, 128), (len(tokenizer),)))
+            call = loss if width != 32 else partial(loss.forward_hidden, lm_head=head.requires_grad_())
+            for _ in range(2):  # the first step reads the output layer
+                inputs, head.grad = inputs.detach().requires_grad_(), None
+                forward.clear()
+                backward.clear()
+                total, _ = counted(lambda: call(inputs, target=labels).backward())
+            counts[dtype, width] = total - sum(forward) - sum(backward), forward[0], row
+    return counts
+
+
+@pytest.mark.slow
+def test_a_step_of_the_loss_launches_few_kernels_around_the_encoder():
+    for step, (around, labels, row) in run_fresh(count_loss_steps).items():
+        assert 60 < around <= 150, step
+        # Of the labels' pass, since attention with a gradient is not one kernel on this device.
+        assert 0 < labels <= row, step
