@@ -2,6 +2,8 @@
 
 import copy
 import pickle
+import platform
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -10,7 +12,16 @@ from torch import nn
 from transformers.activations import GELUActivation
 
 from bertscore_tm import FrozenEncoder
-from bertscore_tm.core.onednn import PackedLinear, adapt_layers, can_use_onednn, linear, transposed_matmul
+from bertscore_tm.core.onednn import (
+    PackedLinear,
+    Processor,
+    adapt_layers,
+    can_use_onednn,
+    gains_from_onednn,
+    linear,
+    this_processor,
+    transposed_matmul,
+)
 from bertscore_tm.encoder.soft_tokens import encode_soft
 from bertscore_tm.functional import bert_score
 from tests.support.models import soft_texts, tiny_model
@@ -195,18 +206,37 @@ def test_encoders_are_packed_and_the_switch_changes_rounding_only(monkeypatch, s
     assert not sizes
 
 
+INTEL, AMD = "GenuineIntel", "AuthenticAMD"
+
+
 @pytest.mark.parametrize(
-    ("capability", "has_mkl", "uses_onednn"),
-    [("AVX512", True, True), ("AVX2", True, False), ("DEFAULT", True, False), ("AVX2", False, True)],
+    ("processor", "in_float32", "in_bfloat16"),
+    [
+        (Processor(INTEL, has_avx512=True, has_bfloat16=True, has_amx=True, has_mkl=True), False, True),
+        (Processor(INTEL, has_avx512=True, has_bfloat16=True, has_amx=False, has_mkl=True), False, False),
+        (Processor(INTEL, has_avx512=False, has_bfloat16=False, has_amx=False, has_mkl=True), False, False),
+        (Processor(AMD, has_avx512=True, has_bfloat16=True, has_amx=False, has_mkl=True), True, True),
+        (Processor(AMD, has_avx512=True, has_bfloat16=False, has_amx=False, has_mkl=True), True, False),
+        (Processor(AMD, has_avx512=False, has_bfloat16=False, has_amx=False, has_mkl=True), False, False),
+        (Processor("", has_avx512=False, has_bfloat16=True, has_amx=False, has_mkl=False), True, True),
+    ],
+    ids=["Xeon with AMX", "Xeon", "Core", "Zen 4", "Zen 4 without bfloat16", "Zen 3", "ARM"],
 )
-def test_mkl_multiplies_without_avx512(monkeypatch, capability, has_mkl, uses_onednn):
+def test_each_processor_gets_the_library_that_is_faster(processor, in_float32, in_bfloat16):
+    gains = [gains_from_onednn(dtype, processor) for dtype in (torch.float32, torch.bfloat16, torch.float16)]
+    assert gains == [in_float32, in_bfloat16, False]
+
+
+def test_without_the_switch_this_processor_decides(monkeypatch):
     monkeypatch.delenv("BERTSCORE_TM_ONEDNN")
-    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
-    monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: has_mkl)
-    x, weight = matrix(5, 24), matrix(40, 24)
-    assert can_use_onednn(x, weight) == uses_onednn
-    assert can_use_onednn(x.bfloat16(), weight.bfloat16()) == torch.ops.mkldnn._is_mkldnn_bf16_supported()
-    assert (type(layers()[1]) is PackedLinear) == uses_onednn
+    for dtype in (torch.float32, torch.bfloat16):
+        gains = gains_from_onednn(dtype, this_processor())
+        assert can_use_onednn(matrix(5, 24, dtype=dtype), matrix(40, 24, dtype=dtype)) == gains
+        assert (type(layers(dtype)[1]) is PackedLinear) == gains
+    torch_uses = torch.backends.cpu.get_cpu_capability()
+    assert this_processor().has_avx512 == (torch_uses == "AVX512")
+    if platform.system() == "Linux" and platform.machine() == "x86_64":
+        assert f"vendor_id\t: {this_processor().vendor}" in Path("/proc/cpuinfo").read_text(encoding="utf-8")
 
 
 def test_gelu_replaces_its_input_unless_a_gradient_needs_it():
@@ -233,5 +263,7 @@ def test_switches_and_versions_of_torch_without_onednn(monkeypatch):
     for missing in names:
         present = {name: operators[name] for name in {*names} - {missing}}
         monkeypatch.setattr(torch.ops, "mkldnn", SimpleNamespace(**present))
+        this_processor.cache_clear()
         assert not can_use_onednn(x.bfloat16(), weight.bfloat16())
         assert can_use_onednn(x, weight) == (missing == "_is_mkldnn_bf16_supported")
+    this_processor.cache_clear()
