@@ -9,9 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bertscore_tm.core.matching import match_blocks
 from bertscore_tm.core.memory import numbers_per_step, send
 from bertscore_tm.core.scores import harmonic_mean
-from bertscore_tm.core.token_vectors import Ints, TokenVectors, cosine_similarities, token_batches
+from bertscore_tm.core.token_vectors import Ints, TokenVectors, token_batches
 
 
 @dataclass(frozen=True)
@@ -60,10 +61,12 @@ def score_all_pairs(
         recall = torch.zeros_like(precision)
         pairs = list(product(blocks, _make_blocks(vectors, weights, columns, limit)))
     for block, other in pairs:
-        best, best_back = _match_blocks(vectors.vectors[0], block, other, limit)
+        # (1, texts, longest, width) each
+        states, other_states = (vectors.vectors[:, part.tokens] for part in (block, other))
+        best, other_best = (found[0].to(weights.dtype) for found in match_blocks(states, other_states, limit))
         where = block.places[:, None], other.places  # (rows, columns)
-        precision[where] = torch.einsum("itj,it->ij", best.to(weights.dtype), block.shares)
-        recall[where] = torch.einsum("ijt,jt->ij", best_back.to(weights.dtype), other.shares)
+        precision[where] = torch.einsum("itj,it->ij", best, block.shares)
+        recall[where] = torch.einsum("ijt,jt->ij", other_best, other.shares)
     scored = send(vectors.has_content[rows][:, None] & vectors.has_content[columns], device)
     # Rounding can push the mean of similarities of 1 beyond 1.
     precision, recall = (torch.where(scored, score, 0.0).clamp(-1, 1) for score in (precision, recall))
@@ -91,23 +94,3 @@ def _make_blocks(vectors: TokenVectors, weights: Tensor, texts: Ints, limit: int
         shares = shares / shares.sum(1, keepdim=True).clamp(min=torch.finfo(shares.dtype).tiny)
         blocks.append(_Block(send(places, device), send(tokens, device), shares))
     return blocks
-
-
-def _match_blocks(vectors: Tensor, block: _Block, other: _Block, limit: int) -> tuple[Tensor, Tensor]:
-    """Return the best similarity of each token of one block in each text of the other, and the other way round.
-
-    Their shapes are (texts of the block, tokens, other texts) and (texts of the block, other texts, tokens).
-    """
-    states, other_states = vectors[block.tokens], vectors[other.tokens]  # (texts, longest, width)
-    (texts, length, width), (other_texts, other_length, _) = states.shape, other_states.shape
-    best = states.new_empty(texts, length, other_texts)
-    best_back = states.new_full((texts, other_texts, other_length), -torch.inf)
-    # More than one step for two long texts only.
-    rows = max(limit // (texts * other_texts * other_length), 1)
-    for start in range(0, length, rows):
-        part = states[:, start : start + rows].reshape(-1, width)  # (texts * rows, width)
-        similarities = cosine_similarities(part, other_states.view(-1, width))
-        similarities = similarities.view(texts, -1, other_texts, other_length)
-        best[:, start : start + rows] = similarities.amax(-1)
-        torch.maximum(best_back, similarities.amax(1), out=best_back)
-    return best, best_back

@@ -226,13 +226,11 @@ def _match_distinct(vectors: TokenVectors, candidates: Ints, references: Ints) -
         pairs = scored[batch]
         places, mask = vectors.locate(candidates[pairs])  # (pairs, candidate tokens)
         other_places, other_mask = vectors.locate(references[pairs])  # (pairs, reference tokens)
-        matched, other_matched = _best_of_both(
-            vectors.gather(places, None, memory[0]),  # (layers, pairs, candidate tokens, width)
-            send(mask, device),
-            vectors.gather(other_places, None, memory[1]),  # (layers, pairs, reference tokens, width)
-            send(other_mask, device),
-            limit,
-        )
+        padded = [
+            vectors.gather(np.where(real, index, index[:, :1]), None, buffer).flatten(0, 1).unsqueeze(1)
+            for index, real, buffer in ((places, mask, memory[0]), (other_places, other_mask, memory[1]))
+        ]  # (layers * pairs, 1, tokens, width) each
+        matched, other_matched = (found.view(num_layers, len(pairs), -1) for found in match_blocks(*padded, limit))
         _store(best, starts[pairs], mask, matched)
         _store(other_best, other_starts[pairs], other_mask, other_matched)
     sides = []
@@ -253,20 +251,28 @@ def _store(best: Tensor, starts: Ints, mask: Bools, matched: Tensor) -> None:
     best.index_copy_(0, send(places, best.device), chosen.T)
 
 
-def _best_of_both(
-    candidate: Tensor, candidate_mask: Tensor, reference: Tensor, reference_mask: Tensor, limit: int
-) -> tuple[Tensor, Tensor]:
-    """Match in both directions, in blocks, so that the matrix of two long texts never exists as a whole."""
-    num_layers, batch, length, _ = candidate.shape
-    rows = max(limit // (num_layers * batch * reference.shape[2]), 1)
+def match_blocks(states: Tensor, other_states: Tensor, limit: int) -> tuple[Tensor, Tensor]:
+    """Match all pairs of texts of each group greedily, in steps, so that a matrix of two long texts never exists.
+
+    Args:
+        states: unit vectors, shape (groups, texts, tokens, width). Padding repeats a token of its text, which changes
+            no maximum.
+        other_states: those of the other side, shape (groups, other texts, other tokens, width).
+        limit: number of similarities per step.
+
+    Returns:
+        The best similarity of each token in each text of the other side, shape (groups, texts, tokens, other texts),
+        and the other way round, shape (groups, texts, other texts, other tokens).
+    """
+    (groups, texts, length, width), (_, other_texts, other_length, _) = states.shape, other_states.shape
+    rows = max(limit // (groups * texts * other_texts * other_length), 1)
     # Written in place: small results kept between large blocks would keep the allocator from using their memory again.
-    of_candidates = candidate.new_empty(num_layers, batch, length)
-    of_references = candidate.new_full((num_layers, batch, reference.shape[2]), -torch.inf)
+    best = states.new_empty(groups, texts, length, other_texts)
+    other_best = states.new_full((groups, texts, other_texts, other_length), -torch.inf)
     for start in range(0, length, rows):
-        stop = start + rows
-        block = cosine_similarities(candidate[:, :, start:stop], reference)  # (layers, pairs, rows, reference tokens)
-        # Of real tokens of the other side; what padding matches is not stored.
-        block.masked_fill_(~(candidate_mask[:, start:stop, None] & reference_mask[:, None]), -torch.inf)
-        of_candidates[:, :, start:stop] = block.amax(-1)
-        torch.maximum(of_references, block.amax(-2), out=of_references)
-    return of_candidates, of_references
+        part = states[:, :, start : start + rows].reshape(groups, -1, width)  # (groups, texts * rows, width)
+        block = cosine_similarities(part, other_states.flatten(1, 2))
+        block = block.view(groups, texts, -1, other_texts, other_length)
+        best[:, :, start : start + rows] = block.amax(-1)
+        torch.maximum(other_best, block.amax(2), out=other_best)
+    return best, other_best

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from bertscore_tm.core.matching import TokenMass
-from bertscore_tm.core.memory import constant, send
+from bertscore_tm.core.memory import send
 from bertscore_tm.core.onednn import is_eager
 from bertscore_tm.core.token_vectors import TokenizedTexts
 from bertscore_tm.losses.soft.expectations import require_token_ids

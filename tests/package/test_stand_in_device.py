@@ -238,7 +238,7 @@ def test_waits_do_not_grow_with_the_steps_of_a_corpus():
 
 
 def watch(model):
-    """Return lists that get the kernels within each forward pass of a model, and, in parts, within its backward pass."""
+    """Return lists of the kernels within each forward pass of a model and, in parts, within its backward pass."""
     forward, backward = [], []
 
     def enter(module, args, inputs):
@@ -254,6 +254,10 @@ def watch(model):
     model.register_forward_pre_hook(enter, with_kwargs=True)
     model.register_forward_hook(leave)
     return forward, backward
+
+
+def run_step(call, inputs, labels):
+    call(inputs, target=labels).backward()
 
 
 def count_loss_steps():
@@ -275,7 +279,7 @@ def count_loss_steps():
                 inputs, head.grad = inputs.detach().requires_grad_(), None
                 forward.clear()
                 backward.clear()
-                total, _ = counted(lambda: call(inputs, target=labels).backward())
+                total, _ = counted(partial(run_step, call, inputs, labels))
             counts[dtype, width] = total - sum(forward) - sum(backward), forward[0], row
     return counts
 
