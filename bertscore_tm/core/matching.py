@@ -226,11 +226,12 @@ def _match_distinct(vectors: TokenVectors, candidates: Ints, references: Ints) -
         pairs = scored[batch]
         places, mask = vectors.locate(candidates[pairs])  # (pairs, candidate tokens)
         other_places, other_mask = vectors.locate(references[pairs])  # (pairs, reference tokens)
-        padded = [
+        states, other_states = (
             vectors.gather(np.where(real, index, index[:, :1]), None, buffer).flatten(0, 1).unsqueeze(1)
             for index, real, buffer in ((places, mask, memory[0]), (other_places, other_mask, memory[1]))
-        ]  # (layers * pairs, 1, tokens, width) each
-        matched, other_matched = (found.view(num_layers, len(pairs), -1) for found in match_blocks(*padded, limit))
+        )  # (layers * pairs, 1, tokens, width) each
+        found = match_blocks(states, other_states, limit)
+        matched, other_matched = (values.view(num_layers, len(pairs), -1) for values in found)
         _store(best, starts[pairs], mask, matched)
         _store(other_best, other_starts[pairs], other_mask, other_matched)
     sides = []

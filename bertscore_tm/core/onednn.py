@@ -8,10 +8,9 @@ processor; by default oneDNN where it is faster, see :func:`gains_from_onednn`.
 
 import os
 import platform
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -29,17 +28,8 @@ def is_eager() -> bool:
     return not torch.compiler.is_compiling() and not torch._C._are_functorch_transforms_active()
 
 
-@dataclass(frozen=True)
-class Processor:
-    """What decides which library multiplies faster.
-
-    Args:
-        vendor: as the processor names it, such as ``"GenuineIntel"`` or ``"AuthenticAMD"``.
-        has_avx512: torch uses AVX512, which the environment variable ``ATEN_CPU_CAPABILITY`` can limit.
-        has_bfloat16: oneDNN supports bfloat16 on it.
-        has_amx: has Intel's instructions for blocks of matrices.
-        has_mkl: torch was built with MKL.
-    """
+class Processor(NamedTuple):
+    """A processor's vendor, as it names itself, and what torch uses of it: AVX512, bfloat16, Intel's AMX, and MKL."""
 
     vendor: str
     has_avx512: bool
@@ -50,19 +40,15 @@ class Processor:
 
 @cache
 def this_processor() -> Processor:
-    """Return the processor of this machine."""
+    """Return this processor, as far as the environment variable ``ATEN_CPU_CAPABILITY`` lets torch use it."""
     # Linux names the vendor in a file; Windows does in the processor's name.
-    file = Path("/proc/cpuinfo")
+    file, mkl = Path("/proc/cpuinfo"), cast(Any, torch.backends.mkl)
     names = file.read_text(encoding="utf-8") if file.exists() else platform.processor()
-    has_bfloat16: Any = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", bool)
-    mkl: Any = torch.backends.mkl
-    return Processor(
-        vendor=next((vendor for vendor in ("GenuineIntel", "AuthenticAMD") if vendor in names), ""),
-        has_avx512=torch.backends.cpu.get_cpu_capability() == "AVX512",
-        has_bfloat16=bool(has_bfloat16()),
-        has_amx=getattr(torch.cpu, "_is_amx_tile_supported", bool)(),
-        has_mkl=mkl.is_available(),
-    )
+    vendor = next((vendor for vendor in ("GenuineIntel", "AuthenticAMD") if vendor in names), "")
+    has_avx512 = torch.backends.cpu.get_cpu_capability() == "AVX512"
+    has_bfloat16 = bool(getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", bool)())
+    has_amx = bool(getattr(torch.cpu, "_is_amx_tile_supported", bool)())
+    return Processor(vendor, has_avx512, has_bfloat16, has_amx, mkl.is_available())
 
 
 def gains_from_onednn(dtype: torch.dtype, processor: Processor) -> bool:
@@ -80,10 +66,10 @@ def gains_from_onednn(dtype: torch.dtype, processor: Processor) -> bool:
     | bfloat16 | others | yes | 400 pairs 1.72 and 1.84 s, 470 and 430 GFLOP/s (Zen 5) |
     | both | torch without MKL | yes | |
     """
+    is_intel = processor.vendor == "GenuineIntel"
     if dtype == torch.float32:
-        return not processor.has_mkl or (processor.has_avx512 and processor.vendor != "GenuineIntel")
-    gains = processor.has_amx or processor.vendor != "GenuineIntel"
-    return dtype == torch.bfloat16 and processor.has_bfloat16 and gains
+        return not processor.has_mkl or (processor.has_avx512 and not is_intel)
+    return dtype == torch.bfloat16 and processor.has_bfloat16 and (processor.has_amx or not is_intel)
 
 
 def can_use_onednn(rows: Tensor, weight: Tensor) -> bool:
@@ -132,13 +118,6 @@ def transposed_matmul(left: Tensor, right: Tensor) -> Tensor:
     return total
 
 
-def refuse_second_derivatives() -> None:
-    """Raise an error in a backward pass that is to be differentiated, which torch would do without our gradients."""
-    # torch's attention on a CPU has no second derivative either, whose error would not name the cause.
-    if torch.is_grad_enabled():
-        raise RuntimeError("frozen layers cannot be differentiated twice: leave out create_graph=True")
-
-
 class FrozenLinear(torch.autograd.Function):
     """A linear layer with a frozen weight, whose gradient is computed by oneDNN too; arguments as :func:`linear`."""
 
@@ -151,7 +130,9 @@ class FrozenLinear(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradient with respect to the rows."""
-        refuse_second_derivatives()
+        # torch's attention on a CPU has no second derivative either, whose error would not name the cause.
+        if torch.is_grad_enabled():
+            raise RuntimeError("frozen layers cannot be differentiated twice: leave out create_graph=True")
         (weight,) = ctx.saved_tensors
         return linear(grad, weight.t()), None, None, None
 

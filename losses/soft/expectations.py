@@ -241,11 +241,10 @@ class _ExpectedEmbedding(torch.autograd.Function):
         settings: _Settings,
     ) -> tuple[Tensor, Tensor | None]:
         """Return y of the needed rows, shape (needed, width), and the surprisals, shape (needed, 1)."""
-        num_rows = len(states if settings.indices is None else settings.indices)
         with torch.autocast(device_type=states.device.type, enabled=False):
             content, full = (_RunningSoftmax(u) for u in (settings.temperature, 1.0))
             y: Any = None
-            target_logit = None if target is None else states.new_zeros(num_rows, 1, dtype=settings.dtype)
+            target_logit: Any = 0.0
             num_buffers = 1 if target is None else 2
             rows = states if weight is None else states.to(settings.product)
             for part, columns, logits, spare in _read_logits(rows, weight, bias, settings, num_buffers):

@@ -119,6 +119,25 @@ def test_second_derivatives_are_refused(family):
     assert torch.autograd.grad(value, rows)[0].any()
 
 
+def test_second_derivatives_where_nothing_refuses_them():
+    """Against a difference of gradients, in double precision and with attention that torch can differentiate twice."""
+    encoder = FrozenEncoder(*tiny_model("deberta-v2"), num_layers=2, dtype="float64")
+    rows, mask = soft_texts(encoder, ["the cat sat", "it rains"])
+    rows = rows.detach().double()
+    step = 1e-6 * matrix(*rows.shape, dtype=torch.float64)
+
+    def gradient(embeds, **options):
+        embeds = embeds.clone().requires_grad_()
+        value = encode_soft(encoder, embeds, mask)[0].sin().sum()
+        return embeds, torch.autograd.grad(value, embeds, **options)[0]
+
+    embeds, first = gradient(rows, create_graph=True)
+    (second,) = torch.autograd.grad((first * step).sum(), embeds)
+    expected = (gradient(rows + step)[1] - gradient(rows - step)[1]) / 2
+    assert expected.abs().max() > 1e-8
+    torch.testing.assert_close(second, expected, rtol=0, atol=1e-4 * expected.abs().max().item())
+
+
 def test_torch_computes_what_onednn_cannot():
     x, weight = matrix(5, 24), matrix(40, 24)
     for rows, other in ((x.double(), weight.double()), (x.half(), weight.half()), (x[:0], weight)):
