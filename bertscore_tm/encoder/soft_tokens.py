@@ -64,8 +64,10 @@ class _UnitVectors(torch.autograd.Function):
         return unit, norms
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor, grad_norms: Tensor | None) -> Tensor:
+    def backward(ctx: Any, grad: Tensor | None, grad_norms: Tensor | None) -> Tensor | None:
         """Return the gradient; only second derivatives have one of the norms."""
+        if grad is None:
+            return None
         unit, norms = ctx.saved_tensors
         along = (grad * unit).sum(-1, keepdim=True)
         if grad_norms is not None:
