@@ -51,6 +51,7 @@ def this_processor() -> Processor:
     return Processor(vendor, has_avx512, has_bfloat16, has_amx, mkl.is_available())
 
 
+@cache
 def gains_from_onednn(dtype: torch.dtype, processor: Processor) -> bool:
     """Check whether packed layers of oneDNN are faster than torch's functions on a processor.
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -72,10 +72,6 @@ class TokenizedTexts:
         tokens = places_of(self.starts + before, lengths)
         return TokenizedTexts(self.ids[tokens], lengths, self.has_content, self.truncated)
 
-    def with_vectors(self, vectors: Tensor) -> TokenVectors:
-        """Return the texts with the vectors of their tokens, shape (layers, tokens, width)."""
-        return TokenVectors(self.ids, self.lengths, self.has_content, self.truncated, vectors)
-
     def _take(self, texts: Ints, tokens: Ints) -> Self:
         facts = self.lengths[texts], self.has_content[texts], self.truncated[texts]
         return type(self)(self.ids[tokens], *facts)
@@ -95,15 +91,6 @@ class TokenVectors(TokenizedTexts):
         facts = self.lengths[texts], self.has_content[texts], self.truncated[texts]
         vectors = self.vectors.index_select(1, send(tokens, self.vectors.device))  # (layers, tokens, width)
         return type(self)(self.ids[tokens], *facts, vectors)
-
-    def split(self) -> list[TokenVectors]:
-        """Return each text's vectors, in the same memory."""
-        parts = []
-        for i, (start, length) in enumerate(zip(self.starts.tolist(), self.lengths.tolist(), strict=True)):
-            text, tokens = slice(i, i + 1), slice(start, start + length)
-            facts = self.lengths[text], self.has_content[text], self.truncated[text]
-            parts.append(TokenVectors(self.ids[tokens], *facts, self.vectors[:, tokens]))
-        return parts
 
     def locate(self, texts: Ints) -> tuple[Ints, Bools]:
         """Return where the tokens of some texts, given by their indices, are among all tokens, as a padded batch.
@@ -153,8 +140,9 @@ def concatenate(parts: Sequence[TokenVectors]) -> TokenVectors:
     # A part from a validation in inference mode is copied, since a training step could not save it for backward.
     if len(parts) == 1 and not parts[0].vectors.is_inference():
         return parts[0]
-    flat = [np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(TokenizedTexts)]
-    return TokenizedTexts(*flat).with_vectors(torch.cat([part.vectors for part in parts], dim=1))
+    names = (field.name for field in fields(TokenizedTexts))
+    flat: dict[str, Any] = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
+    return TokenVectors(**flat, vectors=torch.cat([part.vectors for part in parts], dim=1))
 
 
 def token_batches(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:

@@ -92,7 +92,11 @@ class ForwardPass:
             if added := missing_rows(self.model, num_tokens):
                 inputs = torch.cat([inputs, inputs.new_zeros(added, *inputs.shape[1:])])
                 lengths = np.concatenate([lengths, np.ones(added, np.int64)])
-            positions = self._number(inputs, lengths)
+            first = self.family.first_position(self.config)
+            if self.family.positions_after_padding and not inputs.is_floating_point():
+                positions = _number_after(first - 1, inputs, lengths)
+            else:
+                positions = send(places_of(np.full_like(lengths, first), lengths), device)  # (tokens,)
             token = row.set(Row(lengths, device, has_kernel=self.has_kernel))
             try:
                 return self(inputs[None], position_ids=positions[None])[:, 0, :num_tokens]
@@ -104,22 +108,11 @@ class ForwardPass:
         most = {"padded": _MOST_PADDED, "single": 1}.get(batching)
         padding_id, parts = int(getattr(self.config, "pad_token_id", None) or 0), []
         for group in group_texts(lengths, *limits, most):
-            places = group.places(device)
+            places = group.places(device) if group.is_padded else None
             mask = None if places is None else send(group.real, device)
             states = self(group.pad(inputs, places, padding_id), mask).flatten(1, 2)
             parts.append(states if places is None else states.index_select(1, places))
         return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
-
-    def _number(self, inputs: Tensor, lengths: Ints) -> Tensor:
-        """Return the position ids of the tokens of texts in a row, as the model numbers them, shape (tokens,)."""
-        starts, first = np.cumsum(lengths) - lengths, self.family.first_position(self.config)
-        if not self.family.positions_after_padding or inputs.is_floating_point():
-            return send(places_of(np.full_like(starts, first), lengths), inputs.device)
-        # A padding token in a text has the position of padding, and is not counted.
-        counted = (inputs != first - 1).long()  # (tokens,)
-        total = counted.cumsum(0)
-        before = (total - counted).index_select(0, send(np.repeat(starts, lengths), inputs.device))
-        return (total - before) * counted + first - 1
 
     def run_soft(self, embeds: Tensor, mask: Tensor) -> Tensor:
         """Run texts of soft tokens, with a gradient; the states of padding have no meaning.
@@ -246,6 +239,15 @@ class ForwardPass:
             # Models may look at the name of their attention without packed rows too.
             switch_attention(self.model, packed=False)
         return None
+
+
+def _number_after(padding_id: int, ids: Tensor, lengths: Ints) -> Tensor:
+    """Return position ids as RoBERTa numbers them: padding in a text has the position of padding and is not counted."""
+    counted = (ids != padding_id).long()  # (tokens,)
+    total = counted.cumsum(0)
+    starts = np.repeat(np.cumsum(lengths) - lengths, lengths)
+    before = (total - counted).index_select(0, send(starts, ids.device))
+    return (total - before) * counted + padding_id
 
 
 def draw_texts(

@@ -143,6 +143,8 @@ class FrozenEncoder:
         depth = None if forward_fn is not None else int(self.config.num_hidden_layers)
         self._listed = None if listed_as is None else catalog.layer_row(listed_as, depth)
         self.num_layers = self._resolve_layer(settings["num_layers"])
+        # Layers whose vectors are returned.
+        self.num_outputs = self.num_layers + 1 if self.all_layers else 1
         self._backbone = Backbone(
             source,
             self.config,
@@ -236,11 +238,6 @@ class FrozenEncoder:
                 f"{name_option('num_layers', num_layers)} is not one of the layers 0 to {highest} of {owner}"
             )
         return layer
-
-    @property
-    def num_outputs(self) -> int:
-        """Number of layers whose vectors are returned, L+1 with ``all_layers``, else 1."""
-        return self.num_layers + 1 if self.all_layers else 1
 
     @property
     def listed_name(self) -> str:
@@ -340,10 +337,11 @@ class FrozenEncoder:
         windows = Windows.of(tokenized, self.tokenizer)
         lengths, ends = windows.lengths, np.cumsum(windows.lengths)
         compared = tokenized.trim(*self.tokenizer.num_excluded) if any(self.tokenizer.num_excluded) else tokenized
+        facts = compared.ids, compared.lengths, compared.has_content, compared.truncated
         if not len(lengths):
             dtype = torch.promote_types(torch.float32, self._backbone.resolve_dtype(device))
             vectors = torch.empty(self.num_outputs, 0, int(self.config.hidden_size), dtype=dtype, device=device)
-            return compared.with_vectors(vectors)
+            return TokenVectors(*facts, vectors)
         loaded = self._backbone.loaded(device)
         usual = _TOKENS_PER_BATCH[device.type == "cpu"]
         budget = self._budgets.pop(device, usual)
@@ -387,18 +385,17 @@ class FrozenEncoder:
         if next_budget < usual:
             self._budgets[device] = next_budget
         assert encoded is not None
-        if check_values:
-            self.require_finite(encoded)
-        return compared.with_vectors(encoded)
+        # The sum, since it needs no memory of the vectors' size.
+        if check_values and not torch.isfinite(encoded.sum()):
+            raise self.error_of_values(device)
+        return TokenVectors(*facts, encoded)
 
-    def require_finite(self, values: Tensor) -> None:
-        """Raise an error if token vectors, or what was computed from them, have NaN or infinite values."""
-        # The sum, since it needs no memory of the values' size.
-        if not torch.isfinite(values.sum()):
-            raise ValueError(
-                f"the token vectors of {self.name} contain NaN or infinite values in "
-                f"{self._backbone.resolve_dtype(values.device)}: use {name_option('dtype', 'float32')}"
-            )
+    def error_of_values(self, device: torch.device) -> ValueError:
+        """Return the error about token vectors that are not finite."""
+        return ValueError(
+            f"the token vectors of {self.name} contain NaN or infinite values in "
+            f"{self._backbone.resolve_dtype(device)}: use {name_option('dtype', 'float32')}"
+        )
 
     def cache(self, device: torch.device | str, *, of_losses: bool = False) -> VectorCache:
         """Return the cache of token vectors, which all encoders with the same settings in this process share."""

@@ -72,9 +72,9 @@ class Group:
         """Which positions of the batch hold a token, shape (texts, longest)."""
         return np.arange(self.longest) < self.lengths[:, None]
 
-    def places(self, device: torch.device) -> Tensor | None:
-        """Return the places of the tokens among all positions of the batch, shape (tokens,); ``None``: all."""
-        return send(np.flatnonzero(self.real), device) if self.is_padded else None
+    def places(self, device: torch.device) -> Tensor:
+        """Return the places of the tokens among all positions of the batch, shape (tokens,)."""
+        return send(np.flatnonzero(self.real), device)
 
     def pad(self, states: Tensor, places: Tensor | None, value: int = 0) -> Tensor:
         """Return the group's part of a row, shape (tokens, ...), as a batch, shape (texts, longest, ...)."""

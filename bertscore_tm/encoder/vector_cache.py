@@ -68,7 +68,11 @@ class VectorCache:
         if count < len(texts):
             # A copy, as parts of the batch would keep the whole of it in memory.
             vectors = vectors.select(np.arange(count))
-        self._texts.update(zip(texts, vectors.split(), strict=False))
+        starts = vectors.starts.tolist()
+        for i, text in enumerate(texts[:count]):
+            tokens, only = slice(starts[i], starts[i] + int(vectors.lengths[i])), slice(i, i + 1)
+            facts = vectors.lengths[only], vectors.has_content[only], vectors.truncated[only]
+            self._texts[text] = TokenVectors(vectors.ids[tokens], *facts, vectors.vectors[:, tokens])
         self.num_bytes += int(sizes[count - 1])
 
     def clear(self) -> None:

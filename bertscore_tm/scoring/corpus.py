@@ -171,8 +171,8 @@ def match_encoded(texts: TextPairs, encoded: EncodedTexts) -> MatchedTexts:
     counts = np.fromiter(map(len, texts.references), np.int64, len(texts.references))
     candidates = np.repeat(np.array([indices[text] for text in texts.candidates], np.int64), counts)  # (pairs,)
     references = np.array([indices[text] for text in chain.from_iterable(texts.references)], np.int64)  # (pairs,)
-    pairs = match_pairs(vectors, candidates, references)
-    return MatchedTexts(pairs.candidate, pairs.reference, send(counts, vectors.vectors.device), vectors.num_truncated)
+    pairs, num_truncated = match_pairs(vectors, candidates, references), int(vectors.truncated.sum())
+    return MatchedTexts(pairs.candidate, pairs.reference, send(counts, vectors.vectors.device), num_truncated)
 
 
 def compute_scores(
@@ -254,8 +254,8 @@ def score_corpus(
         num_truncated += matched.num_truncated
         if progress is not None:
             progress(len(step))
-    if sums:
-        encoder.require_finite(torch.stack(sums))
+    if sums and not torch.isfinite(torch.stack(sums).sum()):
+        raise encoder.error_of_values(device)
     return CorpusScores(scores.cpu(), best_reference.cpu(), num_truncated)
 
 
