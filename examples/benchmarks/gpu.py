@@ -3,8 +3,8 @@
     python -m examples.benchmarks.gpu [--json FILE]
 
 Scores, losses and gradients in each precision; packed and padded texts; recovery when memory runs out; deterministic
-mode; TF32; memory left behind; kernels and waits per call; times. A check that fails or raises is reported, and the
-others go on; the exit status is then 1. Without a GPU, every line runs on the CPU with few texts.
+mode; TF32; memory left behind; kernels and waits per call; times; throughput. A check that fails or raises is reported,
+and the others go on; the exit status is then 1. Without a GPU, every line runs on the CPU with few texts.
 """
 
 from __future__ import annotations
@@ -308,6 +308,34 @@ def measure_times(bench: Bench) -> Iterator[tuple[str, Any, None]]:
     yield "seconds of a step of the loss", bench.best(_loss_calls(bench, encoders["bfloat16"])), None
 
 
+def measure_throughput(bench: Bench) -> Iterator[tuple[str, Any, None]]:
+    """Score distinct pairs in bfloat16, next to bert-score, to the rate of products, and to the time of kernels."""
+    numbers = range(20_000 if bench.on_gpu else 16)
+    pairs = [[f"{texts[i % len(texts)]} {i}" for i in numbers] for texts in bench.many]
+    encoder, dtype = bench.large("bfloat16"), torch.bfloat16
+    model, idf = encoder.backbone(bench.device), dict.fromkeys(range(len(bench.tokenizer)), 1.0)
+    peer = partial(bert_cos_score_idf, model, *pairs, bench.tokenizer, idf, device=bench.device, batch_size=64)
+    factors = [torch.randn(4096, 4096, device=bench.device, dtype=dtype) for _ in range(2)] if bench.on_gpu else []
+    score = partial(bert_score, *pairs, encoder)
+    products = {"products": lambda: [torch.mm(*factors) for _ in range(100)]} if factors else {}
+    best = bench.best({"bert-score": peer, "bert_score": score, **products})
+    rates = {name: round(len(numbers) / best[name]) for name in ("bert-score", "bert_score")}
+    yield f"pairs per second of {len(numbers)}, bfloat16", rates, None
+    if not bench.on_gpu:
+        return
+    rate = 100 * 2 * 4096**3 / best["products"]
+    weights = sum(module.weight.numel() for module in model.modules() if isinstance(module, torch.nn.Linear))
+    tokens = int(encoder.tokenizer([*pairs[0], *pairs[1]]).lengths.sum())
+    yield "share of the rate of products", round(2 * weights * tokens / rate / best["bert_score"], 3), None
+    with torch.profiler.profile() as profile:
+        began = time.perf_counter()
+        score()
+        bench.synchronize()
+        seconds = time.perf_counter() - began
+    busy = sum(event.self_device_time_total for event in profile.key_averages()) / 1e6
+    yield "share of the time in which the GPU computes", round(busy / seconds, 3), None
+
+
 def _loss_calls(bench: Bench, encoder: FrozenEncoder) -> dict[str, Callable[[], Any]]:
     size, rows, width = len(bench.tokenizer), 8 if bench.on_gpu else 2, encoder.config.hidden_size
     labels = torch.randint(1000, size, (rows, 128 if bench.on_gpu else 16), device=bench.device)
@@ -328,7 +356,16 @@ def _loss_calls(bench: Bench, encoder: FrozenEncoder) -> dict[str, Callable[[], 
     }
 
 
-CHECKS = (check_scores, check_metric, check_loss, check_precision, check_memory, measure_counts, measure_times)
+CHECKS = (
+    check_scores,
+    check_metric,
+    check_loss,
+    check_precision,
+    check_memory,
+    measure_counts,
+    measure_times,
+    measure_throughput,
+)
 
 
 def run(bench: Bench) -> Iterator[dict[str, Any]]:
