@@ -115,18 +115,16 @@ class TokenwiseMatching:
         """Return the weighted sums of both sides' matched similarities, as described for :data:`Matching`."""
         # Both sides at once, as an accelerator takes longer to launch so small steps than to compute them.
         length = max(similarities.shape[1:])
-        back = _pad(_pad(similarities, length).mT, length)  # (batch, length, length)
-        masks = torch.stack([_pad(side.mask, length) for side in (reference, candidate)])  # (2, batch, length)
-        weights = torch.stack([_pad(side.weights, length) for side in (candidate, reference)])
-        matched = self.match_tokens(torch.stack([back.mT, back]), masks, temperature)  # (2, batch, length)
-        precision, recall = (matched * weights).sum(-1)
+        masks, weights = [candidate.mask, reference.mask], [candidate.weights, reference.weights]
+        missing = [length - mask.shape[1] for mask in masks]
+        if any(missing):
+            pad = nn.functional.pad
+            similarities = pad(similarities, (0, missing[1], 0, missing[0]))
+            masks, weights = ([pad(x, (0, m)) for x, m in zip(xs, missing, strict=True)] for xs in (masks, weights))
+        both = torch.stack([similarities, similarities.mT])  # (2, batch, length, length)
+        matched = self.match_tokens(both, torch.stack(masks[::-1]), temperature)  # (2, batch, length)
+        precision, recall = (matched * torch.stack(weights)).sum(-1)
         return precision, recall
-
-
-def _pad(values: Tensor, length: int) -> Tensor:
-    """Append zeros along the last dimension, if it is shorter."""
-    missing = length - values.shape[-1]
-    return nn.functional.pad(values, (0, missing)) if missing else values
 
 
 TOKENWISE_MATCHINGS: dict[str, Matching] = {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -110,36 +109,11 @@ def selection_f1(precision: Tensor, recall: Tensor) -> Tensor:
         >>> selection_f1(torch.tensor([0.5, -0.2]), torch.tensor([1.0, 0.2]))
         tensor([ 0.6667, -0.2000])
     """
-    f1: Tensor = _SelectionF1.apply(precision, recall)  # type: ignore[no-untyped-call]
-    return f1
-
-
-class _SelectionF1(torch.autograd.Function):
-    """:func:`selection_f1`, whose gradient autograd would compute in twice as many steps."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(precision: Tensor, recall: Tensor) -> Tensor:
-        """Return F1."""
-        smaller = torch.minimum(precision, recall)
-        return torch.where(smaller > 0, 2 * precision * recall / (precision + recall), smaller)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
-        """Save the inputs."""
-        ctx.save_for_backward(*inputs)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the gradients, that of 2PR/(P+R) by P being 2R^2/(P+R)^2."""
-        precision, recall = ctx.saved_tensors
-        other, is_smaller = torch.stack([recall, precision]), precision < recall
-        positive = (other > 0).all(0)
-        share = other / torch.where(positive, precision + recall, 1.0)  # (2, ...)
-        slopes = torch.where(positive, 2 * share * share, torch.stack([is_smaller, ~is_smaller]))
-        of_precision, of_recall = grad * slopes
-        return of_precision, of_recall
+    smaller = torch.minimum(precision, recall)
+    positive = smaller > 0
+    # Both operands of `where` are differentiated, so the unused quotient must be finite as well.
+    p, r = torch.where(positive, precision, 1.0), torch.where(positive, recall, 1.0)
+    return torch.where(positive, 2 * p * r / (p + r), smaller)
 
 
 def precision_recall_f1(

@@ -197,17 +197,16 @@ def _multiply(rows: Tensor, weight: Tensor, settings: _Settings) -> Tensor:
     return linear(rows.to(settings.product), weight.to(settings.product)).to(settings.dtype)
 
 
+@dataclass
 class _RunningSoftmax:
     """Softmax of rows whose logits come in chunks: the largest logit so far, and the sum of exp((z - peak) / u).
 
     They are kept apart, as their log-sum-exp would round large logits; ``None`` before the first chunk.
     """
 
-    def __init__(self, temperature: float) -> None:
-        require_positive("temperature", temperature)
-        self.temperature = temperature
-        self.peak: Any = None
-        self.total: Any = None
+    temperature: float
+    peak: Any = None
+    total: Any = None
 
     def add_(self, z: Tensor) -> tuple[Tensor, Tensor | None]:
         """Return exp((z - peak) / u), written into z, and the factor by which earlier sums, if any, shrink."""
@@ -241,6 +240,7 @@ class _ExpectedEmbedding(torch.autograd.Function):
         settings: _Settings,
     ) -> tuple[Tensor, Tensor | None]:
         """Return y of the needed rows, shape (needed, width), and the surprisals, shape (needed, 1)."""
+        require_positive("temperature", settings.temperature)
         with torch.autocast(device_type=states.device.type, enabled=False):
             content, full = (_RunningSoftmax(u) for u in (settings.temperature, 1.0))
             y: Any = None
@@ -342,28 +342,24 @@ def _read_logits(
         part = slice(start, min(start + size, vocab_size))
         shape = num_rows, part.stop - start
         buffers = memory[:, : math.prod(shape)].view(num_buffers, *shape)
+        logits = buffers[0]
+        if weight is None:
+            chunk = states[:, part]
+            logits.copy_(chunk if settings.indices is None else chunk.index_select(0, settings.indices))
+        else:
+            head, part_bias = weight[part].to(states.dtype), None if bias is None else bias[part]
+            if settings.product == settings.dtype and can_use_onednn(states, head):
+                logits = linear(states, head, part_bias)
+            elif settings.product != settings.dtype:
+                logits.copy_(states @ head.t())
+                if part_bias is not None:
+                    logits.add_(part_bias)
+            elif part_bias is None:
+                logits.addmm_(states, head.t(), beta=0)
+            else:
+                logits.copy_(part_bias).addmm_(states, head.t())
         columns = [token - start for token in settings.excluded_ids if start <= token < part.stop]
-        logits = _compute_logits(buffers[0], states, weight, bias, part, settings)
         yield part, constant(columns, device) if columns else None, logits, buffers[-1]
-
-
-def _compute_logits(
-    memory: Tensor, states: Tensor, weight: Tensor | None, bias: Tensor | None, part: slice, settings: _Settings
-) -> Tensor:
-    """Return the logits of a chunk of the vocabulary, written into ``memory`` where a product allows it."""
-    if weight is None:
-        chunk = states[:, part]
-        return memory.copy_(chunk if settings.indices is None else chunk.index_select(0, settings.indices))
-    head, part_bias, product = weight[part], None if bias is None else bias[part], settings.product
-    if product != settings.dtype:
-        logits = memory.copy_(states @ head.to(product).t())
-        return logits if part_bias is None else logits.add_(part_bias)
-    head = head.to(states.dtype)
-    if can_use_onednn(states, head):
-        return linear(states, head, part_bias)
-    if part_bias is None:
-        return memory.addmm_(states, head.t(), beta=0)
-    return memory.copy_(part_bias).addmm_(states, head.t())
 
 
 def _weigh_(z: Tensor, peak: Tensor, temperature: float) -> Tensor:

@@ -1,11 +1,12 @@
 """Precision, recall and F1 from similarities, differentiable, with a matching given by name or as a callable."""
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from bertscore_tm.core.matching import TOKENWISE_MATCHINGS, Matching, TokenMass
+from bertscore_tm.core.onednn import is_eager
 from bertscore_tm.core.scores import selection_f1
 from bertscore_tm.utilities.settings import resolve_callable
 
@@ -59,7 +60,30 @@ def soft_precision_recall_f1(
     sums = torch.stack(match(similarities, masses[0], masses[1], temperature))  # (2, batch)
     totals = torch.stack([mass.weights.sum(1) for mass in masses])  # (2, batch)
     precision, recall = sums * ((totals > 0) / totals.clamp(min=torch.finfo(totals.dtype).tiny))
-    return {"precision": precision, "recall": recall, "f1": selection_f1(precision, recall)}
+    f1 = _SelectionF1.apply(precision, recall) if is_eager() else selection_f1(precision, recall)  # type: ignore[no-untyped-call]
+    return {"precision": precision, "recall": recall, "f1": f1}
+
+
+class _SelectionF1(torch.autograd.Function):
+    """:func:`selection_f1`, whose gradient autograd would compute in twice as many steps."""
+
+    @staticmethod
+    def forward(ctx: Any, precision: Tensor, recall: Tensor) -> Tensor:
+        """Return F1."""
+        ctx.save_for_backward(precision, recall)
+        smaller = torch.minimum(precision, recall)
+        return torch.where(smaller > 0, 2 * precision * recall / (precision + recall), smaller)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the gradients, that of 2PR/(P+R) by P being 2R^2/(P+R)^2; they can be differentiated again."""
+        precision, recall = ctx.saved_tensors
+        other, is_smaller = torch.stack([recall, precision]), precision < recall
+        positive = (other > 0).all(0)
+        share = other / torch.where(positive, precision + recall, 1.0)  # (2, batch)
+        slopes = torch.where(positive, 2 * share * share, torch.stack([is_smaller, ~is_smaller]))
+        of_precision, of_recall = grad * slopes
+        return of_precision, of_recall
 
 
 def reduce_references(scores: Tensor, items: Tensor, num_items: int, how: Literal["max", "mean"] = "max") -> Tensor:

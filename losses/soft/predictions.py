@@ -117,7 +117,7 @@ def predict_from_logits(
         p = relaxation(logits.masked_fill(~content[..., None], 0.0), temperature, vocabulary.control_ids)
         weights = None if vocabulary.weights is None else p.detach() @ vocabulary.weights.to(p.dtype)
         tokens = SoftTokens(expected_embedding(p, vocabulary.table), content, weights)
-    return _expand_likeliest(tokens, vocabulary, logits, lambda rows: rows)
+    return tokens if vocabulary.pieces is None else _expand_likeliest(tokens, vocabulary, logits, lambda rows: rows)
 
 
 def predict_from_hidden(
@@ -163,6 +163,8 @@ def predict_from_hidden(
     )
     expected, cross_entropy = result if isinstance(result, tuple) else (result, None)
     tokens = _as_soft_tokens(expected.flatten(0, -2), indices, content, vocabulary)
+    if vocabulary.pieces is None:
+        return tokens, cross_entropy
     return _expand_likeliest(tokens, vocabulary, hidden, lambda rows: layer.logits(rows, size)), cross_entropy
 
 
@@ -176,8 +178,6 @@ def _expand_likeliest(
 
     Logits of the predictions, shape (batch, positions, ...), are made of some positions at a time.
     """
-    if vocabulary.pieces is None:
-        return tokens
     with torch.no_grad():
         flat = predictions.flatten(0, 1), tokens.content.flatten()
         steps = (torch.split(values, _POSITIONS_PER_STEP) for values in flat)

@@ -97,3 +97,21 @@ def test_tokens_of_weight_0_can_be_matched(candidate, reference, precision, reca
     assert scores["precision"].item() == pytest.approx(precision)
     assert scores["recall"].item() == pytest.approx(recall)
     assert scores["f1"].item() == pytest.approx(2 * precision * recall / (precision + recall))
+
+
+def test_gradients_of_both_orders_and_transformed():
+    """Of pairs whose P and R are both positive, both negative, and of both signs."""
+    s = normal(3, 2, 4, dtype=torch.float64).tanh() + torch.tensor([1.0, -1.0, 0.0])[:, None, None]
+    s[2] = torch.tensor([[-0.5, -0.5, -0.5, 0.2], [-0.5, -0.5, -0.5, 0.1]])
+
+    def f1(s):
+        return soft_precision_recall_f1(s, torch.ones(3, 2), torch.ones(3, 4))["f1"]
+
+    scores = soft_precision_recall_f1(s, torch.ones(3, 2), torch.ones(3, 4))
+    assert (scores["precision"] > 0).tolist() == [True, False, True]
+    assert (scores["recall"] > 0).tolist() == [True, False, False]
+    s.requires_grad_()
+    assert torch.autograd.gradcheck(f1, s)
+    assert torch.autograd.gradgradcheck(f1, s)
+    (gradient,) = torch.autograd.grad(f1(s).sum(), s)
+    torch.testing.assert_close(torch.func.grad(lambda s: f1(s).sum())(s.detach()), gradient)
