@@ -9,6 +9,7 @@ from transformers import AutoModel, AutoTokenizer
 
 from bertscore_tm import FrozenEncoder, bert_score
 from bertscore_tm.losses import SoftBERTScoreLoss, VocabularyBridge
+from bertscore_tm.losses.soft.predictions import SoftTokens, encode_soft_tokens
 from tests.support.models import tiny_tokenizer
 from tests.support.soft_predictions import (
     IGNORE,
@@ -260,3 +261,16 @@ def test_bfloat16_encoder_is_close(minilm, encoder):
     assert value.dtype == torch.float32
     assert value.item() == pytest.approx(exact.item(), abs=5e-3)
     assert torch.cosine_similarity(gradient.flatten(), exact_gradient.flatten(), dim=0) > 0.99
+
+
+def test_weights_are_not_rounded_to_the_precision_of_the_encoder():
+    """As labels on an accelerator are encoded."""
+    encoder = tiny("bert", "bfloat16")
+    idf = {token: 1.0 + token % 97 / 97 for token in range(encoder.config.vocab_size)}
+    vocabulary = SoftBERTScoreLoss(encoder, idf=idf)._load_vocabulary(torch.device("cpu"))
+    labels = labels_of(encoder)
+    ids, content = labels.clamp(min=0), labels != IGNORE
+    soft = SoftTokens(vocabulary.table[ids], content, vocabulary.weights[ids])
+    weights = encode_soft_tokens(soft, vocabulary).mass.weights
+    expected = torch.tensor([idf[token] for token in labels[0][content[0]].tolist()])
+    torch.testing.assert_close(weights[0, 1 : len(expected) + 1], expected, rtol=1e-6, atol=0)
