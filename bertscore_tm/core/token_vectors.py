@@ -102,7 +102,8 @@ class TokenVectors(TokenizedTexts):
         # A maximum over no positions would be undefined.
         steps = np.arange(max(int(lengths.max()), 1))
         mask = steps < lengths[:, None]  # (batch, longest)
-        return np.where(mask, self.starts[texts][:, None] + steps, 0), mask
+        starts = (np.cumsum(self.lengths) - self.lengths)[texts]
+        return np.where(mask, starts[:, None] + steps, 0), mask
 
     def gather(self, index: Ints, mask: Tensor | None, memory: Tensor | None = None) -> Tensor:
         """Return the vectors at positions among all tokens, as a padded batch, shape (layers, batch, longest, width).

@@ -73,6 +73,7 @@ class ForwardPass:
         # Hooked layers: what hidden_states holds differs between models, and Mamba's lacks the embedding output.
         self.recorded = self.family.layers[0] if self.family.probed and len(self.family.layers) == 1 else None
         self.rope_switch = _rope_switch(self.config)
+        self.first_position = self.family.first_position(self.config)
 
     def run(self, inputs: Tensor, lengths: Ints, trial: Batching | None = None) -> Tensor:
         """Run texts, which do not affect each other, together in the way found when it was loaded, or in one to try.
@@ -92,11 +93,10 @@ class ForwardPass:
             if added := missing_rows(self.model, num_tokens):
                 inputs = torch.cat([inputs, inputs.new_zeros(added, *inputs.shape[1:])])
                 lengths = np.concatenate([lengths, np.ones(added, np.int64)])
-            first = self.family.first_position(self.config)
             if self.family.positions_after_padding and not inputs.is_floating_point():
-                positions = _number_after(first - 1, inputs, lengths)
+                positions = _number_after(self.first_position - 1, inputs, lengths)
             else:
-                positions = send(places_of(np.full_like(lengths, first), lengths), device)  # (tokens,)
+                positions = send(places_of(np.full_like(lengths, self.first_position), lengths), device)  # (tokens,)
             token = row.set(Row(lengths, device, has_kernel=self.has_kernel))
             try:
                 return self(inputs[None], position_ids=positions[None])[:, 0, :num_tokens]
@@ -129,9 +129,8 @@ class ForwardPass:
         rows = torch.tensor(order, dtype=torch.long, device=mask.device)
         places = rows[:, None] * mask.shape[1] + torch.arange(mask.shape[1], device=mask.device)  # (texts, positions)
         places = places[mask[rows]]  # (tokens,)
-        packed = self.run(
-            embeds.flatten(0, 1)[places], np.array([lengths[i] for i in order])
-        )  # (layers, tokens, width)
+        # Shape (layers, tokens, width).
+        packed = self.run(embeds.flatten(0, 1)[places], np.array([lengths[i] for i in order]))
         states = packed.new_zeros(len(packed), mask.numel(), packed.shape[-1]).index_copy(1, places, packed)
         return states.view(len(packed), *mask.shape, -1)  # (layers, batch, positions, width)
 

@@ -81,27 +81,28 @@ def encode_texts(
     nothing is read or kept. ``repeated`` are vectors of texts that an earlier step has encoded, ``tokenized`` the token
     ids of ``texts.distinct()``, if they are known. ``check_values`` is that of ``FrozenEncoder.encode``.
     """
-    vectors, missing = dict(repeated or {}), []
-    if cache_bytes:
-        references = [text for text in dict.fromkeys(chain.from_iterable(texts.references)) if text not in vectors]
-        cache = encoder.cache(device, of_losses=of_losses)
-        vectors |= cache.get(references)
-        missing = [text for text in references if text not in vectors]
-    names, parts, is_cached = [*vectors], list(vectors.values()), {*vectors, *missing}
-    new = [text for text in dict.fromkeys(chain(texts.candidates, *texts.references)) if text not in is_cached]
+    vectors = dict(repeated or {})
+    cache = encoder.cache(device, of_losses=of_losses) if cache_bytes else None
+    references = [] if cache is None else [*dict.fromkeys(chain.from_iterable(texts.references))]
+    if cache is not None:
+        vectors |= cache.get(text for text in references if text not in vectors)
+    missing = [text for text in references if text not in vectors]
+    known = {*vectors, *missing}
+    others = [text for text in dict.fromkeys(chain(texts.candidates, *texts.references)) if text not in known]
     # On a CPU apart, so that the last digits of candidates' vectors, which depend on the batch, are those of later
-    # epochs. An accelerator would wait, and run all layers, twice.
-    batches = [missing, new] if torch.device(device).type == "cpu" else [missing + new]
+    # epochs. An accelerator would run all layers twice.
+    batches = [missing, others] if torch.device(device).type == "cpu" else [missing + others]
+    batches = [batch for batch in batches if batch] or ([] if vectors else [[]])
     places = {} if tokenized is None else {text: i for i, text in enumerate(texts.distinct())}
+    encoded = []
     for batch in batches:
-        if batch or (batch is batches[-1] and not parts):
-            ids = None if tokenized is None else tokenized.select(np.array([places[text] for text in batch], np.int64))
-            parts.append(encoder.encode(batch if ids is None else ids, device, check_values=check_values))
-            names += batch
-        if missing and batch is batches[0]:
-            vectors_of_missing = parts[-1] if batch is missing else parts[-1].select(np.arange(len(missing)))
-            cache.add(missing, vectors_of_missing, cache_bytes)
-    return EncodedTexts({text: i for i, text in enumerate(names)}, concatenate(parts))
+        ids = None if tokenized is None else tokenized.select(np.array([places[text] for text in batch], np.int64))
+        encoded.append(encoder.encode(batch if ids is None else ids, device, check_values=check_values))
+    if cache is not None and missing:
+        is_alone = len(batches[0]) == len(missing)
+        cache.add(missing, encoded[0] if is_alone else encoded[0].select(np.arange(len(missing))), cache_bytes)
+    names = chain(vectors, *batches)
+    return EncodedTexts({text: i for i, text in enumerate(names)}, concatenate([*vectors.values(), *encoded]))
 
 
 def encode_steps(

@@ -80,7 +80,7 @@ def encode_references(
     if len(rows) != len(references):
         counts = [len(of_item) for of_item in references]
         items = send(np.repeat(np.arange(len(references)), counts), device)  # (references,)
-    return EncodedReferences(tokens, items, len(references), vectors.num_truncated)
+    return EncodedReferences(tokens, items, len(references), int(vectors.truncated.sum()))
 
 
 def encode_labels(
