@@ -43,6 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     help = "column or key of the system, if one file contains all, each with its texts in the same order"
     group.add_argument("--system-column", metavar="NAME", help=help)
     group.add_argument("--names", metavar="NAME", nargs="+", help="names of the systems in tables (default: the files)")
+    options.add_source_arguments(group)
     options.add_scoring_arguments(parser)
     group = parser.add_argument_group("comparison")
     options.add_component_argument(group, "the score to compare")
@@ -68,6 +69,8 @@ def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
 
 def _format_summary(document: dict[str, Any], suffix: str) -> str:
     """Format a table of systems and a table of differences, the settings and the signature."""
+    from bertscore_tm.scoring.texts import describe_identical
+
     label = output.SCORE_LABELS[document["component"]]
     interval = f"{100 * document['confidence']:g}% interval"
     systems = [["system", *output.SCORE_LABELS.values(), f"{interval} of {label}"]]
@@ -84,10 +87,7 @@ def _format_summary(document: dict[str, Any], suffix: str) -> str:
         lines.append(f"no p-values: they need at least 6 {unit}s")
     elif (count := len(systems) - 1) > 2:
         lines.append(f"p (Holm): adjusted for all {count * (count - 1) // 2} pairs of {count} systems")
-    shares = {row["name"]: row["num_identical"] / document["num_texts"] for row in document["systems"]}
-    if any(shares.values()):
-        listed = ", ".join(f"{name} {share:.0%}" for name, share in shares.items())
-        lines.append(f"texts that are equal to a reference: {listed}")
+    lines += describe_identical({row["name"]: row for row in document["systems"]}, document["num_texts"])
     lines += [f"signature: {document['signature']}", *filter(None, [document["verdict"]])]
     if suffix == ".tex":
         lines = [f"% {line}" for line in lines]
@@ -128,7 +128,7 @@ def _read_files(arguments: argparse.Namespace) -> Systems:
         raise CommandError("no references: give -r FILE")
     corpus = read_corpus(arguments, arguments.candidates)
     texts = {name: corpus.candidates(number) for number, name in enumerate(arguments.candidates)}
-    return Systems(texts, corpus.references(), corpus.documents())
+    return Systems(texts, corpus.references(), *corpus.facts())
 
 
 def _read_column(arguments: argparse.Namespace) -> Systems:
@@ -139,7 +139,7 @@ def _read_column(arguments: argparse.Namespace) -> Systems:
         raise CommandError("--system-column: give one file with columns, such as .tsv or .jsonl, to -c")
     (table,) = corpus.systems
     candidates, names = corpus.candidates(), table.texts(arguments.system_column)
-    references, documents = corpus.references(), corpus.documents()
+    references = corpus.references()
     rows = {name: [row for row, other in enumerate(names) if other == name] for name in dict.fromkeys(names)}
     if len(rows) < 2:
         raise CommandError(f"{table.name}: {arguments.system_column!r} has one system; a comparison needs two")
@@ -152,11 +152,12 @@ def _read_column(arguments: argparse.Namespace) -> Systems:
         if [references[row] for row in rows[name]] != shared:
             raise table.error(rows[name][0], f"{name!r} must have the references of {first!r}, in the same order")
     texts = {name: [candidates[row] for row in system_rows] for name, system_rows in rows.items()}
-    return Systems(texts, shared, None if documents is None else [documents[row] for row in rows[first]])
+    return Systems({}, references, *corpus.facts()).select(rows[first])._replace(texts=texts)
 
 
 def _compare(scored: SystemScores, arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the JSON document."""
+    from bertscore_tm.scoring.texts import count_identical
     from bertscore_tm.statistics import compare_all_pairs, describe_best, mean_interval
 
     index, systems = output.SCORES.index(arguments.component), scored.systems
@@ -165,9 +166,9 @@ def _compare(scored: SystemScores, arguments: argparse.Namespace) -> dict[str, A
     bounds = [end[index].item() for end in scored.corpus.bounds]
     settings: dict[str, Any] = {"confidence": arguments.confidence, "bounds": bounds, "groups": systems.groups}
     low, high = (ends.tolist() for ends in mean_interval(compared, **settings))
+    counts = count_identical(systems.texts, systems.references, systems.sources)
     rows = [
-        {"name": name, "low": low[i], "high": high[i], **dict(zip(output.SCORES, means[i], strict=True))}
-        | {"num_identical": scored.num_identical[name]}
+        {"name": name, "low": low[i], "high": high[i], **dict(zip(output.SCORES, means[i], strict=True))} | counts[name]
         for i, name in enumerate(names)
     ]
     best_by = "Best" if arguments.component == "f1" else f"Best by {output.SCORE_LABELS[arguments.component]}"

@@ -20,19 +20,25 @@ REFERENCES = ("reference", "references")
 
 
 class Columns(NamedTuple):
-    """Columns of texts, documents and keys, and the format of all files; ``None`` for those that are not named."""
+    """Columns of texts, documents, groups and keys, and the format of all files; ``None`` if not named."""
 
     candidate: str
     references: tuple[str, ...] | None
+    source: str
     document: str | None
+    group: str | None
     key: str | None
     format: str | None
 
     @classmethod
     def of(cls, arguments: argparse.Namespace) -> Columns:
         """Return the columns that the arguments of a command name."""
-        named, document = arguments.reference_column, getattr(arguments, "document_column", None)
-        return cls(arguments.candidate_column, named and tuple(named), document, arguments.key, arguments.format)
+        named, source = arguments.reference_column, getattr(arguments, "source_column", None)
+        if source is not None and arguments.sources is None:
+            raise CommandError("argument --source-column: give --sources FILE too; it may be the file of -c")
+        document, group = (getattr(arguments, name, None) for name in ("document_column", "group_column"))
+        texts = arguments.candidate_column, named and tuple(named), source or "source"
+        return cls(*texts, document, group, arguments.key, arguments.format)
 
 
 @dataclass(frozen=True)
@@ -40,12 +46,14 @@ class Corpus:
     """Files of the candidates of systems, and of references.
 
     ``rows`` are, for each file, the rows of each text: several where the file has several references of it.
+    ``source_file`` is the file of sources, if there is one, and its rows.
     """
 
     columns: Columns
     systems: list[Table]
     reference_files: list[Table]
     rows: list[list[list[int]]]
+    source_file: tuple[Table, list[list[int]]] | None = None
 
     def candidates(self, system: int = 0) -> list[str]:
         """Return the candidates of a system in the order of the first."""
@@ -83,16 +91,29 @@ class Corpus:
             lists[i] = [text or "" for text in references]
         return lists if keep_blank else [omit_blank(texts) for texts in lists]
 
-    def documents(self) -> list[str] | None:
-        """Return the document of each text in the first file that has it; ``None`` without ``--document-column``."""
-        if self.columns.document is None:
+    def facts(self) -> tuple[list[str] | None, list[str] | None, list[str] | None]:
+        """Return the document, the source and the group of each text; ``None`` for those that are not requested."""
+        sources = None
+        if self.source_file is not None:
+            table, rows = self.source_file
+            texts = table.texts(self.columns.source)
+            for first, *others in rows:
+                if different := [row for row in others if texts[row] != texts[first]]:
+                    raise table.error(different[0], "another row with the same key has another source")
+            sources = [texts[row] for row, *_ in rows]
+        documents = self._labels(self.columns.document, "--document-column")
+        return documents, sources, self._labels(self.columns.group, "--group-column")
+
+    def _labels(self, column: str | None, option: str) -> list[str] | None:
+        """Return the value of each text in a column of the first file that has it; ``None`` without the option."""
+        if column is None:
             return None
         files = zip([*self.systems, *self.reference_files], self.rows, strict=True)
-        with_columns = [(table, rows) for table, rows in files if table.has_columns]
+        with_columns = [file for file in (*files, self.source_file) if file is not None and file[0].has_columns]
         if not with_columns:
-            raise CommandError("argument --document-column: give a file with columns, such as .tsv or .jsonl")
-        table, rows = max(with_columns, key=lambda file: file[0].has_column(str(self.columns.document)))
-        labels = table.labels(self.columns.document)
+            raise CommandError(f"argument {option}: give a file with columns, such as .tsv or .jsonl")
+        table, rows = max(with_columns, key=lambda file: file[0].has_column(column))
+        labels = table.labels(column)
         return [labels[row] for row, *_ in rows]
 
 
@@ -110,13 +131,18 @@ def read_pairs(
 
 
 def read_corpus(arguments: argparse.Namespace, paths: Sequence[str], *others: str | None) -> Corpus:
-    """Read files of candidates, which may contain their references and ``others`` too, and the files of references."""
+    """Read files of candidates, which may contain their references and ``others`` too, of references and of sources."""
     columns = Columns.of(arguments)
     references, keys = columns.references or REFERENCES, [] if columns.key is None else [columns.key]
     names = [columns.candidate, *filter(None, others), *keys, *(references if arguments.references is None else ())]
     systems = [read_table(path, columns.format, names) for path in paths]
     files = [read_table(path, columns.format, [*references, *keys]) for path in arguments.references or ()]
-    return Corpus(columns, systems, files, join_rows(systems, files, columns))
+    rows, source_file = join_rows(systems, files, columns), None
+    if (path := getattr(arguments, "sources", None)) is not None:
+        table = read_table(path, columns.format, [columns.source, *keys])
+        # Joined on their own, so that sources without keys do not change how references are joined.
+        source_file = (table, join_rows(systems[:1], [table], columns)[1])
+    return Corpus(columns, systems, files, rows, source_file)
 
 
 def join_rows(systems: Sequence[Table], files: Sequence[Table], columns: Columns) -> list[list[list[int]]]:

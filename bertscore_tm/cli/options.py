@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 
 # Arguments that name files to read.
-_INPUT_FILES = ("files", "candidates", "references", "corpus", "darr", "idf", "rescale", "baseline_path", "listed_as")
+_TEXT_FILES = ("files", "candidates", "references", "sources", "corpus", "darr")
+_INPUT_FILES = (*_TEXT_FILES, "idf", "rescale", "baseline_path", "listed_as")
 
 
 def input_files(arguments: argparse.Namespace) -> list[str]:
@@ -61,6 +62,13 @@ def add_reference_argument(group: argparse._ArgumentGroup) -> None:
     """Declare the argument for files of references."""
     help = "references of the candidates, line by line; each further file adds one to every candidate"
     group.add_argument("-r", "--references", metavar="FILE", nargs="+", action="extend", help=help)
+
+
+def add_source_arguments(group: argparse._ArgumentGroup) -> None:
+    """Declare the arguments for the file of the sources and its column."""
+    help = "text that each candidate was generated from, line by line or joined by a key; may be the file of -c"
+    group.add_argument("--sources", metavar="FILE", help=help)
+    group.add_argument("--source-column", metavar="NAME", help="column or key of the sources (default: source)")
 
 
 def take_files(arguments: argparse.Namespace) -> None:

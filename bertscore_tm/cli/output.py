@@ -124,21 +124,14 @@ def write_report(arguments: argparse.Namespace, scored: SystemScores) -> None:
         return
     from bertscore_tm.report import Report
 
-    texts, references, groups = scored.systems
+    texts, references, groups, sources, labels = scored.systems
     results = {
         name: dict(zip(SCORES, scored.scores[..., i], strict=True)) | {"best_reference": scored.best_reference[:, i]}
         for i, name in enumerate(texts)
     }
+    settings = {name: getattr(scored.corpus, name) for name in ("align", "encoder", "signature", "bounds")}
     page = Report(
-        texts,
-        references,
-        results,
-        align=scored.corpus.align,
-        encoder=scored.corpus.encoder,
-        signature=scored.corpus.signature,
-        bounds=scored.corpus.bounds,
-        groups=groups,
-        title=arguments.title,
+        texts, references, results, groups=groups, sources=sources, labels=labels, title=arguments.title, **settings
     )
     write_output(page.to_html().encode(), arguments.report)
 
@@ -172,6 +165,12 @@ def format_counts(document: dict[str, Any], nouns: Iterable[str]) -> str:
 def format_interval(low: float, high: float, sign: str = "") -> str:
     """Return an interval with four decimals, or a dash if there is none."""
     return "-" if math.isnan(low) else f"[{low:{sign}.4f}, {high:{sign}.4f}]"
+
+
+def format_texts(pair: dict[str, Any]) -> str:
+    """Return the texts of a pair, each in a line."""
+    texts = {name.removesuffix("_text"): text for name, text in pair.items() if name.endswith("_text")}
+    return "\n".join(f"{side}: {for_terminal(text)}" for side, text in texts.items())
 
 
 def format_rows(rows: Sequence[Sequence[str]], suffix: str = ".txt") -> str:

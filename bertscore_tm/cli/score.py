@@ -37,13 +37,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--candidate-text", metavar="TEXT", help="a single text to score, instead of files")
     help = "reference of --candidate-text; repeat for several references"
     group.add_argument("--reference-text", metavar="TEXT", action="append", help=help)
+    options.add_source_arguments(group)
     options.add_scoring_arguments(parser)
     group = output.add_output_arguments(parser, _SUFFIXES)
     help = "also print the scores of each pair; pairs and references count from 1, except in JSON arrays"
     group.add_argument("--per-segment", action="store_true", help=help)
+    help = "also print the N pairs with the lowest F1 and their texts, the lowest first"
+    group.add_argument("--worst", type=options.positive, metavar="N", help=help)
     output.add_report_argument(group)
     options.add_confidence_argument(group, None)
     options.add_document_argument(group)
+    help = "column or key of each text's group, such as its domain, in the first file that has it, to score each group"
+    group.add_argument("--group-column", metavar="NAME", help=help)
     help = "show the progress on standard error even if it is not a terminal"
     group.add_argument("-v", "--verbose", action="store_true", help=help)
     _add_bert_score_options(parser)
@@ -78,14 +83,23 @@ def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
     output.choose_format(ranks, arguments, (".html",), option="report")
     if suffix in (".tsv", ".csv") and not arguments.per_segment:
         raise CommandError(f"argument --output: a {suffix} file lists the scores of each pair: add --per-segment")
-    pairs, documents = ranks.run_on_first(lambda: _read(arguments))
+    if arguments.group_column is not None and arguments.confidence is None:
+        arguments.confidence = 0.95
+    pairs, facts = ranks.run_on_first(lambda: _read(arguments))
     references = pairs.omit_blank_references().references
-    systems = Systems({arguments.candidates or "candidates": pairs.candidates}, references, documents)
+    systems = Systems({arguments.candidates or "candidates": pairs.candidates}, references, *facts)
     scored = score_systems(ranks, arguments, systems)
     if scored is None:
         return
     best = pairs.restore_indices(scored.corpus.best_reference)[0]
     document = _summarize(scored, arguments)
+    if parts := scored.parts():
+        document["groups"] = [{"group": label, **_summarize(part, arguments)} for label, part in parts.items()]
+    document |= {"num_skipped": scored.corpus.num_skipped, "signature": scored.corpus.signature}
+    if arguments.worst is not None:
+        corpus, f1 = scored.corpus, scored.corpus.scores[2, 0].tolist()
+        worst = {i: corpus.describe_texts(i, systems.sources) for i in corpus.worst(arguments.worst)}
+        document["worst"] = [{"row": i + 1, "f1": f1[i], **texts} for i, texts in worst.items()]
     summary = _format_summary(document, arguments)
     if suffix == ".json":
         if arguments.per_segment:
@@ -104,8 +118,8 @@ def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
     output.write_report(arguments, replace(scored, systems=shown, best_reference=best[is_kept][:, None]))
 
 
-def _read(arguments: argparse.Namespace) -> tuple[TextPairs, list[str] | None]:
-    """Return the pairs and the document of each."""
+def _read(arguments: argparse.Namespace) -> tuple[TextPairs, tuple[list[str] | None, ...]]:
+    """Return the pairs and the document, source and group of each."""
     from bertscore_tm.scoring.texts import TextPairs
 
     if arguments.confidence is not None or arguments.report is not None:
@@ -114,18 +128,20 @@ def _read(arguments: argparse.Namespace) -> tuple[TextPairs, list[str] | None]:
         scipy_stats()
     elif arguments.document_column is not None:
         raise CommandError("argument --document-column: it changes intervals only, so give --confidence too")
-    has_files = arguments.candidates is not None or arguments.references is not None
+    has_files = any(vars(arguments)[name] for name in ("candidates", "references", "sources", "group_column"))
     num_texts = (arguments.candidate_text is not None) + (arguments.reference_text is not None)
     if num_texts == 2 and not has_files:
-        return TextPairs([arguments.candidate_text], [arguments.reference_text]), None
+        return TextPairs([arguments.candidate_text], [arguments.reference_text]), ()
     if num_texts or arguments.candidates is None:
         raise CommandError("give either -c FILE -r FILE, or --candidate-text TEXT --reference-text TEXT")
     pairs, corpus = read_pairs(arguments, keep_blank=True)
-    return pairs, corpus.documents()
+    return pairs, corpus.facts()
 
 
 def _summarize(scored: SystemScores, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the JSON document of the means and, if requested, their intervals."""
+    """Return the means and, if requested, their intervals, and counts, by their keys in JSON."""
+    from bertscore_tm.scoring.texts import count_identical
+
     scores, documents = scored.scores[..., 0].double(), scored.systems.groups
     document: dict[str, Any] = dict(zip(output.SCORES, scores.mean(-1).tolist(), strict=True))
     if arguments.confidence is not None:
@@ -137,22 +153,34 @@ def _summarize(scored: SystemScores, arguments: argparse.Namespace) -> dict[str,
         document["confidence"] = arguments.confidence
         document["num_documents"] = None if documents is None else len(set(documents))
     document |= {"num_candidates": scores.shape[-1], "num_references": sum(map(len, scored.systems.references))}
-    document |= {"num_identical": sum(scored.num_identical.values()), "num_skipped": scored.corpus.num_skipped}
-    return document | {"signature": scored.corpus.signature}
+    (counts,) = count_identical(scored.systems.texts, scored.systems.references, scored.systems.sources).values()
+    return document | counts
 
 
 def _format_summary(document: dict[str, Any], arguments: argparse.Namespace) -> str:
+    from bertscore_tm.scoring.texts import IDENTICAL
+
     cells = [f"{label} {document[name]:.4f}" for name, label in output.SCORE_LABELS.items()]
     lines = [output.format_counts(document, ("candidate", "reference")), f"signature: {document['signature']}"]
-    if document["num_identical"]:
-        share = document["num_identical"] / document["num_candidates"]
-        lines.insert(1, f"{document['num_identical']} of the candidates ({share:.0%}) are equal to a reference")
+    for key, equal in IDENTICAL.items():
+        if count := document.get(key):
+            share = count / document["num_candidates"]
+            lines.insert(-1, f"{count} of the candidates ({share:.0%}) are equal to {equal}")
     if arguments.confidence is not None:
         ends = [output.format_interval(document[f"{name}_low"], document[f"{name}_high"]) for name in output.SCORES]
         cells = [f"{cell} {interval}" for cell, interval in zip(cells, ends, strict=True)]
         documents = document["num_documents"]
         source = "" if documents is None else f" from {output.format_count(documents, 'document')}"
         lines.insert(0, f"{100 * arguments.confidence:g}% intervals of the means{source}")
+    if "groups" in document:
+        rows = [["group", "texts", *output.SCORE_LABELS.values(), f"{100 * arguments.confidence:g}% interval of F1"]]
+        for group in document["groups"]:
+            means = [f"{group[name]:.4f}" for name in output.SCORES]
+            interval = output.format_interval(group["f1_low"], group["f1_high"])
+            rows.append([group["group"], str(group["num_candidates"]), *means, interval])
+        lines.append(output.format_rows(rows).rstrip("\n"))
+    for pair in document.get("worst", ()):
+        lines.append(f"\nrow {pair['row']}, F1 {pair['f1']:.4f}\n{output.format_texts(pair)}")
     return "\n".join(["  ".join(cells), *lines]) + "\n"
 
 

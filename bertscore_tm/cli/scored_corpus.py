@@ -13,6 +13,7 @@ from bertscore_tm.cli import options
 from bertscore_tm.cli.distributed import RankGroup
 from bertscore_tm.cli.errors import CommandError
 from bertscore_tm.cli.shards import Part, Progress, compute_parts
+from bertscore_tm.utilities.score_names import SCORES
 from bertscore_tm.utilities.user_warnings import warn_user
 
 if TYPE_CHECKING:
@@ -26,11 +27,19 @@ if TYPE_CHECKING:
 
 
 class Systems(NamedTuple):
-    """The systems' texts by name, the references of each text, and the documents of the texts, if they are named."""
+    """The systems' texts by name, the references of each text, and its document, source and group if requested."""
 
     texts: dict[str, list[str]]
     references: list[list[str]]
-    groups: list[str] | None
+    groups: list[str] | None = None
+    sources: list[str] | None = None
+    labels: list[str] | None = None
+
+    def select(self, rows: Sequence[int]) -> Systems:
+        """Return the systems with these texts only."""
+        texts = {name: [own[i] for i in rows] for name, own in self.texts.items()}
+        facts = (values and [values[i] for i in rows] for values in self[2:])
+        return Systems(texts, [self.references[i] for i in rows], *facts)
 
 
 @dataclass(frozen=True)
@@ -52,25 +61,46 @@ class ScoredCorpus:
     align: Callable[[str, str], AlignmentData]
     num_skipped: int | None
 
+    def worst(self, count: int, component: str = "f1") -> list[int]:
+        """Return the indices of the pairs with the lowest scores, the lowest first, without those that are skipped."""
+        scores = self.scores[SCORES.index(component), 0]
+        # NaN is sorted last.
+        return [i for i in scores.argsort(stable=True)[:count].tolist() if not scores[i].isnan()]
+
+    def describe_texts(self, i: int, sources: Sequence[str] | None) -> dict[str, str]:
+        """Return the candidate of a pair, its best reference and, if sources are given, its source."""
+        reference = self.texts.references[i][self.best_reference[0, i]]
+        texts = {"candidate_text": self.texts.candidates[i], "reference_text": reference}
+        return texts if sources is None else {**texts, "source_text": sources[i]}
+
 
 @dataclass(frozen=True)
 class SystemScores:
     """Scores of systems' texts, shape (3, texts, systems), and their best references, shape (texts, systems).
 
-    Texts that are skipped are left out. ``num_identical`` counts the texts of each system that are equal to a
-    reference. Fields of ``corpus`` have all texts, those of the systems for a reference next to each other.
+    Texts that are skipped are left out. Fields of ``corpus`` have all texts, those of the systems for a reference next
+    to each other.
     """
 
     systems: Systems
     corpus: ScoredCorpus
     scores: Tensor
     best_reference: Tensor
-    num_identical: dict[str, int]
+
+    def parts(self) -> dict[str, SystemScores]:
+        """Return the scores of each group of texts."""
+        labels, parts = self.systems.labels or [], {}
+        for label in dict.fromkeys(labels):
+            rows = [i for i, other in enumerate(labels) if other == label]
+            kept = self.systems.select(rows)._replace(labels=None)
+            best = self.best_reference[rows]
+            parts[label] = replace(self, systems=kept, scores=self.scores[:, rows], best_reference=best)
+        return parts
 
 
 def score_systems(ranks: RankGroup, arguments: argparse.Namespace, systems: Systems) -> SystemScores | None:
     """Score the texts of systems with the same references; ``None`` on all ranks but the first."""
-    from bertscore_tm.scoring.texts import TextPairs
+    from bertscore_tm.scoring.texts import IDENTICAL, TextPairs, count_identical
 
     # All systems' texts for a reference follow each other, so that a reference is encoded once.
     candidates = list(chain.from_iterable(zip(*systems.texts.values(), strict=True)))
@@ -83,26 +113,19 @@ def score_systems(ranks: RankGroup, arguments: argparse.Namespace, systems: Syst
     rows = [i for i, is_skipped in enumerate(scores[2, :, 0].isnan().tolist()) if not is_skipped]
     if not rows:
         raise CommandError("all texts are skipped, as all of their references are empty")
-    names, references = list(systems.texts), [systems.references[i] for i in rows]
-    texts = {name: [corpus.texts.candidates[count * i + k] for i in rows] for k, name in enumerate(names)}
-    num_identical = {name: _count_identical(own, references) for name, own in texts.items()}
-    for name, number in num_identical.items():
-        if 2 * number >= len(rows):
-            counts = f"{number} of {len(rows)} texts are equal to a reference"
-            warn_user(f"{name}: {counts}: check that the file has candidates and not references")
+    texts = {name: corpus.texts.candidates[k::count] for k, name in enumerate(systems.texts)}
+    kept = systems._replace(texts=texts).select(rows)
+    for name, counts in count_identical(kept.texts, kept.references, kept.sources).items():
+        for key, number in counts.items():
+            if 2 * number >= len(rows):
+                remedy = f"check that the file has candidates and not {IDENTICAL[key].split()[-1]}s"
+                warn_user(f"{name}: {number} of {len(rows)} texts are equal to {IDENTICAL[key]}: {remedy}")
     return SystemScores(
-        systems=Systems(texts, references, systems.groups and [systems.groups[i] for i in rows]),
+        systems=kept,
         corpus=corpus,
         scores=scores[:, rows],
         best_reference=corpus.best_reference[0].reshape(-1, count)[rows],
-        num_identical=num_identical,
     )
-
-
-def _count_identical(texts: Sequence[str], references: Sequence[Sequence[str]]) -> int:
-    """Count the texts that are equal to one of their references, as they are scored: stripped."""
-    pairs = zip(texts, references, strict=True)
-    return sum(text.strip() in filter(None, map(str.strip, others)) for text, others in pairs)
 
 
 def score_across_ranks(

@@ -45,6 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     help = "show the N pairs of the files with the lowest score, the lowest first"
     group.add_argument("--worst", type=options.positive, metavar="N", help=help)
     options.add_component_argument(group, "the score of --worst")
+    options.add_source_arguments(group)
     options.add_scoring_arguments(parser, of_references=False)
     output.add_output_arguments(parser, _SUFFIXES)
 
@@ -58,25 +59,27 @@ def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
         raise CommandError(
             f"{arguments.output} can show one pair: give a single --row, or --worst 1; score --report shows all"
         )
-    scored = score_across_ranks(ranks, arguments, ranks.run_on_first(lambda: _read(arguments)))
+    pairs_read, sources = ranks.run_on_first(lambda: _read(arguments))
+    scored = score_across_ranks(ranks, arguments, pairs_read)
     if scored is None:
         return
     texts = scored.texts
     rows = arguments.row or range(1, len(texts) + 1)
+    sources = sources and [sources[row - 1] for row in rows]
 
     from bertscore_tm.views import Alignment
 
     order = list(range(len(texts)))
     if arguments.worst is not None:
-        scores = scored.scores[output.SCORES.index(arguments.component), 0]
-        order = scores.argsort(stable=True)[: arguments.worst].tolist()
+        order = scored.worst(arguments.worst, arguments.component)
     pairs: list[dict[str, Any]] = []
     for i in order:
-        candidate, reference = texts.candidates[i], texts.references[i][scored.best_reference[0, i]]
+        described = scored.describe_texts(i, sources)
+        candidate, reference, *_ = described.values()
         has_tokens = all(scored.encoder.tokenizer([candidate, reference]).has_content)
         alignment = Alignment(**vars(scored.align(candidate, reference))) if has_tokens else None
         row = None if arguments.candidates is None else rows[i]
-        pairs.append({"row": row, "candidate_text": candidate, "reference_text": reference, "alignment": alignment})
+        pairs.append({"row": row, **described, "alignment": alignment})
     if suffix == ".json":
         for pair in pairs:
             pair["alignment"] = pair["alignment"] and pair["alignment"].to_dict()
@@ -88,28 +91,29 @@ def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
     output.write_output(content, arguments.output)
 
 
-def _read(arguments: argparse.Namespace) -> TextPairs:
-    """Return the pairs of the files, only the rows if some are given, or the one of the command line."""
+def _read(arguments: argparse.Namespace) -> tuple[TextPairs, list[str] | None]:
+    """Return the pairs of the files, only the rows if some are given, or that of the command line, and all sources."""
     from bertscore_tm.scoring.texts import TextPairs
 
     if arguments.candidates is None:
-        if arguments.references or arguments.row or arguments.worst or len(arguments.files) != 2:
+        if arguments.references or arguments.row or arguments.worst or arguments.sources or len(arguments.files) != 2:
             raise CommandError("give two texts, a candidate and its reference, or files and --row or --worst")
         if all(os.path.isfile(text) for text in arguments.files):  # noqa: PTH113
             raise CommandError(f"{arguments.files[0]} is a file: add --row N or --worst N to show pairs of files")
-        return TextPairs(arguments.files[:1], [arguments.files[1:]])
+        return TextPairs(arguments.files[:1], [arguments.files[1:]]), None
     if (arguments.row is None) == (arguments.worst is None):
         raise CommandError("give either --row N or --worst N to choose the pairs of the files")
-    texts, _ = read_pairs(arguments)
+    texts, corpus = read_pairs(arguments)
+    _, sources, _ = corpus.facts()
     if arguments.row is None:
-        return texts
+        return texts, sources
     if not 1 <= min(arguments.row) <= max(arguments.row) <= len(texts):
         raise CommandError(f"argument --row: {arguments.candidates} has the rows 1 to {len(texts)}")
-    return texts.select([row - 1 for row in arguments.row])
+    return texts.select([row - 1 for row in arguments.row]), sources
 
 
 def _format_pair(pair: dict[str, Any]) -> str:
-    head = "" if pair["row"] is None else f"row {pair['row']}\n"
+    head = "" if pair["row"] is None else f"row {pair['row']}\n{output.format_texts(pair)}\n"
     return f"{head}{pair['alignment'] or 'a text has no tokens to match'}\n"
 
 

@@ -21,7 +21,7 @@ from bertscore_tm.report.history import Courses, read_history, read_runs
 from bertscore_tm.scoring.alignment import AlignmentData, compute_alignment
 from bertscore_tm.scoring.rescaling import Rescale, find_baseline, score_range
 from bertscore_tm.scoring.signature import score_signature
-from bertscore_tm.scoring.texts import as_references, as_text_pairs, omit_blank
+from bertscore_tm.scoring.texts import as_references, as_text_pairs, count_identical, describe_identical, omit_blank
 from bertscore_tm.scoring.token_weights import Idf, token_weights
 from bertscore_tm.statistics import TIE, compare_all_pairs, describe_best, format_p_value, mean_interval, score_gains
 from bertscore_tm.utilities.files import write_atomically
@@ -67,6 +67,7 @@ class Report:
         groups: label of each pair's document, if these depend on each other. Default: all are independent.
         title: heading of the page. Default: the names of the systems.
         sources: text that each pair was generated from, such as the document of a summary, which an opened pair shows.
+        labels: label of each pair, such as its domain, by which the page sorts and filters.
 
     Raises:
         TypeError: a text is not a string.
@@ -98,6 +99,7 @@ class Report:
         groups: Sequence[str] | None = None,
         title: str | None = None,
         sources: Sequence[str] | None = None,
+        labels: Sequence[str] | None = None,
     ) -> None:
         self.candidates, self.references = _as_named(systems, references)
         results = scores if isinstance(systems, Mapping) else {_SINGLE: scores}
@@ -113,8 +115,10 @@ class Report:
         self.groups = groups
         self.title = title
         self.courses: Courses = {}
-        names = ("sources", "references")
-        self.sources = None if sources is None else as_text_pairs(sources, self.references, names).candidates
+        self.sources, self.labels = (
+            None if texts is None else as_text_pairs(texts, self.references, (name, "references")).candidates
+            for name, texts in (("sources", sources), ("labels", labels))
+        )
 
     @classmethod
     def from_texts(
@@ -242,6 +246,9 @@ class Report:
             if comparison.test
         }
         titled = [names[0], names[-1]] if kind == "history" else names
+        texts = list(zip(names, self.candidates.values(), strict=True))
+        counted = dict(texts[number] for number in (main if kind == "history" else range(len(f1))))
+        identical = count_identical(counted, self.references, self.sources)
         # The two systems that are shown first.
         pair = sorted([best, others[0]]) if kind == "several" else [0, last]
         return {
@@ -269,6 +276,8 @@ class Report:
                 for name, course in self.courses.items()
             ],
             "sources": self.sources and [for_page(text) for text in self.sources],
+            "labels": self.labels and [for_page(text) for text in self.labels],
+            "identical": describe_identical(identical, len(self.references)),
             "candidates": [
                 None if texts is None else [for_page(text) for text in texts] for texts in self.candidates.values()
             ],

@@ -53,6 +53,7 @@ const FILTERS = {
   truncated: ["truncated", either(isCut)],
   empty: ["empty", either((system, row) => emptyRows[system].has(row))],
   aligned: ["with tokens", (row) => row in data.alignments],
+  ...Object.fromEntries([...new Set(data.labels)].map((label) => [`group ${label}`, [`group ${label}`, (row) => data.labels[row] === label]])),
 };
 // Values of the series of charts; a click on a bar selects the pairs of its bin.
 const VALUES = {

@@ -104,7 +104,7 @@ def test_rows_and_the_worst_of_a_file(command, tmp_path, encoder, monkeypatch):
     assert [pair["row"] for pair in worst] == [i + 1 for i in scores.argsort().tolist()[:3]]
     assert worst[0]["alignment"] is None  # the empty text
     printed = command("-c", "pairs.jsonl", "--worst", "2").out
-    assert printed.startswith("row 2\na text has no tokens to match\n\nrow ")
+    assert printed.startswith("row 2\ncandidate: \nreference: a text\na text has no tokens to match\n\nrow ")
     assert "nothing to draw" in command("-c", "pairs.jsonl", "--worst", "1", "-o", "row.png", exit_code=2).err
     assert command("pairs.jsonl", "--row", "3").out == command("-c", "pairs.jsonl", "--row", "3").out
     for row in ("0", "5"):

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from bertscore_tm import Baseline, align
+from bertscore_tm import Baseline, align, bert_score
 from bertscore_tm.cli import main
 from bertscore_tm.report import Report
 from bertscore_tm.statistics import compare_paired, holm, mean_interval
@@ -349,6 +349,33 @@ def test_sources_are_shown_and_searched(show, encoder, systems):
     expect_rows(page, 1)
     page.click("#pair-2")
     assert page.locator("tr.detail .words").first.inner_text() == EVIL
+    assert page.locator("img").count() == 0
+
+
+@pytest.mark.parametrize("systems", [OTHERS, {"base": OTHERS, "next": [OTHERS[0], "", *OTHERS[2:]]}])
+def test_the_page_filters_and_sorts_by_group(show, encoder, systems):
+    labels = ["web", "news", "web", EVIL, "__proto__"]
+    references = [*OTHERS[:2], *OTHERS[:1:-1]]
+    several = systems if isinstance(systems, dict) else {"candidates": systems}
+    scores = {name: bert_score(texts, references, encoder) for name, texts in several.items()}
+    given = scores if isinstance(systems, dict) else scores["candidates"]
+    page = show(Report(systems, references, given, labels=labels, sources=OTHERS))
+    for label in dict.fromkeys(labels):
+        page.select_option("#filter", f"group {label}")
+        rows = [i for i, other in enumerate(labels) if other == label]
+        expect_rows(page, len(rows))
+        assert sorted(column(page, 1)) == [str(i + 1) for i in rows]
+        last = list(scores.values())[-1]["f1"][rows].mean().item()
+        assert f" {last:.4f}" in page.locator("#filtered").inner_text()
+    page.select_option("#filter", "all")
+    page.click("#sort-group")
+    assert column(page, 5) == sorted(labels)
+    lines = [line.inner_text() for line in page.locator(".identical").all()]
+    shares = [["base 60%", "next 40%"], ["base 100%", "next 80%"]]
+    if systems is OTHERS:
+        shares = [["candidates 60%"], ["candidates 100%"]]
+    sides = zip(["a reference", "their source"], shares, strict=True)
+    assert lines == [f"Texts that are equal to {side}: {', '.join(listed)}" for side, listed in sides]
     assert page.locator("img").count() == 0
 
 

@@ -1,0 +1,222 @@
+"""Sources of the candidates, the worst pairs with their texts, and scores of groups."""
+
+import json
+
+import pytest
+
+from tests.support.oracle import oracle_scores
+from tests.support.report_pages import read_data
+from tests.support.shell import check_error, run_here, write_lines, write_records
+from tests.support.texts import real_pairs
+
+CANDIDATES, REFERENCES = real_pairs(9, words=8)
+OTHERS = CANDIDATES[1:] + CANDIDATES[:1]
+# Two candidates are copies of their source, one of which has blanks around it; one is empty, as its source.
+SOURCES = ["die Katze", f" {CANDIDATES[1]}\t", "ein Hund", CANDIDATES[3], "es\x1b[2J regnet\njetzt", "", "f", "g", "h"]
+DOMAINS = ["news", "chat", "news", "news", "chat", "news", "chat", "news", "web"]
+DOCUMENTS = [1, 2, 1, 3, 4, 5, 2, 5, 6]
+COPIES = [*CANDIDATES[:5], "", *CANDIDATES[6:]]
+NAMES = ("precision", "recall", "f1")
+MOVED = [4, 2, 8, 0, 1, 3, 5, 7, 6]
+
+
+@pytest.fixture
+def command(minilm, tmp_path, monkeypatch, capsys):
+    """Run a command in a folder with the texts; returns what it printed."""
+    monkeypatch.chdir(tmp_path)
+    write_lines(tmp_path / "hyps.txt", COPIES)
+    write_lines(tmp_path / "others.txt", OTHERS)
+    write_lines(tmp_path / "refs.txt", REFERENCES)
+    write_records(tmp_path / "pairs.jsonl", [record(i) for i in range(9)])
+    write_records(tmp_path / "sources.jsonl", [{"id": i, "source": SOURCES[i]} for i in MOVED])
+    return lambda *words, **options: run_here(capsys, *words, "-m", minilm, "-l", 5, "--device", "cpu", **options)
+
+
+def record(i):
+    texts = {"id": i, "candidate": COPIES[i], "references": ["x", REFERENCES[i]]}
+    return {**texts, "domain": DOMAINS[i], "document": DOCUMENTS[i], "source": SOURCES[i]}
+
+
+def expected_worst(minilm, count, *skipped):
+    """The worst pairs by the reference package's F1; of two references the second is the better one everywhere."""
+    alone = [i for i in range(9) if COPIES[i] and i not in skipped]
+    scores = {i: 0.0 for i in range(9) if not COPIES[i] and i not in skipped}
+    texts = ([COPIES[i] for i in alone], [REFERENCES[i] for i in alone])
+    scores |= dict(zip(alone, oracle_scores(minilm, *texts, 5)[2].tolist(), strict=True))
+    return [(i, scores[i]) for i in sorted(scores, key=scores.get)[:count]]
+
+
+def test_the_worst_pairs_of_score_have_their_texts(command, minilm):
+    words = ["score", "pairs.jsonl", "--sources", "sources.jsonl", "--worst", 5]
+    document = json.loads(command(*words, "--json").out)
+    for pair, (i, f1) in zip(document["worst"], expected_worst(minilm, 5), strict=True):
+        assert pair.pop("f1") == pytest.approx(f1, abs=2e-6)
+        reference = REFERENCES[i] if COPIES[i] else "x"
+        texts = {"candidate_text": COPIES[i], "reference_text": reference, "source_text": SOURCES[i]}
+        assert pair == {"row": i + 1, **texts}
+    # Each text is one line of the terminal.
+    _, *blocks = command(*words[:-1], 9).out.split("\n\n")
+    blocks = {block.splitlines()[0].split(",")[0]: block.splitlines() for block in blocks}
+    assert len(blocks) == 9
+    (i, f1), *_ = [pair for pair in expected_worst(minilm, 9) if pair[0] == 4]
+    head, *texts = blocks[f"row {i + 1}"]
+    assert head == f"row {i + 1}, F1 {f1:.4f}"
+    source = r"es\u001b[2J regnet\u000ajetzt"
+    assert texts == [f"candidate: {COPIES[i]}", f"reference: {REFERENCES[i]}", f"source: {source}"]
+    # Without sources, and as comments of a table.
+    lines = command("score", "hyps.txt", "refs.txt", "--worst", 1, "--per-segment").out.splitlines()
+    place = lines.index("# row 6, F1 0.0000")
+    assert lines[place + 1 : place + 3] == ["# candidate: ", f"# reference: {REFERENCES[5]}"]
+    assert lines[place + 3].startswith("segment\t")
+
+
+def test_skipped_pairs_are_not_among_the_worst(command, minilm, tmp_path):
+    write_lines(tmp_path / "refs.txt", ["" if i in (2, 7) else text for i, text in enumerate(REFERENCES)])
+    words = ["hyps.txt", "refs.txt", "--sources", "sources.jsonl", "--source-column", "source"]
+    document = json.loads(command("score", *words, "--empty-references", "skip", "--worst", 99, "--json").out)
+    assert [pair["row"] - 1 for pair in document["worst"]] == [i for i, _ in expected_worst(minilm, 9, 2, 7)]
+    assert all(pair["source_text"] == SOURCES[MOVED[pair["row"] - 1]] for pair in document["worst"])
+    assert document["num_identical_to_source"] == sum(
+        COPIES[i] != "" and COPIES[i] == SOURCES[MOVED[i]].strip() for i in range(9) if i not in (2, 7)
+    )
+
+
+def test_show_prints_texts_and_sources(command, minilm):
+    words = ["show", "-c", "pairs.jsonl", "--sources", "sources.jsonl"]
+    pairs = json.loads(command(*words, "--worst", 3, "--json").out)["pairs"]
+    rows = [i for i, _ in expected_worst(minilm, 3)]
+    assert [(pair["row"], pair["source_text"]) for pair in pairs] == [(i + 1, SOURCES[i]) for i in rows]
+    printed = command(*words, "--worst", 3).out
+    texts = [f"candidate: {COPIES[i]}\nreference: {REFERENCES[i] if COPIES[i] else 'x'}\n" for i in rows]
+    places = [printed.index(f"row {i + 1}\n{text}source: ") for i, text in zip(rows, texts, strict=True)]
+    assert places == sorted(places)
+    first, second = (f"row {i + 1}\ncandidate: {COPIES[i]}\nreference: {REFERENCES[i]}\n" for i in (7, 0))
+    printed = command(*words, "--row", 8, 1).out
+    assert printed.startswith(f"{first}source: g\nP ")
+    assert f"\n{second}source: die Katze\nP " in printed
+    assert "source" not in command(*words[:3], "--row", 8).out.replace("reference", "")
+
+
+def test_sources_do_not_change_how_references_are_joined(command, tmp_path):
+    references = [{"id": i, "reference": REFERENCES[i]} for i in MOVED]
+    write_records(tmp_path / "refs.jsonl", references)
+    write_records(tmp_path / "hyps.jsonl", [{"id": i, "candidate": text} for i, text in enumerate(CANDIDATES)])
+    plain = [f"source {i}" for i in range(9)]
+    write_lines(tmp_path / "plain.txt", plain)
+    words = ["score", "hyps.jsonl", "refs.jsonl", "--worst", 9, "--json"]
+    alone, with_lines, with_keys = (
+        json.loads(command(*words, *options).out)
+        for options in ([], ["--sources", "plain.txt"], ["--sources", "sources.jsonl"])
+    )
+    for document, sources in ((with_lines, plain), (with_keys, SOURCES)):
+        assert [pair.pop("source_text") for pair in document["worst"]] == [
+            sources[pair["row"] - 1] for pair in alone["worst"]
+        ]
+        assert document.pop("num_identical_to_source") == (2 if sources is SOURCES else 0)
+        assert document == alone
+    # Several candidates of one input, with one source.
+    samples = [{"id": i // 2, "candidate": text, "reference": "a"} for i, text in enumerate(CANDIDATES)]
+    write_records(tmp_path / "samples.jsonl", samples)
+    inputs = [{"id": i, "text": f"input {i}"} for i in (4, 3, 2, 1, 0)]
+    write_records(tmp_path / "inputs.jsonl", inputs)
+    words = ["score", "samples.jsonl", "--key", "id", "--worst", 9, "--json", "--sources"]
+    for file in ("inputs.jsonl", "doubled.jsonl"):
+        write_records(tmp_path / "doubled.jsonl", inputs + inputs[:2])
+        worst = json.loads(command(*words, file, "--source-column", "text").out)["worst"]
+        assert [pair["source_text"] for pair in worst] == [f"input {(pair['row'] - 1) // 2}" for pair in worst]
+    write_records(tmp_path / "doubled.jsonl", [*inputs, {"id": 1, "text": "input 2"}])
+    error = command(*words, "doubled.jsonl", "--source-column", "text", exit_code=2).err
+    assert error.endswith("error: doubled.jsonl:6: another row with the same key has another source\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["score", "hyps.txt", "refs.txt", "--sources", "none.txt"], "^none.txt: No such file or directory$"),
+        (["score", "hyps.txt", "refs.txt", "--sources", "short.txt"], "hyps.txt and short.txt must have equal numbers"),
+        (["score", "pairs.jsonl", "--sources", "pairs.jsonl", "--source-column", "text"], "no column or key 'text'"),
+        (["score", "pairs.jsonl", "--source-column", "source"], "^argument --source-column: give --sources FILE too"),
+        (["score", "-c", "-", "-r", "refs.txt", "--sources", "-"], "^standard input can be read once"),
+        (["show", "a", "b", "--sources", "refs.txt"], "^give two texts, a candidate and its reference, or files"),
+        (["score", "hyps.txt", "refs.txt", "--sources", "refs.txt", "-o", "refs.txt"], "refs.txt is read, and would"),
+        (["score", "hyps.txt", "refs.txt", "--group-column", "domain"], "^argument --group-column: give a file with"),
+        (["score", "pairs.jsonl", "--group-column", "kind"], "no column or key 'kind'"),
+        (["score", "--candidate-text", "a", "--reference-text", "b", "--sources", "refs.txt"], "^give either -c FILE"),
+        (["score", "pairs.jsonl", "--worst", "0"], "^argument --worst: must be at least 1, got '0'"),
+    ],
+)
+def test_errors_are_one_line(command, tmp_path, words, message):
+    write_lines(tmp_path / "short.txt", ["a", "b"])
+    check_error(command(*words, exit_code=2), message)
+
+
+def test_texts_that_are_equal_to_their_source_are_counted(command, tmp_path):
+    printed = command("score", "pairs.jsonl", "--sources", "pairs.jsonl")
+    assert "2 of the candidates (22%) are equal to their source" in printed.out.splitlines()
+    assert printed.err.count("warning") == 1  # the empty candidate
+    document = json.loads(command("score", "pairs.jsonl", "--sources", "pairs.jsonl", "--json").out)
+    assert (document["num_identical"], document["num_identical_to_source"]) == (0, 2)
+    assert "num_identical_to_source" not in json.loads(command("score", "pairs.jsonl", "--json").out)
+    write_lines(tmp_path / "copied.txt", [*OTHERS[:5], *CANDIDATES[5:]])
+    write_lines(tmp_path / "sources.txt", OTHERS)
+    words = ["compare", "copied.txt", "hyps.txt", "-r", "refs.txt", "--sources", "sources.txt"]
+    printed = command(*words, "--report", "page.html")
+    line = "exts that are equal to their source: copied.txt 56%, hyps.txt 0%"
+    assert f"t{line}" in printed.out.splitlines()
+    said = "copied.txt: 5 of 9 texts are equal to their source: check that the file has candidates and not sources"
+    assert f"bertscore-tm: warning: {said}\n" in printed.err
+    document = json.loads(command(*words, "--json").out)
+    assert [system["num_identical_to_source"] for system in document["systems"]] == [5, 0]
+    data = read_data(tmp_path / "page.html")
+    assert data["sources"] == OTHERS
+    assert f'<p class="identical">T{line}</p>' in (tmp_path / "page.html").read_text()
+    # The systems of one file.
+    rows = [{"system": name, "candidate": text, "reference": REFERENCES[i], "source": OTHERS[i]}
+            for name, texts in (("a", CANDIDATES), ("b", OTHERS)) for i, text in enumerate(texts)]  # fmt: skip
+    write_records(tmp_path / "both.jsonl", rows)
+    words = ["compare", "both.jsonl", "--system-column", "system", "--sources", "both.jsonl", "--report", "page.html"]
+    document = json.loads(command(*words, "--json").out)
+    assert [system["num_identical_to_source"] for system in document["systems"]] == [0, 9]
+    assert read_data(tmp_path / "page.html")["sources"] == OTHERS
+
+
+@pytest.mark.parametrize("documents", [[], ["--document-column", "document"]])
+def test_groups_have_the_scores_of_filtered_files(command, tmp_path, documents):
+    words = ["--confidence", "0.9", *documents, "--sources", "pairs.jsonl", "--json"]
+    whole = json.loads(command("score", "pairs.jsonl", *words).out)
+    document = json.loads(command("score", "pairs.jsonl", "--group-column", "domain", *words).out)
+    groups = document.pop("groups")
+    assert document == whole
+    assert [group["group"] for group in groups] == ["news", "chat", "web"]
+    for group in groups:
+        rows = [i for i in range(9) if DOMAINS[i] == group["group"]]
+        write_records(tmp_path / "part.jsonl", [record(i) for i in rows])
+        part = json.loads(command("score", "part.jsonl", *words[:-3], "--sources", "part.jsonl", "--json").out)
+        del part["signature"], part["num_skipped"]
+        assert {name: group.pop(name) for name in part} == pytest.approx(part, abs=2e-6, nan_ok=True)
+        assert list(group) == ["group"]
+
+
+def test_the_table_of_groups_has_intervals(command, tmp_path):
+    words = ["score", "hyps.txt", "--group-column", "domain", "-r"]
+    references = [{"reference": text, "domain": DOMAINS[i]} for i, text in enumerate(REFERENCES)]
+    write_records(tmp_path / "refs.jsonl", references)
+    groups = json.loads(command(*words, "refs.jsonl", "--json").out)["groups"]
+    lines = command(*words, "refs.jsonl", "--report", "page.html").out.splitlines()
+    assert "95% intervals of the means" in lines
+    place = next(i for i, line in enumerate(lines) if line.startswith("group "))
+    assert lines[place].split() == ["group", "texts", "P", "R", "F1", "95%", "interval", "of", "F1"]
+    for line, group in zip(lines[place + 1 :], groups, strict=True):
+        name, count, *means = line.split()[:5]
+        assert (name, int(count)) == (group["group"], DOMAINS.count(name))
+        assert means == [f"{group[score]:.4f}" for score in NAMES]
+        interval = "-" if group["f1_low"] is None else f"[{group['f1_low']:.4f}, {group['f1_high']:.4f}]"
+        assert line.endswith(f"  {interval}")
+    assert [group["f1_low"] is None for group in groups] == [False, False, True]
+    assert read_data(tmp_path / "page.html")["labels"] == DOMAINS
+    skipped = [{**row, "reference": ""} if row["domain"] == "chat" else row for row in references]
+    write_records(tmp_path / "refs.jsonl", skipped)
+    skip = ["refs.jsonl", "--empty-references", "skip", "--json", "--report", "page.html"]
+    groups = json.loads(command(*words, *skip).out)["groups"]
+    assert [(group["group"], group["num_candidates"]) for group in groups] == [("news", 5), ("web", 1)]
+    assert read_data(tmp_path / "page.html")["labels"] == [name for name in DOMAINS if name != "chat"]
