@@ -175,9 +175,8 @@ def _format_summary(document: dict[str, Any], arguments: argparse.Namespace) -> 
     if "groups" in document:
         rows = [["group", "texts", *output.SCORE_LABELS.values(), f"{100 * arguments.confidence:g}% interval of F1"]]
         for group in document["groups"]:
-            means = [f"{group[name]:.4f}" for name in output.SCORES]
-            interval = output.format_interval(group["f1_low"], group["f1_high"])
-            rows.append([group["group"], str(group["num_candidates"]), *means, interval])
+            row = [group["group"], str(group["num_candidates"]), *(f"{group[name]:.4f}" for name in output.SCORES)]
+            rows.append([*row, output.format_interval(group["f1_low"], group["f1_high"])])
         lines.append(output.format_rows(rows).rstrip("\n"))
     for pair in document.get("worst", ()):
         lines.append(f"\nrow {pair['row']}, F1 {pair['f1']:.4f}\n{output.format_texts(pair)}")

@@ -92,9 +92,8 @@ class SystemScores:
         labels, parts = self.systems.labels or [], {}
         for label in dict.fromkeys(labels):
             rows = [i for i, other in enumerate(labels) if other == label]
-            kept = self.systems.select(rows)._replace(labels=None)
-            best = self.best_reference[rows]
-            parts[label] = replace(self, systems=kept, scores=self.scores[:, rows], best_reference=best)
+            scores, best = self.scores[:, rows], self.best_reference[rows]
+            parts[label] = replace(self, systems=self.systems.select(rows), scores=scores, best_reference=best)
         return parts
 
 

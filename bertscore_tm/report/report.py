@@ -246,8 +246,7 @@ class Report:
             if comparison.test
         }
         titled = [names[0], names[-1]] if kind == "history" else names
-        texts = list(zip(names, self.candidates.values(), strict=True))
-        counted = dict(texts[number] for number in (main if kind == "history" else range(len(f1))))
+        counted = {names[i]: own for i, own in enumerate(self.candidates.values()) if kind != "history" or i in main}
         identical = count_identical(counted, self.references, self.sources)
         # The two systems that are shown first.
         pair = sorted([best, others[0]]) if kind == "several" else [0, last]
@@ -277,7 +276,7 @@ class Report:
             ],
             "sources": self.sources and [for_page(text) for text in self.sources],
             "labels": self.labels and [for_page(text) for text in self.labels],
-            "identical": describe_identical(identical, len(self.references)),
+            "identical": list(describe_identical(identical, len(self.references))),
             "candidates": [
                 None if texts is None else [for_page(text) for text in texts] for texts in self.candidates.values()
             ],

@@ -17,6 +17,7 @@ const reference = (row) => data.references[row][chosen(state.b, row)];
 const textOf = (system, row) => data.candidates[system]?.[row] ?? "";
 const isCut = (system, row) => data.truncated?.[system]?.[row];
 const countPairs = (n) => `${n} ${n === 1 ? "pair" : "pairs"}`;
+const groups = [...new Set(data.labels)].sort();
 const emptyRows = data.empty.map((empty) => new Set(empty));
 const either = (test) => (row) => test(state.a, row) || test(state.b, row);
 
@@ -53,7 +54,7 @@ const FILTERS = {
   truncated: ["truncated", either(isCut)],
   empty: ["empty", either((system, row) => emptyRows[system].has(row))],
   aligned: ["with tokens", (row) => row in data.alignments],
-  ...Object.fromEntries([...new Set(data.labels)].map((label) => [`group ${label}`, [`group ${label}`, (row) => data.labels[row] === label]])),
+  ...Object.fromEntries(groups.map((label) => [`group ${label}`, [`group ${label}`, (row) => data.labels[row] === label]])),
 };
 // Values of the series of charts; a click on a bar selects the pairs of its bin.
 const VALUES = {

@@ -3,7 +3,7 @@ const ROWS_PER_PAGE = 50, CHARACTERS_IN_TABLE = 300;
 const COLUMNS = [
   { key: "pair", label: "pair", value: (row) => row },
   ...KIND.columns,
-  ...(data.labels ? [{ key: "group", label: "group", value: (row) => data.labels[row], isText: true, wide: true }] : []),
+  ...(data.labels ? [{ key: "group", label: "group", value: (row) => groups.indexOf(data.labels[row]), show: (i) => groups[i], wide: true }] : []),
   { key: "length", label: "length", value: (row) => reference(row).length, wide: true },
   { key: "candidate", label: `candidate${KIND.of("b")}`, value: (row) => textOf(state.b, row), isText: true },
   { key: "reference", label: "reference", value: reference, isText: true, wide: true },

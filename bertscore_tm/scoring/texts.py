@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -87,15 +87,13 @@ def count_identical(
     }
 
 
-def describe_identical(counts: Mapping[str, Mapping[str, int]], total: int) -> list[str]:
-    """Return a line per count of :func:`count_identical`, with the share of each system, unless all are 0."""
-    lines = []
+def describe_identical(counts: Mapping[str, Mapping[str, int]], total: int) -> Iterator[str]:
+    """Yield a line per count of :func:`count_identical`, with the share of each system, unless all are 0."""
     for key, equal in IDENTICAL.items():
         shares = {name: own.get(key, 0) / total for name, own in counts.items()}
         if any(shares.values()):
             listed = ", ".join(f"{name} {share:.0%}" for name, share in shares.items())
-            lines.append(f"texts that are equal to {equal}: {listed}")
-    return lines
+            yield f"texts that are equal to {equal}: {listed}"
 
 
 def counted_references(references: Sequence[str]) -> list[int]:

@@ -201,9 +201,12 @@ def test_the_table_of_groups_has_intervals(command, tmp_path):
     words = ["score", "hyps.txt", "--group-column", "domain", "-r"]
     references = [{"reference": text, "domain": DOMAINS[i]} for i, text in enumerate(REFERENCES)]
     write_records(tmp_path / "refs.jsonl", references)
-    groups = json.loads(command(*words, "refs.jsonl", "--json").out)["groups"]
+    document = json.loads(command(*words, "refs.jsonl", "--json").out)
+    groups = document["groups"]
     lines = command(*words, "refs.jsonl", "--report", "page.html").out.splitlines()
-    assert "95% intervals of the means" in lines
+    ends = [[document[f"{name}{end}"] for end in ("", "_low", "_high")] for name in NAMES]
+    means = (f"{label} {'{:.4f} [{:.4f}, {:.4f}]'.format(*values)}" for label, values in zip("PRF", ends, strict=True))
+    assert lines[:2] == ["  ".join(means).replace("F ", "F1 "), "95% intervals of the means"]
     place = next(i for i, line in enumerate(lines) if line.startswith("group "))
     assert lines[place].split() == ["group", "texts", "P", "R", "F1", "95%", "interval", "of", "F1"]
     for line, group in zip(lines[place + 1 :], groups, strict=True):
