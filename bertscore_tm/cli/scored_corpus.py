@@ -38,8 +38,7 @@ class Systems(NamedTuple):
     def select(self, rows: Sequence[int]) -> Systems:
         """Return the systems with these texts only."""
         texts = {name: [own[i] for i in rows] for name, own in self.texts.items()}
-        facts = (values and [values[i] for i in rows] for values in self[2:])
-        return Systems(texts, [self.references[i] for i in rows], *facts)
+        return Systems(texts, [self.references[i] for i in rows], *(own and [own[i] for i in rows] for own in self[2:]))
 
 
 @dataclass(frozen=True)

@@ -173,3 +173,5 @@ def test_wrong_arguments():
         Report(["x"], ["y"], {key: [0.1] for key in SCORES}, sources=["a", "b"])
     with pytest.raises(TypeError, match=r"sources\[0\] must be a string, got None"):
         Report(["x"], ["y"], {key: [0.1] for key in SCORES}, sources=[None])
+    with pytest.raises(ValueError, match="labels and references must have equal lengths, got 2 and 1"):
+        Report(["x"], ["y"], {key: [0.1] for key in SCORES}, labels=["a", "b"])
