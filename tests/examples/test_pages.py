@@ -75,11 +75,15 @@ def texts(tmp_path, monkeypatch):
     """The files that the shell's commands name."""
     monkeypatch.chdir(tmp_path)
     hyps, refs = real_pairs(6)
-    for name, lines in {"hyps": hyps, "other": hyps[::-1], "refs": refs, "refs2": refs, "sentences": hyps}.items():
+    files = {"hyps": hyps, "other": hyps[::-1], "refs": refs, "refs2": refs, "sentences": hyps, "src": refs[::-1]}
+    for name, lines in files.items():
         write_lines(tmp_path / f"{name}.txt", lines)
     pairs = list(zip(hyps, refs, strict=True))
     write_records(tmp_path / "judged.jsonl", [{"candidate": a, "reference": b, "human": len(a)} for a, b in pairs])
     write_records(tmp_path / "samples.jsonl", [{"candidates": pair} for pair in pairs])
+    facts = [{"document": f"text {i}", "domain": "ab"[i % 2], "article": i // 2} for i in range(6)]
+    rows = [{"candidate": a, "reference": b, **more} for (a, b), more in zip(pairs, facts, strict=True)]
+    write_records(tmp_path / "pairs.jsonl", rows)
     return tmp_path
 
 
