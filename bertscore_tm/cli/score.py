@@ -97,9 +97,9 @@ def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
         document["groups"] = [{"group": label, **_summarize(part, arguments)} for label, part in parts.items()]
     document |= {"num_skipped": scored.corpus.num_skipped, "signature": scored.corpus.signature}
     if arguments.worst is not None:
-        corpus, f1 = scored.corpus, scored.corpus.scores[2, 0].tolist()
+        corpus, f1 = scored.corpus, scored.corpus.scores[2, 0]
         worst = {i: corpus.describe_texts(i, systems.sources) for i in corpus.worst(arguments.worst)}
-        document["worst"] = [{"row": i + 1, "f1": f1[i], **texts} for i, texts in worst.items()]
+        document["worst"] = [{"row": i + 1, "f1": f1[i].item(), **texts} for i, texts in worst.items()]
     summary = _format_summary(document, arguments)
     if suffix == ".json":
         if arguments.per_segment:
