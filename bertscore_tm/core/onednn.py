@@ -51,7 +51,6 @@ def this_processor() -> Processor:
     return Processor(vendor, has_avx512, has_bfloat16, has_amx, mkl.is_available())
 
 
-@cache
 def gains_from_onednn(dtype: torch.dtype, processor: Processor) -> bool:
     """Check whether packed layers of oneDNN are faster than torch's functions on a processor.
 
@@ -73,23 +72,29 @@ def gains_from_onednn(dtype: torch.dtype, processor: Processor) -> bool:
     return dtype == torch.bfloat16 and processor.has_bfloat16 and (processor.has_amx or not is_intel)
 
 
-def can_use_onednn(rows: Tensor, weight: Tensor) -> bool:
-    """Check whether oneDNN is to multiply two matrices, shapes (..., features) and (outputs, features).
+@cache
+def prefers_onednn(dtype: torch.dtype, switch: str | None) -> bool:
+    """Check whether oneDNN multiplies matrices of a dtype, by the switch and by what torch and this processor have.
 
-    By the switch, the processor, the dtype and whether torch has the private operators used in this file, as it has no
-    public function for a packed weight: ``_linear_pointwise`` is a linear layer, ``_reorder_linear_weight`` packs.
+    torch has no public function for a packed weight: ``_linear_pointwise`` is a linear layer,
+    ``_reorder_linear_weight`` packs.
     """
-    if not (is_eager() and type(rows) is Tensor and rows.numel() and rows.dtype == weight.dtype):
-        return False
-    switch, operators = os.environ.get("BERTSCORE_TM_ONEDNN"), torch.ops.mkldnn
-    backend: Any = torch.backends.mkldnn
-    if weight.device.type != "cpu" or switch == "0" or not backend.is_available() or not backend.enabled:
-        return False
-    if not all(hasattr(operators, name) for name in ("_linear_pointwise", "_reorder_linear_weight")):
+    operators, backend = torch.ops.mkldnn, cast(Any, torch.backends.mkldnn)
+    has_operators = all(hasattr(operators, name) for name in ("_linear_pointwise", "_reorder_linear_weight"))
+    if switch == "0" or not has_operators or not backend.is_available():
         return False
     if switch == "1":
-        return weight.dtype == torch.float32 or (weight.dtype == torch.bfloat16 and this_processor().has_bfloat16)
-    return gains_from_onednn(weight.dtype, this_processor())
+        return dtype == torch.float32 or (dtype == torch.bfloat16 and this_processor().has_bfloat16)
+    return gains_from_onednn(dtype, this_processor())
+
+
+def can_use_onednn(rows: Tensor, weight: Tensor) -> bool:
+    """Check whether oneDNN is to multiply two matrices, shapes (..., features) and (outputs, features)."""
+    if not (is_eager() and type(rows) is Tensor and rows.numel() and rows.dtype == weight.dtype):
+        return False
+    if weight.device.type != "cpu" or not cast(Any, torch.backends.mkldnn).enabled:
+        return False
+    return prefers_onednn(weight.dtype, os.environ.get("BERTSCORE_TM_ONEDNN"))
 
 
 def linear(rows: Tensor, weight: Tensor, bias: Tensor | None = None, packed: Tensor | None = None) -> Tensor:

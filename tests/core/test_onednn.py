@@ -19,6 +19,7 @@ from bertscore_tm.core.onednn import (
     can_use_onednn,
     gains_from_onednn,
     linear,
+    prefers_onednn,
     this_processor,
     transposed_matmul,
 )
@@ -283,6 +284,8 @@ def test_switches_and_versions_of_torch_without_onednn(monkeypatch):
         present = {name: operators[name] for name in {*names} - {missing}}
         monkeypatch.setattr(torch.ops, "mkldnn", SimpleNamespace(**present))
         this_processor.cache_clear()
+        prefers_onednn.cache_clear()
         assert not can_use_onednn(x.bfloat16(), weight.bfloat16())
         assert can_use_onednn(x, weight) == (missing == "_is_mkldnn_bf16_supported")
     this_processor.cache_clear()
+    prefers_onednn.cache_clear()
