@@ -157,6 +157,8 @@ def best_of_references(scores: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
         >>> best_of_references(torch.tensor([[0.1, 0.7, 0.4]]), torch.tensor([2, 1]))
         (tensor([[0.7000, 0.4000]]), tensor([[1, 0]]))
     """
+    if scores.shape[1] == len(counts):  # one reference each
+        return scores, torch.zeros_like(scores, dtype=torch.long)
     owner = segment_ids(counts, scores.shape[1])  # (pairs,)
     empty = scores.new_full((scores.shape[0], len(counts)), -torch.inf)
     starts = counts.cumsum(0) - counts

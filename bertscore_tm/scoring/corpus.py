@@ -13,7 +13,7 @@ from torch import Tensor
 
 from bertscore_tm.core.matching import MatchedPairs, MatchedTokens, match_pairs
 from bertscore_tm.core.memory import device_with_index, return_freed_memory, send
-from bertscore_tm.core.scores import best_of_references, harmonic_mean, precision_recall_f1, segment_ids
+from bertscore_tm.core.scores import best_of_references, harmonic_mean, precision_recall_f1
 from bertscore_tm.core.token_vectors import TokenizedTexts, TokenVectors, concatenate
 from bertscore_tm.encoder import FrozenEncoder
 from bertscore_tm.encoder.tokenization import TextTokenizer
@@ -192,10 +192,9 @@ def compute_scores(
         weights = weights.to(matched.counts.device)
     scores = precision_recall_f1(matched, weights.table, f1)
     best = [best_of_references(score, matched.counts) for score in scores]
-    owner = segment_ids(matched.counts, len(matched.reference.lengths))  # (pairs,)
-    has_text = (matched.reference.lengths > num_empty).int()  # (pairs,)
-    is_without = torch.zeros_like(matched.counts, dtype=torch.int).index_add(0, owner, has_text) == 0  # (candidates,)
-    return torch.stack([score for score, _ in best]).masked_fill(is_without, torch.nan), best[2][1]
+    # The largest number of tokens of a candidate's references, (1, candidates).
+    longest, _ = best_of_references(matched.reference.lengths[None].float(), matched.counts)
+    return torch.stack([score for score, _ in best]).masked_fill(longest <= num_empty, torch.nan), best[2][1]
 
 
 def plan_steps(

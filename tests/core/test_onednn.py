@@ -252,7 +252,11 @@ def test_without_the_switch_this_processor_decides(monkeypatch):
     for dtype in (torch.float32, torch.bfloat16):
         gains = gains_from_onednn(dtype, this_processor())
         assert can_use_onednn(matrix(5, 24, dtype=dtype), matrix(40, 24, dtype=dtype)) == gains
-        assert (type(layers(dtype)[1]) is PackedLinear) == gains
+        small, large = nn.Linear(40, 24, dtype=dtype), nn.Linear(200, 200, dtype=dtype)
+        adapt_layers(nn.Sequential(small, large).requires_grad_(False))
+        # A call of a small one would take longer.
+        assert type(small) is nn.Linear
+        assert (type(large) is PackedLinear) == gains
     torch_uses = torch.backends.cpu.get_cpu_capability()
     assert this_processor().has_avx512 == (torch_uses == "AVX512")
     if platform.system() == "Linux" and platform.machine() == "x86_64":
