@@ -33,7 +33,7 @@ QUICK_TESTS := tests/package/test_layers.py tests/core/test_matching.py tests/vi
 LOWEST_TESTS := tests/package/test_docstrings.py tests/callbacks/test_scoring.py \
 	tests/callbacks/test_scoring_errors.py
 
-.PHONY: demo test quick avx2 mutants benchmark parity lint dist release types lowest newest engines docs docs-serve check browser ci clean
+.PHONY: demo test quick avx2 mutants benchmark gpu parity lint dist release types lowest newest engines docs docs-serve check browser ci clean
 
 demo: $(VENV)/demo-ready
 	$(BIN)/python -m examples.demo $(DEMO_ARGS)
@@ -58,6 +58,13 @@ mutants: $(VENV)/ready
 
 benchmark: $(VENV)/ready
 	$(BIN)/python -m examples.benchmarks $(BENCHMARK_ARGS)
+
+# On a machine with an accelerator, in an environment that has its torch, which the constraints would replace by that of
+# a processor: make gpu PYTHON=path/to/python. Tests that need a GPU run there, all others next to it on the processor.
+gpu:
+	$(PYTHON) -m pip install --quiet --editable ".[plot,cli,demo,dev]"
+	$(PYTHON) -m pytest --numprocesses 3 --dist worksteal $(TEST_ARGS)
+	$(PYTHON) -m examples.benchmarks.gpu
 
 # Compared with bert-score on the same encoder: make parity MODEL=roberta-large, or a folder.
 parity: $(VENV)/ready
