@@ -57,12 +57,13 @@ def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
 
     from bertscore_tm.core.scores import selection_f1
     from bertscore_tm.functional.ranking import ranking_settings, score_items
-    from bertscore_tm.scoring.messages import describe_truncation, warn_of_leftovers
+    from bertscore_tm.scoring.messages import UnknownTokens, describe_truncation, warn_of_leftovers
     from bertscore_tm.scoring.signature import score_signature
     from bertscore_tm.scoring.token_weights import token_weights
 
     encoder = build_encoders(ranks, arguments)
     weights = ranks.run_on_first(lambda: token_weights(encoder, options.read_idf(arguments)))
+    unknown = UnknownTokens()
     how = {"component": arguments.component, "references_reduce": arguments.references_reduce}
     signature = score_signature(
         encoder,
@@ -73,13 +74,16 @@ def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
     )
 
     def work(part: Sequence[Item], progress: Progress) -> Part:
-        scores, num_truncated = score_items(part, encoder, weights, encoder.device, progress=progress, **how)
+        scores, num_truncated = score_items(
+            part, encoder, weights, encoder.device, progress=progress, unknown=unknown, **how
+        )
         return {"scores": torch.cat(scores), "num_truncated": torch.tensor([num_truncated], device="cpu")}
 
     scored = compute_parts(ranks, arguments, items, work, unit="line", settings={"signature": signature})
     if scored is None:
         return
     warn_of_leftovers([text for item in items for text in item.candidates], encoder.tokenizer)
+    unknown.warn()
     num_truncated = int(scored["num_truncated"].sum())
     if num_truncated:
         warn_user(describe_truncation(num_truncated, encoder.tokenizer.max_length))

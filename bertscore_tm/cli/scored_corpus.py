@@ -202,13 +202,16 @@ def score_in_parts(
     import torch
 
     from bertscore_tm.scoring.corpus import CorpusScores, score_corpus
+    from bertscore_tm.scoring.messages import UnknownTokens
     from bertscore_tm.scoring.signature import score_signature
     from bertscore_tm.scoring.texts import TextPairs
     from bertscore_tm.scoring.token_weights import TEXTS_PER_BLOCK
 
+    unknown = UnknownTokens()
+
     def work(part: Sequence[tuple[str, list[str]]], progress: Progress) -> Part:
         pairs = TextPairs([candidate for candidate, _ in part], [references for _, references in part])
-        scored = score_corpus(pairs, encoder, weights, progress=progress)
+        scored = score_corpus(pairs, encoder, weights, progress=progress, unknown=unknown)
         num_truncated = torch.tensor([scored.num_truncated], device="cpu")
         return {"scores": scored.scores, "best": scored.best_reference, "num_truncated": num_truncated}
 
@@ -217,6 +220,7 @@ def score_in_parts(
     scored = compute_parts(ranks, arguments, pairs, work, unit="pair", settings=settings)
     if scored is None:
         return None
+    unknown.warn()
     num_truncated = int(scored["num_truncated"].sum())
     if num_truncated and len(scored["num_truncated"]) > 1:
         # Parts may share texts, of which each counts once.

@@ -10,7 +10,7 @@ from bertscore_tm.core.all_pairs import score_all_pairs
 from bertscore_tm.core.token_vectors import concatenate
 from bertscore_tm.encoder import Encoder, as_encoder
 from bertscore_tm.scoring.corpus import encode_steps
-from bertscore_tm.scoring.messages import warn_of_leftovers, warn_of_truncation
+from bertscore_tm.scoring.messages import UnknownTokens, warn_of_leftovers, warn_of_truncation
 from bertscore_tm.scoring.texts import TextPairs, as_documents
 from bertscore_tm.scoring.token_weights import Idf, require_known, token_weights
 from bertscore_tm.utilities.compilation import untraced
@@ -67,7 +67,8 @@ def score_matrix(
     numbers = [places[text] for text in rows]
     vectors = used.encode(list(places), used.device)
     require_known(weights, vectors.ids, used.tokenizer)
-    num_truncated = vectors.num_truncated
+    num_truncated, unknown = vectors.num_truncated, UnknownTokens()
+    unknown.add(vectors, used.tokenizer)
     scores = torch.zeros(len(SCORES), len(rows), len(columns), dtype=torch.float32, device="cpu")
     shared = [i for i, text in enumerate(columns) if text in places]
     others = [[text] for text in dict.fromkeys(columns) if text not in places]
@@ -77,7 +78,7 @@ def score_matrix(
             shared_numbers = None if references is None else [places[columns[i]] for i in shared]
             scores[..., shared] = score_all_pairs(vectors, weights.table, numbers, shared_numbers).cpu()
             bar.update(len(shared))
-        for _, _, encoded in encode_steps(TextPairs([], others), used, used.device):
+        for _, _, encoded in encode_steps(TextPairs([], others), used, used.device, unknown=unknown):
             require_known(weights, encoded.vectors.ids, used.tokenizer)
             num_truncated += encoded.vectors.num_truncated
             both = concatenate([vectors, encoded.vectors])
@@ -86,5 +87,6 @@ def score_matrix(
             scores[..., step] = score_all_pairs(both, weights.table, numbers, step_numbers).cpu()
             del both
             bar.update(len(step))
+    unknown.warn()
     warn_of_truncation(num_truncated, used.tokenizer.max_length)
     return dict(zip(SCORES, scores, strict=True))

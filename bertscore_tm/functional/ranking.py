@@ -16,7 +16,7 @@ from bertscore_tm.core.all_pairs import score_all_pairs
 from bertscore_tm.core.scores import selection_f1
 from bertscore_tm.encoder import Encoder, FrozenEncoder, as_encoder
 from bertscore_tm.scoring.corpus import encode_steps
-from bertscore_tm.scoring.messages import warn_of_leftovers, warn_of_truncation
+from bertscore_tm.scoring.messages import UnknownTokens, warn_of_leftovers, warn_of_truncation
 from bertscore_tm.scoring.signature import score_signature
 from bertscore_tm.scoring.texts import TextPairs, as_documents, as_list, as_references, counted_references
 from bertscore_tm.scoring.token_weights import Idf, TokenWeights, WeightSource, require_known, token_weights
@@ -177,6 +177,7 @@ def score_items(
     component: Component = "f1",
     references_reduce: ReferencesReduce = "mean",
     progress: Callable[[int], None] | None = None,
+    unknown: UnknownTokens | None = None,
 ) -> tuple[list[Tensor], int]:
     """Score the candidates of each item, in steps of bounded memory, after each of which ``progress`` is called.
 
@@ -188,7 +189,7 @@ def score_items(
     weights = weights.to(device)
     # An item is a step's smallest part, as a candidate with its references is in a corpus.
     texts = TextPairs([], [[*item.candidates, *(item.references or ())] for item in items])
-    for step, _, encoded in encode_steps(texts, encoder, device, keep_order=True):
+    for step, _, encoded in encode_steps(texts, encoder, device, keep_order=True, unknown=unknown):
         is_truncated = encoded.vectors.truncated.tolist()
         truncated.update(text for text, index in encoded.indices.items() if is_truncated[index])
         require_known(weights, encoded.vectors.ids, encoder.tokenizer)

@@ -33,7 +33,7 @@ from bertscore_tm.metric.states import (
 )
 from bertscore_tm.scoring.alignment import compute_alignment
 from bertscore_tm.scoring.corpus import compute_scores, forget_batch, match_batch
-from bertscore_tm.scoring.messages import count_skipped, warn_about_scores, warn_of_leftovers
+from bertscore_tm.scoring.messages import UnknownTokens, count_skipped, warn_about_scores, warn_of_leftovers
 from bertscore_tm.scoring.rescaling import Rescale, find_baseline, score_range
 from bertscore_tm.scoring.signature import score_signature
 from bertscore_tm.scoring.texts import References, Texts, as_text_pairs
@@ -138,7 +138,7 @@ class BERTScore(Metric):
         # The warning of a compute in progress.
         self._warn: Callable[[], None] | None = None
         self._is_step = False
-        self._has_leftovers = False
+        self._has_leftovers, self._unknown = False, UnknownTokens()
         self._dtypes: dict[str, torch.dtype] = dict(SCORE_STATES)
         if self._weights is None:
             self._dtypes |= TOKEN_STATES
@@ -197,7 +197,7 @@ class BERTScore(Metric):
         self._has_leftovers = self._has_leftovers or warn_of_leftovers(texts.candidates, self.encoder.tokenizer)
         check_indices(super().metric_state, indices is not None)
         numbers = None if indices is None else as_indices(indices, len(texts))
-        matched = match_batch(texts, self.encoder, self.device, self.layer, self.cache_bytes)
+        matched = match_batch(texts, self.encoder, self.device, self.layer, self.cache_bytes, self._unknown)
         if self._weights is not None:
             scores, _ = compute_scores(matched, self._weights, self.encoder.tokenizer, self._f1)
             states = {"scores": scores.movedim(-1, 0)}  # (pairs, 3, layers)
@@ -355,7 +355,7 @@ class BERTScore(Metric):
         self._combined = None
         if not self._is_step:
             self._num_references, self._num_skipped = None, 0
-            self._has_leftovers = False
+            self._has_leftovers, self._unknown = False, UnknownTokens()
             forget_batch(self.encoder, self.device)
 
     def unsync(self, should_unsync: bool = True) -> None:
@@ -462,6 +462,7 @@ class BERTScore(Metric):
             warn, self._warn = self._warn, None
             if warn is not None:  # where it is an error, torchmetrics would leave the metric synchronised
                 warn()
+                rank_zero_only(self._unknown.warn)()
             return result
 
         return compute_with_dimensions

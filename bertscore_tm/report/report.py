@@ -232,7 +232,11 @@ class Report:
         best, *others = sorted(range(len(names)), key=lambda number: -means[number])
         last = len(names) - 1
         main = sorted({0, best, max(last - 1, 0), last})
-        full, cuts = self._read_texts()
+        full, *facts = self._read_texts()
+        truncated, unknown = (
+            None if self.encoder is None else [self._describe_rows(name, fact) for name in self.scores]
+            for fact in facts
+        )
         empty = [self._find_empty(name, full) for name in self.scores]
         bounds = self.bounds[0][2].item(), self.bounds[1][2].item()
         span = bounds[1] - bounds[0]
@@ -281,7 +285,8 @@ class Report:
                 None if texts is None else [for_page(text) for text in texts] for texts in self.candidates.values()
             ],
             "chosen": [None if chosen is None else [int(number) for number in chosen] for chosen in self.best.values()],
-            "truncated": None if cuts is None else [self._describe_cuts(name, cuts) for name in self.scores],
+            "truncated": truncated,
+            "unknown": unknown,
             "empty": empty,
             "alignments": self._align_rows(f1.nan_to_num(), main, pair, [set(rows) for rows in empty]),
         }
@@ -298,21 +303,27 @@ class Report:
         rows = zip(self._estimate_means(gains, (-span, span)), (gains > 0).sum(1).tolist(), strict=True)
         return [[*row, wins, p_values.get((min(a, b), max(a, b)))] for b, (row, wins) in enumerate(rows)]
 
-    def _read_texts(self) -> tuple[set[str], dict[str, str] | None]:
-        """Return the texts with content, and if the encoder is known of each cut text after how many tokens."""
+    def _read_texts(self) -> tuple[set[str], dict[str, str], dict[str, str]]:
+        """Return the texts with content, where a text was cut, and how much of it the encoder does not know."""
         candidates = (texts or () for texts in self.candidates.values())
         distinct = list(dict.fromkeys(chain(*candidates, *self.references)))
         if self.encoder is None:
-            return {text for text in distinct if text.strip()}, None
+            return {text for text in distinct if text.strip()}, {}, {}
         tokenizer = self.encoder.tokenizer
         tokenized = tokenizer(distinct)
+        lengths = (tokenized.lengths - tokenizer.num_special_tokens).tolist()
+        unknown = {
+            text: f"has {number:,} unknown of {length:,} tokens"
+            for text, length, number in zip(distinct, lengths, tokenizer.count_unknown(tokenized).tolist(), strict=True)
+            if 10 * number > length
+        }
         cuts = {}
         with quiet_transformers.turned():
-            for text, length, is_cut in zip(distinct, tokenized.lengths.tolist(), tokenized.truncated, strict=True):
+            for text, length, is_cut in zip(distinct, lengths, tokenized.truncated, strict=True):
                 if is_cut:
                     whole = tokenizer.tokenizer(text, add_special_tokens=False)["input_ids"]
-                    cuts[text] = f"cut after {length - tokenizer.num_special_tokens:,} of {len(whole):,} tokens"
-        return {text for text, has in zip(distinct, tokenized.has_content, strict=True) if has}, cuts
+                    cuts[text] = f"cut after {length:,} of {len(whole):,} tokens"
+        return {text for text, has in zip(distinct, tokenized.has_content, strict=True) if has}, cuts, unknown
 
     def _find_empty(self, name: str, full: set[str]) -> list[int]:
         """Return the rows without a text or references."""
@@ -322,14 +333,14 @@ class Report:
         rows = enumerate(zip(texts, self.references, strict=True))
         return [row for row, (text, references) in rows if text not in full or full.isdisjoint(references)]
 
-    def _describe_cuts(self, name: str, cuts: dict[str, str]) -> dict[int, str]:
-        """Return which texts of a row were cut, by the row."""
+    def _describe_rows(self, name: str, facts: dict[str, str]) -> dict[int, str]:
+        """Return the facts of the texts of a row, by the row."""
         described = {}
         for row, (text, references) in enumerate(
             zip(self.candidates[name] or [""] * len(self.references), self.references, strict=True)
         ):
             parts = [("candidate", text), *((f"reference {i}", other) for i, other in enumerate(references, 1))]
-            if found := [f"{side} {cuts[part]}" for side, part in parts if part in cuts]:
+            if found := [f"{side} {facts[part]}" for side, part in parts if part in facts]:
                 described[row] = "; ".join(found)
         return described
 

@@ -16,6 +16,7 @@ const chosen = (system, row) => data.alignments[row]?.[system]?.reference ?? dat
 const reference = (row) => data.references[row][chosen(state.b, row)];
 const textOf = (system, row) => data.candidates[system]?.[row] ?? "";
 const isCut = (system, row) => data.truncated?.[system]?.[row];
+const isUnknown = (system, row) => data.unknown?.[system]?.[row];
 const countPairs = (n) => `${n} ${n === 1 ? "pair" : "pairs"}`;
 const groups = [...new Set(data.labels)].sort();
 const emptyRows = data.empty.map((empty) => new Set(empty));
@@ -52,6 +53,7 @@ const FILTERS = {
   worst: ["worst tenth by F1", (row) => score(state.b, row) <= worstLimit],
   ...KIND.filters,
   truncated: ["truncated", either(isCut)],
+  unknown: ["with unknown tokens", either(isUnknown)],
   empty: ["empty", either((system, row) => emptyRows[system].has(row))],
   aligned: ["with tokens", (row) => row in data.alignments],
   ...Object.fromEntries(groups.map((label) => [`group ${label}`, [`group ${label}`, (row) => data.labels[row] === label]])),

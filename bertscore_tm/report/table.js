@@ -32,7 +32,7 @@ function pairOf(system, row) {
   const container = drawPair(KIND.name(system, numbers), candidate, data.references[row], alignment, lowest);
   const notes = [];
   if (several && !alignment) notes.push("P, R and F1 are each the maximum over the references.");
-  if (isCut(system, row)) notes.push(isCut(system, row));
+  for (const fact of [isCut, isUnknown]) if (fact(system, row)) notes.push(fact(system, row));
   if (emptyRows[system].has(row)) notes.push(`empty: scored 0${data.bounds[0] === -1 ? "" : " before rescaling"}`);
   else if (!alignment && isKept) notes.push("This pair has no stored alignment: raise num_alignments, or call bertscore_tm.align.");
   container.append(...notes.map((note) => html("p", {}, html("small", {}, note))));

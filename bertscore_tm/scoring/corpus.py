@@ -18,6 +18,7 @@ from bertscore_tm.core.token_vectors import TokenizedTexts, TokenVectors, concat
 from bertscore_tm.encoder import FrozenEncoder
 from bertscore_tm.encoder.tokenization import TextTokenizer
 from bertscore_tm.encoder.vector_cache import VectorCache
+from bertscore_tm.scoring.messages import UnknownTokens
 from bertscore_tm.scoring.texts import TextPairs
 from bertscore_tm.scoring.token_weights import TokenWeights, require_known
 
@@ -114,12 +115,13 @@ def encode_steps(
     of_losses: bool = False,
     keep_order: bool = False,
     check_values: bool = True,
+    unknown: UnknownTokens | None = None,
 ) -> Iterator[tuple[list[int], TextPairs, EncodedTexts]]:
     """Encode a corpus in steps of bounded memory.
 
     The vectors of a step are gone when the next one is encoded. Those of texts that occur in several steps are kept on
     the device, at most 256 MiB; texts beyond that are encoded once in each step that they occur in. Arguments are those
-    of :func:`encode_texts` and :func:`plan_steps`.
+    of :func:`encode_texts` and :func:`plan_steps`; ``unknown`` counts unknown tokens, of which the caller then warns.
 
     Yields:
         The indices of a step's candidates, its texts, and their vectors.
@@ -128,6 +130,7 @@ def encode_steps(
     parts = [texts] if keep_order and len(steps) == 1 else [texts.select(step) for step in steps]
     counts = Counter(chain.from_iterable(part.distinct() for part in parts)) if len(parts) > 1 else Counter()
     cache = VectorCache() if counts else None
+    counter = UnknownTokens() if unknown is None else unknown
     # The cores of a CPU are busy.
     is_ahead = len(parts) > 1 and torch.device(device).type != "cpu"
     ahead = _tokenize_ahead(parts, encoder.tokenizer) if is_ahead else [None] * len(parts)
@@ -143,6 +146,7 @@ def encode_steps(
             tokenized=tokenized,
             check_values=check_values,
         )
+        counter.add(encoded.vectors, encoder.tokenizer)
         new = [text for text in encoded.indices if counts[text] > 1 and text not in repeated]
         if cache is not None and new:
             numbers = np.array([encoded.indices[text] for text in new])
@@ -153,6 +157,8 @@ def encode_steps(
             del encoded.vectors
             if not is_ahead:  # an accelerator's vectors are not in this memory
                 return_freed_memory()
+    if unknown is None:
+        counter.warn()
 
 
 def _tokenize_ahead(parts: Sequence[TextPairs], tokenizer: TextTokenizer) -> Iterator[TokenizedTexts]:
@@ -233,6 +239,7 @@ def score_corpus(
     weights: TokenWeights,
     *,
     progress: Callable[[int], None] | None = None,
+    unknown: UnknownTokens | None = None,
 ) -> CorpusScores:
     """Score candidates against their references, step by step; progress is called with each number of candidates."""
     device = device_with_index(encoder.device)
@@ -243,7 +250,7 @@ def score_corpus(
     best_reference = torch.empty(encoder.num_outputs, len(texts), dtype=torch.long, device=device)
     is_cpu, num_truncated = device.type == "cpu", 0
     sums: list[Tensor] = []  # of similarities, which show whether vectors are finite
-    for step, part, encoded in encode_steps(texts, encoder, device, check_values=is_cpu):
+    for step, part, encoded in encode_steps(texts, encoder, device, check_values=is_cpu, unknown=unknown):
         matched = match_encoded(part, encoded)
         step_scores, step_best = compute_scores(matched, weights, encoder.tokenizer)
         if not is_cpu:
@@ -270,13 +277,14 @@ def match_batch(
     device: torch.device,
     layer: int | None = None,
     cache_bytes: int = 0,
+    unknown: UnknownTokens | None = None,
 ) -> MatchedTexts:
     """Match the texts of an update, at one layer or all, unless another metric has just matched the same."""
     cache = encoder.cache(device)
     latest = _latest.get(cache)
     if latest is None or latest[0] != texts:
         _latest.pop(cache, None)
-        steps = encode_steps(texts, encoder, device, cache_bytes, keep_order=True)
+        steps = encode_steps(texts, encoder, device, cache_bytes, keep_order=True, unknown=unknown)
         parts = [match_encoded(part, encoded) for _, part, encoded in steps]
         latest = _latest[cache] = texts, parts[0] if len(parts) == 1 else _join_steps(parts)
     matched = latest[1]

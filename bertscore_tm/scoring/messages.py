@@ -2,10 +2,12 @@
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 
 from torch import Tensor
 
+from bertscore_tm.core.token_vectors import TokenizedTexts
 from bertscore_tm.encoder.tokenization import TextTokenizer
 from bertscore_tm.utilities.option_names import name_long_text, name_option
 from bertscore_tm.utilities.user_warnings import warn_user
@@ -15,6 +17,7 @@ CORPUS_WARNINGS = (
     r"\d+ candidates? scored 0 (before rescaling )?because ",
     r"\d+ texts? (is|are) longer than \d+ tokens ",
     r"\d+ candidates? contains? special tokens such as ",
+    r"\d+% of the tokens are unknown ",
 )
 # Special tokens of common tokenizers. Within a text they may be markup.
 _SPECIAL = r"<s>|</s>|<pad>|<eos>|<bos>|\[CLS\]|\[SEP\]|\[PAD\]"
@@ -32,6 +35,30 @@ _SIGNS = ("<", "[", "@@ ", "▁", "Ġ")
 def count_skipped(scores: Tensor) -> Tensor:
     """Return the number of candidates without a score, as all of their references are empty."""
     return scores[2].isnan().all(0).sum()
+
+
+@dataclass
+class UnknownTokens:
+    """Number of tokens that the encoder's vocabulary lacks, with one warning if they are more than a tenth."""
+
+    num_unknown: int = 0
+    num_tokens: int = 0
+    has_warned: bool = False
+
+    def add(self, texts: TokenizedTexts, tokenizer: TextTokenizer) -> None:
+        """Count the tokens of texts as they are compared, without those around each text."""
+        self.num_unknown += int(tokenizer.count_unknown(texts).sum())
+        around = tokenizer.num_special_tokens - sum(tokenizer.num_excluded)
+        self.num_tokens += len(texts.ids) - len(texts.lengths) * around
+
+    def warn(self) -> None:
+        """Warn if the share is large, and only once."""
+        if not self.has_warned and 10 * self.num_unknown > self.num_tokens:
+            self.has_warned = True
+            warn_user(
+                f"{self.num_unknown / self.num_tokens:.0%} of the tokens are unknown to the encoder, and match each "
+                f"other whatever was written: use an encoder whose vocabulary has the language of the texts"
+            )
 
 
 @cache

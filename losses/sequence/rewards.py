@@ -11,7 +11,7 @@ from bertscore_tm.encoder import Encoder, as_encoder
 from bertscore_tm.functional.ranking import ReferencesReduce
 from bertscore_tm.losses.sequence.texts import Text, list_completions, list_references
 from bertscore_tm.scoring.corpus import MatchedTexts, encode_steps, match_encoded
-from bertscore_tm.scoring.messages import warn_of_leftovers
+from bertscore_tm.scoring.messages import UnknownTokens, warn_of_leftovers
 from bertscore_tm.scoring.rescaling import Rescale, find_baseline, rescale_scores
 from bertscore_tm.scoring.signature import score_signature
 from bertscore_tm.scoring.texts import TextPairs, strip_thoughts
@@ -117,7 +117,7 @@ class BERTScoreReward:
         self.strip_thoughts = strip_thoughts
         self.references_column = references_column
         self.cache_bytes = cache_bytes
-        self._has_leftovers = False
+        self._has_leftovers, self._unknown = False, UnknownTokens()
         self._baseline = find_baseline(self.encoder, rescale)
         self._weights = token_weights(self.encoder, idf)
         self.__name__ = f"bertscore_{component}_layer{self.encoder.num_layers}" if name is None else name
@@ -190,10 +190,12 @@ class BERTScoreReward:
         device = self.encoder.device
         scores = torch.zeros(len(texts), dtype=torch.float32, device="cpu")
         num_truncated = 0
-        for step, part, encoded in encode_steps(texts, self.encoder, device, self.cache_bytes, of_losses=True):
+        steps = encode_steps(texts, self.encoder, device, self.cache_bytes, of_losses=True, unknown=self._unknown)
+        for step, part, encoded in steps:
             matched = match_encoded(part, encoded)
             scores[step] = self._reduce(matched, [len(references) for references in part.references])
             num_truncated += matched.num_truncated
+        self._unknown.warn()
         if num_truncated:
             # Without the count, so that Python shows it once and not at every training step.
             warn_user(

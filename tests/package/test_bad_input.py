@@ -20,7 +20,7 @@ from bertscore_tm.losses import BERTScoreReward
 from bertscore_tm.report import Report
 from tests.support.models import tiny_model
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*(candidates? scored 0|longer than|special tokens)")
+pytestmark = pytest.mark.filterwarnings("ignore:.*(candidates? scored 0|longer than|special tokens|unknown to)")
 
 any_character = st.characters(exclude_categories=())  # lone surrogates and unassigned code points too
 controls = st.text(st.sampled_from("\x00\x01\x07\x1b\x7f\x85\u200b\u200d\u202e\u2028\ufeff\ufffe\n\r\t"), max_size=6)
@@ -94,7 +94,10 @@ def test_leftovers_of_generators_are_counted_once(with_added_tokens, text, token
     ):
         with pytest.warns(UserWarning, match=message) as caught:
             call()
-        assert len(caught) == 1
+        # MiniLM does not know "▁" either.
+        others = [text for text in map(str, (warning.message for warning in caught)) if not re.match(message, text)]
+        assert len(caught) - len(others) == 1
+        assert all("unknown to the encoder" in text for text in others)
     with warnings.catch_warnings(action="error"):
         metric.update(preds[:1], target[:1])
         reward(preds[:1], target[:1])
