@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import chain
+from numbers import Real
 from typing import Any
 
 import torch
@@ -165,6 +166,9 @@ def describe_given(value: Any) -> str:
     described = f"{shown if len(shown) <= 80 else shown[:77] + '...'} ({type(value).__name__})"
     if isinstance(value, bytes | bytearray):
         return f"{described}: decode bytes to a string first, as with .decode('utf-8')"
+    # Those of pandas are not equal to themselves, or have no truth value.
+    if value is None or (isinstance(value, Real) and value != value) or type(value).__name__ in {"NAType", "NaTType"}:
+        return f"{described}, a missing value: drop or fill it, as with dropna() or fillna('')"
     is_ids = isinstance(value, Sequence) and value and all(isinstance(number, int) for number in value)
     if is_ids or _has_integers(value) or (isinstance(value, Mapping) and "input_ids" in value):
         described += f": {_DECODE}"

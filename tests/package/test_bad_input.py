@@ -255,3 +255,19 @@ def test_a_batch_of_ids_is_an_error(minilm, reader):
     encoded = AutoTokenizer.from_pretrained(minilm)(PREDS)
     with pytest.raises(TypeError, match="decode token ids with their tokenizer first"):
         READERS[reader](FrozenEncoder(minilm, num_layers=3), encoded, TARGET)
+
+
+@pytest.mark.parametrize("missing", [None, float("nan"), np.float32("nan"), pd.NA, pd.NaT], ids=repr)
+@pytest.mark.parametrize("reader", [name for name in READERS if name not in ("ranking", "idf")])
+def test_missing_values_say_where_and_what_to_do(minilm, reader, missing):
+    encoder = FrozenEncoder(minilm, num_layers=3)
+    with pytest.raises(TypeError, match=r"\w+\[2\] must be .*, a missing value: drop or fill it, as with dropna\(\)"):
+        READERS[reader](encoder, ["a", "b", missing], ["a", "b", "c"])
+    nested = [["b"], ["b", missing]] if reader != "matrix" else ["b", missing]
+    with pytest.raises(TypeError, match=r"\[1\] must be .*, a missing value: drop or fill it"):
+        READERS[reader](encoder, ["a", "b"], nested)
+
+
+def test_numbers_are_no_missing_values(encoder):
+    with pytest.raises(TypeError, match=r"preds\[0\] must be a string, got 0\.5 \(float\)$"):
+        bert_score([0.5], ["a"], encoder)
