@@ -1,6 +1,7 @@
 """BERTScore as a reward: for the sequence-level losses, and for trainers that call reward functions, such as TRL's."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -31,8 +32,11 @@ class BERTScoreReward:
 
     A callable with the signature of a reward function of TRL's ``GRPOTrainer``, ``RLOOTrainer`` and others: they call
     it with ``completions``, the data set's columns and more, all by name, and log it under its ``__name__``, which
-    must differ between the rewards of a trainer. Pickles and copies leave the encoder's weights out. Elsewhere call it
-    as ``reward(texts, references)`` and make a tensor of the result for
+    must differ between the rewards of a trainer. Where they pass ``log_metric``, it logs the mean before the guards
+    (``bertscore_f1_layer5/raw``), the share that these lower (``/lowered``) and the tokens of all texts divided by
+    those of their closest references (``/length_ratio``); with ``log_extra`` these references
+    (``/closest_reference``), by the rewarded score. Pickles and copies leave the encoder's weights out. Elsewhere call
+    it as ``reward(texts, references)`` and make a tensor of the result for
     :class:`bertscore_tm.losses.MinimumRiskLoss`.
 
     Texts of the wrong length and repetition can raise BERTScore. Two guards, off by default, lower the reward s of a
@@ -127,6 +131,9 @@ class BERTScoreReward:
         self,
         completions: Sequence[Text],
         references: Sequence[Text | Sequence[Text] | None] | None = None,
+        *,
+        log_metric: Callable[[str, float], None] | None = None,
+        log_extra: Callable[[str, list[str]], None] | None = None,
         **columns: Any,
     ) -> list[float | None]:
         """Return the rewards of completions.
@@ -137,6 +144,8 @@ class BERTScoreReward:
             references: for each completion a reference, in either form, or a list of several, whose mean or best score
                 counts; ``None`` or an empty list where it has none. Blank references next to others are left out.
                 Default: those of ``references_column``, which come first if both are passed.
+            log_metric: function of a name and a number, which a trainer passes. NaN if no completion has a reference.
+            log_extra: function of a name and a text per completion, which a trainer passes; without reference ``""``.
             **columns: arguments of a trainer, such as ``prompts`` and ``completion_ids``, of which only
                 ``references_column`` is used.
 
@@ -166,11 +175,21 @@ class BERTScoreReward:
             )
         rows = [i for i, texts in enumerate(reference_lists) if texts]
         texts = TextPairs(candidates, reference_lists).select(rows)
-        scores = self._scores(texts)
-        scores = scores - (1 - self._guard(texts)) * scores.abs()
+        raw, best = self._scores(texts)
+        is_guarded = self.length_band is not None or self.repeat_ngram_size is not None
+        tokens = self._tokenize(texts) if len(texts) and (is_guarded or log_metric is not None) else {}
+        scores = raw - (1 - self._guard(texts, tokens)) * raw.abs()
         rewards: list[float | None] = [None] * len(candidates)
-        for i, score in zip(rows, scores.tolist(), strict=True):
-            rewards[i] = score
+        closest = [""] * len(candidates)
+        for i, score, of_text, number in zip(rows, scores.tolist(), texts.references, best, strict=True):
+            rewards[i], closest[i] = score, of_text[number]
+        if log_metric is not None:
+            lengths = [sum(len(tokens[side[i]]) for i in rows) for side in (candidates, closest)]
+            log_metric(f"{self.__name__}/raw", raw.mean().item())
+            log_metric(f"{self.__name__}/lowered", (scores < raw).float().mean().item())
+            log_metric(f"{self.__name__}/length_ratio", lengths[0] / lengths[1] if lengths[1] else math.nan)
+        if log_extra is not None:
+            log_extra(f"{self.__name__}/closest_reference", closest)
         return rewards
 
     def signature(self) -> str:
@@ -185,15 +204,18 @@ class BERTScoreReward:
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.encoder!r}, component={self.component!r})"
 
-    def _scores(self, texts: TextPairs) -> Tensor:
-        """Return the scores of all candidates, shape (candidates,), on the CPU."""
+    def _scores(self, texts: TextPairs) -> tuple[Tensor, list[int]]:
+        """Return the scores of all candidates, shape (candidates,), on the CPU, and which reference is closest."""
         device = self.encoder.device
         scores = torch.zeros(len(texts), dtype=torch.float32, device="cpu")
-        num_truncated = 0
+        best, num_truncated = [0] * len(texts), 0
         steps = encode_steps(texts, self.encoder, device, self.cache_bytes, of_losses=True, unknown=self._unknown)
         for step, part, encoded in steps:
             matched = match_encoded(part, encoded)
-            scores[step] = self._reduce(matched, [len(references) for references in part.references])
+            of_pairs = self._score_pairs(matched, [len(references) for references in part.references])
+            for i, of_references in zip(step, of_pairs, strict=True):
+                scores[i] = of_references.amax() if self.references_reduce == "max" else of_references.mean()
+                best[i] = int(of_references.argmax())
             num_truncated += matched.num_truncated
         self._unknown.warn()
         if num_truncated:
@@ -202,26 +224,25 @@ class BERTScoreReward:
                 f"texts are longer than {self.encoder.tokenizer.max_length} tokens and were truncated, so that the "
                 f"rest is not rewarded; long_text='window' scores whole texts"
             )
-        return rescale_scores(scores.expand(3, 1, -1), self._baseline)[SCORES.index(self.component), 0]
+        return rescale_scores(scores.expand(3, 1, -1), self._baseline)[SCORES.index(self.component), 0], best
 
-    def _reduce(self, matched: MatchedTexts, counts: Sequence[int]) -> Tensor:
-        """Return the scores of matched candidates over their references, shape (candidates,), on the CPU."""
+    def _score_pairs(self, matched: MatchedTexts, counts: Sequence[int]) -> tuple[Tensor, ...]:
+        """Return the scores of each candidate with its references, shape (references,), on the CPU."""
         weights = self._weights.to(matched.counts.device)
         precision, recall, _ = precision_recall_f1(matched, weights.table)
         # Of each reference, before the reduction: the largest F1 may be one beside its pole.
         scores = {"precision": precision, "recall": recall, "f1": selection_f1(precision, recall)}
-        by_candidate = torch.split(scores[self.component][0].cpu(), list(counts))
-        reduce = torch.Tensor.amax if self.references_reduce == "max" else torch.Tensor.mean
-        return torch.stack([reduce(of_references) for of_references in by_candidate])
+        return torch.split(scores[self.component][0].cpu(), list(counts))
 
-    def _guard(self, texts: TextPairs) -> Tensor:
-        """Return the product of the guards, shape (candidates,)."""
-        if (self.length_band is None and self.repeat_ngram_size is None) or len(texts) == 0:
-            return torch.ones(len(texts), dtype=torch.float32, device="cpu")
+    def _tokenize(self, texts: TextPairs) -> dict[str, list[int]]:
+        """Return the token ids of each distinct text, without special tokens and truncation."""
         distinct, tokenizer = texts.distinct(), self.encoder.tokenizer
         prepared = tokenizer.prepare(distinct)
         ids = tokenizer.tokenizer(prepared, add_special_tokens=False, verbose=False)["input_ids"]
-        tokens: dict[str, list[int]] = dict(zip(distinct, ids, strict=True))
+        return dict(zip(distinct, ids, strict=True))
+
+    def _guard(self, texts: TextPairs, tokens: dict[str, list[int]]) -> Tensor:
+        """Return the product of the guards, shape (candidates,)."""
         guards = [1.0] * len(texts)
         for i, (candidate, references) in enumerate(zip(texts.candidates, texts.references, strict=True)):
             if self.length_band is not None:

@@ -257,3 +257,53 @@ def test_the_guard_of_length_sees_what_the_encoder_does_not(minilm):
         result = reward([reference, reference + tail], [reference] * 2)
     assert result[0] == pytest.approx(1, abs=TOLERANCE)
     assert result[1] == pytest.approx(1.5 * 6 / 66, abs=TOLERANCE)
+
+
+TOLD = ["a cat sat on the mat", "it rains it rains it rains it rains", "snow", "he works at the bank", "hm"]
+ANSWERS = [
+    ["the cat sat on a mat", "a dog ran"],
+    ["it snows", "", "it rains"],
+    ["snow"],
+    ["hello", [say("he works at a bank")]],
+    None,
+]
+TEXTS = [["the cat sat on a mat", "a dog ran"], ["it snows", "it rains"], ["snow"], ["hello", "he works at a bank"]]
+
+
+@pytest.mark.parametrize(("component", "reduce"), [("f1", "mean"), ("precision", "max")])
+def test_it_logs_what_trl_passes_functions_for(encoder, component, reduce):
+    metrics, columns = {}, {}
+    options = {"component": component, "references_reduce": reduce, "name": "mine"}
+    reward = BERTScoreReward(encoder, length_band=(0.5, 1.5), repeat_ngram_size=4, **options)
+    trainer = {"prompts": ["Say."] * 5, "completion_ids": [[1]] * 5, "trainer_state": None}
+    logs = {"log_metric": metrics.__setitem__, "log_extra": columns.__setitem__}
+    rewards = reward(completions=TOLD, references=ANSWERS, **trainer, **logs)
+    scores = [
+        bert_score([text] * len(texts), texts, encoder)[component] for text, texts in zip(TOLD, TEXTS, strict=False)
+    ]
+    raw = [(of_text.max() if reduce == "max" else of_text.mean()).item() for of_text in scores]
+    # The second has 8 tokens, at most 1.5 times the 3 of "it snow ##s" count, and 2 of its 5 4-grams are distinct.
+    lowered = [raw[0], raw[1] * (1.5 * 3 / 8) * (2 / 5), raw[2], raw[3], None]
+    assert rewards == pytest.approx(lowered, abs=2e-6)
+    assert metrics == pytest.approx(
+        {"mine/raw": sum(raw) / 4, "mine/lowered": 1 / 4, "mine/length_ratio": (6 + 8 + 1 + 5) / (6 + 2 + 1 + 5)},
+        abs=2e-6,
+    )
+    closest = [texts[of_text.argmax()] for of_text, texts in zip(scores, TEXTS, strict=True)]
+    assert closest == ["the cat sat on a mat", "it rains", "snow", "he works at a bank"]
+    assert columns == {"mine/closest_reference": [*closest, ""]}
+    assert reward(TOLD, ANSWERS) == rewards
+
+
+def test_every_rank_logs_the_same_names(encoder):
+    """A trainer gathers them: also of completions without references."""
+    metrics, columns = {}, {}
+    logs = {"log_metric": metrics.__setitem__, "log_extra": columns.__setitem__}
+    reward = BERTScoreReward(encoder, component="recall", length_band=(0.5, 1.5))
+    assert reward(["a", "b"], [None, []], **logs) == [None, None]
+    assert list(metrics) == [f"{reward.__name__}/{part}" for part in ("raw", "lowered", "length_ratio")]
+    assert all(map(math.isnan, metrics.values()))
+    assert columns == {f"{reward.__name__}/closest_reference": ["", ""]}
+    # Empty texts have no ratio.
+    assert reward([""], [""], **logs) == [0.0]
+    assert math.isnan(metrics[f"{reward.__name__}/length_ratio"])
