@@ -1,6 +1,5 @@
 """BERTScore as a reward: for the sequence-level losses, and for trainers that call reward functions, such as TRL's."""
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -133,7 +132,7 @@ class BERTScoreReward:
         references: Sequence[Text | Sequence[Text] | None] | None = None,
         *,
         log_metric: Callable[[str, float], None] | None = None,
-        log_extra: Callable[[str, list[str]], None] | None = None,
+        log_extra: Callable[[str, list[str | None]], None] | None = None,
         **columns: Any,
     ) -> list[float | None]:
         """Return the rewards of completions.
@@ -144,8 +143,8 @@ class BERTScoreReward:
             references: for each completion a reference, in either form, or a list of several, whose mean or best score
                 counts; ``None`` or an empty list where it has none. Blank references next to others are left out.
                 Default: those of ``references_column``, which come first if both are passed.
-            log_metric: function of a name and a number, which a trainer passes. NaN if no completion has a reference.
-            log_extra: function of a name and a text per completion, which a trainer passes; without reference ``""``.
+            log_metric: function of a name and a number, which a trainer passes.
+            log_extra: function of a name and a text per completion, or ``None`` for it, which a trainer passes.
             **columns: arguments of a trainer, such as ``prompts`` and ``completion_ids``, of which only
                 ``references_column`` is used.
 
@@ -180,14 +179,15 @@ class BERTScoreReward:
         tokens = self._tokenize(texts) if len(texts) and (is_guarded or log_metric is not None) else {}
         scores = raw - (1 - self._guard(texts, tokens)) * raw.abs()
         rewards: list[float | None] = [None] * len(candidates)
-        closest = [""] * len(candidates)
+        closest: list[Any] = [None] * len(candidates)
         for i, score, of_text, number in zip(rows, scores.tolist(), texts.references, best, strict=True):
             rewards[i], closest[i] = score, of_text[number]
-        if log_metric is not None:
+        if log_metric is not None and rows:
             lengths = [sum(len(tokens[side[i]]) for i in rows) for side in (candidates, closest)]
             log_metric(f"{self.__name__}/raw", raw.mean().item())
             log_metric(f"{self.__name__}/lowered", (scores < raw).float().mean().item())
-            log_metric(f"{self.__name__}/length_ratio", lengths[0] / lengths[1] if lengths[1] else math.nan)
+            if lengths[1]:
+                log_metric(f"{self.__name__}/length_ratio", lengths[0] / lengths[1])
         if log_extra is not None:
             log_extra(f"{self.__name__}/closest_reference", closest)
         return rewards

@@ -291,19 +291,18 @@ def test_it_logs_what_trl_passes_functions_for(encoder, component, reduce):
     )
     closest = [texts[of_text.argmax()] for of_text, texts in zip(scores, TEXTS, strict=True)]
     assert closest == ["the cat sat on a mat", "it rains", "snow", "he works at a bank"]
-    assert columns == {"mine/closest_reference": [*closest, ""]}
+    assert columns == {"mine/closest_reference": [*closest, None]}
     assert reward(TOLD, ANSWERS) == rewards
 
 
-def test_every_rank_logs_the_same_names(encoder):
-    """A trainer gathers them: also of completions without references."""
+def test_what_has_no_mean_is_not_logged(encoder):
+    """Trainers sum what is logged on all ranks, and divide by the number of values."""
     metrics, columns = {}, {}
     logs = {"log_metric": metrics.__setitem__, "log_extra": columns.__setitem__}
     reward = BERTScoreReward(encoder, component="recall", length_band=(0.5, 1.5))
     assert reward(["a", "b"], [None, []], **logs) == [None, None]
-    assert list(metrics) == [f"{reward.__name__}/{part}" for part in ("raw", "lowered", "length_ratio")]
-    assert all(map(math.isnan, metrics.values()))
-    assert columns == {f"{reward.__name__}/closest_reference": ["", ""]}
+    assert metrics == {}
+    assert columns == {f"{reward.__name__}/closest_reference": [None, None]}
     # Empty texts have no ratio.
     assert reward([""], [""], **logs) == [0.0]
-    assert math.isnan(metrics[f"{reward.__name__}/length_ratio"])
+    assert metrics == {f"{reward.__name__}/raw": 0.0, f"{reward.__name__}/lowered": 0.0}
