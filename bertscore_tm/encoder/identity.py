@@ -14,6 +14,8 @@ import torch
 from torch import nn
 from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
+from bertscore_tm import catalog
+
 _next_ready_number = count(1)
 
 # Name, size, and times of modification and change, which differs for copies that keep the time of modification: reading
@@ -55,6 +57,7 @@ class ModelSource:
         if Path(name).is_dir():
             folder = Path(name).resolve()
             return cls("folder", name, str(folder), revision, trust_remote_code, files=_identify_files(folder))
+        catalog.require_no_hash("model", name)
         return cls("hub", name, name, revision, trust_remote_code)
 
     @classmethod

@@ -8,7 +8,7 @@ import torch
 from bert_score import utils as oracle_utils
 from bert_score.utils import lang2model, model2layers
 
-from bertscore_tm import FrozenEncoder
+from bertscore_tm import FrozenEncoder, bert_score
 from bertscore_tm.catalog import (
     baseline,
     baseline_languages,
@@ -190,11 +190,13 @@ def test_hashes_of_the_reference_package_are_read(model, idf, rescale, is_fast):
     [
         ("model_type", lambda text: BERTScorer(text)),
         ("model_type", lambda text: evaluate.load("bertscore").compute(predictions=[], references=[], model_type=text)),
+        ("model", FrozenEncoder),
+        ("model", lambda text: bert_score(["a"], ["b"], text)),
         ("model_name_or_path", torchmetrics.BERTScore),
         ("model_name_or_path", lambda text: torchmetrics.bert_score(["a"], ["b"], text)),
     ],
 )
-def test_drop_ins_name_the_settings_of_a_hash(argument, call):
+def test_a_hash_instead_of_a_model_is_an_error_with_its_settings(argument, call):
     text = oracle_utils.get_hash("roberta-large", 17, True, False, False, False)
     settings = "model roberta-large, num_layers 17, idf True, rescale False"
     message = f"{argument}: {text} is a hash, not a model: pass its settings as arguments, {settings}"
