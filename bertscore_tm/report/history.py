@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import PurePath
+from typing import Any
 
 import fsspec
 
@@ -43,6 +44,18 @@ def best_of(scores: Scores) -> str:
     return max(scores, key=lambda name: sum(f1 for f1 in scores[name]["f1"] if math.isfinite(f1)))
 
 
+def _read_row(line: bytes, place: str) -> dict[str, Any]:
+    """Return a row of a file; an error names its place."""
+    keys = ["candidate", "references", *SCORES]
+    try:
+        row = json.loads(line)
+    except ValueError as error:
+        raise ValueError(f"{place}: not JSON as ScoredTextWriter writes it: {error}") from error
+    if missing := [key for key in keys if not isinstance(row, dict) or key not in row]:
+        raise ValueError(f"{place}: has no {missing[0]!r}: a row is an object with {', '.join(keys)}")
+    return dict(row)
+
+
 def read_history(paths: Sequence[str]) -> tuple[Candidates, list[list[str]], Scores]:
     """Return the candidates of validations by name, by step, the references of the last one, and scores by name.
 
@@ -55,8 +68,9 @@ def read_history(paths: Sequence[str]) -> tuple[Candidates, list[list[str]], Sco
             raise ValueError(f"{path} and {other} are of one step: give the files of one training and one dataloader")
     validations = {}
     for path in paths:
-        with fsspec.open(path, encoding="utf-8") as file:
-            validations[name_of(path)] = [json.loads(line) for line in file if line.strip()]
+        with fsspec.open(path) as file:
+            lines = enumerate(file, 1)
+            validations[name_of(path)] = [_read_row(line, f"{path}:{i}") for i, line in lines if line.strip()]
     references = [row["references"] for row in validations[next(reversed(validations))]]
     candidates: Candidates = {}
     scores, sizes = {}, {}

@@ -92,3 +92,28 @@ def test_runs_that_cannot_be_compared(tmp_path, monkeypatch, capsys):
         (["b", "."], r"\. has no files val_step_\*\.jsonl"),
     ):
         check_error(run_here(capsys, "report", *folders, "-o", "page.html", exit_code=2), message)
+
+
+ROW = {"candidate": "a", "references": ["b"], "precision": 0.5, "recall": 0.5, "f1": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (b"{'candidate': 'a'}", "not JSON as ScoredTextWriter writes it: Expecting property name"),
+        (b"<html>", "not JSON as ScoredTextWriter writes it: Expecting value"),
+        (b"\xff\x00\x80", "not JSON as ScoredTextWriter writes it: "),
+        (b'["a"]', "has no 'candidate': a row is an object with candidate, references, precision, recall, f1$"),
+        *(
+            (json.dumps({name: ROW[name] for name in ROW if name != key}).encode(), f"has no '{key}': a row is an")
+            for key in ROW
+        ),
+    ],
+)
+def test_what_is_no_row_is_named_with_its_file(tmp_path, monkeypatch, capsys, line, message):
+    for step, rows in ((2, [json.dumps(ROW).encode()] * 3), (5, [json.dumps(ROW).encode(), b"", line])):
+        (tmp_path / f"val_step_{step}.jsonl").write_bytes(b"\n".join(rows) + b"\n")
+    with pytest.raises(ValueError, match=rf"val_step_5\.jsonl:3: {message}"):
+        Report.from_files(sorted(tmp_path.iterdir()))
+    monkeypatch.chdir(tmp_path)
+    check_error(run_here(capsys, "report", ".", "-o", "page.html", exit_code=2), rf"^val_step_5\.jsonl:3: {message}")
