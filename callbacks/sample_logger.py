@@ -1,6 +1,5 @@
 """Log examples of generated texts with their scores."""
 
-from collections import ChainMap
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -14,8 +13,7 @@ from bertscore_tm.callbacks.loader_scores import ScoredBatch, ScoredLoader, find
 from bertscore_tm.callbacks.sample_table import Sample, SampleTable, write_samples
 from bertscore_tm.callbacks.scored_texts import RunWriter, gather_texts
 from bertscore_tm.callbacks.scoring import BERTScoreCallback
-from bertscore_tm.callbacks.trainer import count_steps, gather_objects, is_training_validation
-from bertscore_tm.scoring.texts import as_documents
+from bertscore_tm.callbacks.trainer import count_steps, is_training_validation
 from bertscore_tm.utilities.user_warnings import warn_user
 from bertscore_tm.views import align_references, require_matplotlib
 
@@ -48,7 +46,8 @@ class SampleLogger(RunWriter):
             ``val_idf_samples``. Default: the first one.
         inputs: key of the inputs, texts, in the batch or in the dictionary that the step returns; or a function of the
             batch that returns texts, such as decoded token ids. Default: the model's inputs in
-            :class:`Seq2SeqGenerate` and :class:`CausalGenerate`; otherwise the column is left out.
+            :class:`Seq2SeqGenerate` and :class:`CausalGenerate`, or texts that the step returns as ``inputs``;
+            otherwise the column is left out.
         follow: numbers of examples to log every time, as in the table: their places in the data set or, on one process
             with a sampler of your own, in that sampler's order, from 1. Shuffled data needs the ``index_key`` of
             :class:`BERTScoreCallback`.
@@ -91,25 +90,16 @@ class SampleLogger(RunWriter):
         self.follow = list(follow)
         self.every_n_validations = every_n_validations
         self.writer = writer
-        # By the dataloader's index and the example's number.
-        self._inputs: dict[int, dict[int, str]] = {}
 
-    def on_texts_scored(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, scorer: BERTScoreCallback, scored: ScoredBatch
-    ) -> None:
-        """Keep the inputs of a batch."""
-        if scorer is not self.find_scorer(trainer)[0]:
-            return
+    def find_inputs(self, scorer: BERTScoreCallback, scored: ScoredBatch) -> Any:
+        """Return the inputs of a batch as texts, or ``None`` if they are not known."""
         if callable(self.inputs):
-            inputs: Any = self.inputs(scored.batch)
-        elif self.inputs is not None:
-            inputs = find_value(self.inputs, "inputs", scored.batch, scored.outputs)
-        elif isinstance(scorer.generate, HuggingFaceGenerate):
-            inputs = scorer.generate.inputs(scored.batch)
-        else:
-            return
-        texts = zip(scored.numbers, as_documents(inputs, "inputs"), strict=True)
-        self._inputs.setdefault(scored.dataloader_idx, {}).update(texts)
+            return self.inputs(scored.batch)
+        if self.inputs is not None:
+            return find_value(self.inputs, "inputs", scored.batch, scored.outputs)
+        if isinstance(scorer.generate, HuggingFaceGenerate):
+            return scorer.generate.inputs(scored.batch)
+        return super().find_inputs(scorer, scored)
 
     def is_written(self, trainer: pl.Trainer, scorer: BERTScoreCallback) -> bool:
         """Return whether this run is written, which of a training's validations every n-th is."""
@@ -121,7 +111,7 @@ class SampleLogger(RunWriter):
         metric, scores = loader.metrics[name], loader.scores[name]
         weights = metric.token_weights() if self.num_alignments else None  # a collective call
         texts = gather_texts(trainer, loader)
-        inputs = ChainMap(*gather_objects(trainer, self._inputs.pop(loader.dataloader_idx, {})))
+        inputs = self.gather_inputs(trainer, loader)
         if not trainer.is_global_zero:
             return
         key = f"{loader.stage}_samples" if self.name is None else f"{loader.stage}_{self.name}_samples"

@@ -6,7 +6,8 @@ import math
 import os
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections import ChainMap
+from collections.abc import Mapping, Sequence
 from itertools import chain, count
 from pathlib import PurePath
 from typing import Any
@@ -19,11 +20,11 @@ from lightning.fabric.utilities.cloud_io import get_filesystem
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
 from bertscore_tm.callbacks.generation import isolate_random_state
-from bertscore_tm.callbacks.loader_scores import ScoredLoader, merge_texts
+from bertscore_tm.callbacks.loader_scores import ScoredBatch, ScoredLoader, merge_texts
 from bertscore_tm.callbacks.scoring import BERTScoreCallback, TextListener
-from bertscore_tm.callbacks.trainer import find_callbacks, find_run_folder, is_training_validation
+from bertscore_tm.callbacks.trainer import find_callbacks, find_run_folder, gather_objects, is_training_validation
 from bertscore_tm.metric import BERTScore
-from bertscore_tm.scoring.texts import as_references
+from bertscore_tm.scoring.texts import as_documents, as_references
 from bertscore_tm.utilities.files import write_atomically
 from bertscore_tm.utilities.score_names import SCORES
 from bertscore_tm.utilities.user_warnings import warn_user
@@ -42,10 +43,30 @@ class RunWriter(TextListener, ABC):
     def __init__(self, name: str | None) -> None:
         super().__init__()
         self.name = name
+        # By the dataloader's index and the example's number.
+        self._inputs: dict[int, dict[int, str]] = {}
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Check that the trainer has a BERTScoreCallback."""
         self.find_scorer(trainer)
+
+    def on_texts_scored(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, scorer: BERTScoreCallback, scored: ScoredBatch
+    ) -> None:
+        """Keep the inputs of a batch, if they are known."""
+        if scorer is self.find_scorer(trainer)[0] and (inputs := self.find_inputs(scorer, scored)) is not None:
+            texts = zip(scored.numbers, as_documents(inputs, "inputs"), strict=True)
+            self._inputs.setdefault(scored.dataloader_idx, {}).update(texts)
+
+    def find_inputs(self, scorer: BERTScoreCallback, scored: ScoredBatch) -> Any:
+        """Return the texts that the step returns as ``inputs``, or ``None``; token ids are not texts."""
+        inputs = scored.outputs.get("inputs") if isinstance(scored.outputs, Mapping) else None
+        is_texts = isinstance(inputs, list | tuple) and all(isinstance(text, str) for text in inputs)
+        return inputs if is_texts else None
+
+    def gather_inputs(self, trainer: pl.Trainer, loader: ScoredLoader) -> Mapping[int, str]:
+        """Return the inputs of all ranks' examples by number; a collective call."""
+        return ChainMap(*gather_objects(trainer, self._inputs.pop(loader.dataloader_idx, {})))
 
     def is_written(self, trainer: pl.Trainer, scorer: BERTScoreCallback) -> bool:
         """Return whether this run is written: not a sanity check, and not a fast development run."""
@@ -95,7 +116,8 @@ class ScoredTextWriter(RunWriter):
     dataloaders ``val_dataloader_idx_0_step_499.jsonl`` and so on; those of ``trainer.validate`` and ``trainer.test``
     start with ``validate`` and ``test``. A further validation of one step has its number in the training, counted among
     the scored ones: ``val_step_499_validation_3.jsonl``. Each line has the keys ``example`` (its place in the data set,
-    from 1), ``candidate``, ``references``, ``precision``, ``recall`` and ``f1``, in the order of the data on all ranks.
+    from 1), ``candidate``, ``references``, ``precision``, ``recall`` and ``f1``, in the order of the data on all ranks,
+    and ``source`` if the dictionary that the step returns has texts under ``inputs``.
     ``bertscore-tm score`` and ``compare`` read the files, and ``rank`` reads references from them::
 
         bertscore-tm compare -c texts/val_step_499.jsonl texts/val_step_999.jsonl -r texts/val_step_999.jsonl
@@ -166,7 +188,7 @@ class ScoredTextWriter(RunWriter):
 
     def write_loader(self, trainer: pl.Trainer, loader: ScoredLoader, name: str) -> str | None:
         """Write the file of a dataloader, and return its path on rank 0 if it could be written."""
-        texts = gather_texts(trainer, loader)
+        texts, inputs = gather_texts(trainer, loader), self.gather_inputs(trainer, loader)
         if not trainer.is_global_zero:
             return None
         rows = torch.stack([loader.scores[name][score] for score in SCORES], dim=1).tolist()
@@ -174,6 +196,8 @@ class ScoredTextWriter(RunWriter):
         for (number, (prediction, references)), row in zip(texts.items(), rows, strict=True):
             rounded = [round(score, 6) if math.isfinite(score) else None for score in row]
             line = {"example": number + 1, "candidate": prediction, "references": references}
+            if number in inputs:
+                line["source"] = inputs[number]
             lines.append(json.dumps(line | dict(zip(SCORES, rounded, strict=True)), ensure_ascii=False) + "\n")
         folder, writer, in_training = self._find_folder(trainer), type(self).__name__, is_training_validation(trainer)
         stage = "val" if in_training else trainer.state.fn.value  # type: ignore[union-attr]

@@ -56,7 +56,7 @@ def _write_page(arguments: argparse.Namespace) -> None:
     rescale = options.read_baseline(arguments)
     settings: dict[str, Any] = {"title": arguments.title}
     if arguments.model is not None or arguments.language is not None:
-        _, references, _ = read_history([max(first, key=step_of)])
+        _, references, *_ = read_history([max(first, key=step_of)])
         encoder = options.build_encoder(arguments)
         settings |= alignment_options(encoder, references, arguments.idf, rescale, selection_f1)
     page = Report.from_files(runs if others else first, num_alignments=40, **settings)

@@ -56,11 +56,11 @@ def _read_row(line: bytes, place: str) -> dict[str, Any]:
     return dict(row)
 
 
-def read_history(paths: Sequence[str]) -> tuple[Candidates, list[list[str]], Scores]:
-    """Return the candidates of validations by name, by step, the references of the last one, and scores by name.
+def read_history(paths: Sequence[str]) -> tuple[Candidates, list[list[str]], Scores, list[str] | None]:
+    """Return candidates of validations by name, by step, references and sources of the last one, and scores by name.
 
-    Validations with other references are left out, with a warning. Beyond five million characters the candidates of old
-    ones are ``None``, except of the first and the best one.
+    Sources are ``None`` unless every row has one. Validations with other references are left out, with a warning.
+    Beyond five million characters the candidates of old ones are ``None``, except of the first and the best one.
     """
     paths = sorted(paths, key=step_of)
     for path, other in pairwise(paths):
@@ -71,7 +71,8 @@ def read_history(paths: Sequence[str]) -> tuple[Candidates, list[list[str]], Sco
         with fsspec.open(path) as file:
             lines = enumerate(file, 1)
             validations[name_of(path)] = [_read_row(line, f"{path}:{i}") for i, line in lines if line.strip()]
-    references = [row["references"] for row in validations[next(reversed(validations))]]
+    last = validations[next(reversed(validations))]
+    references, sources = ([row.get(key) for row in last] for key in ("references", "source"))
     candidates: Candidates = {}
     scores, sizes = {}, {}
     for name, rows in validations.items():
@@ -89,17 +90,19 @@ def read_history(paths: Sequence[str]) -> tuple[Candidates, list[list[str]], Sco
     for name in list(sizes)[1:-1]:
         if sum(sizes.values()) > _MOST_CHARACTERS and name != best:
             candidates[name], sizes[name] = None, 0
-    return candidates, references, scores
+    return candidates, references, scores, None if None in sources else sources
 
 
-def read_runs(runs: Mapping[str, Sequence[str]]) -> tuple[Candidates, list[list[str]], Scores, Courses]:
+def read_runs(
+    runs: Mapping[str, Sequence[str]],
+) -> tuple[Candidates, list[list[str]], Scores, list[str] | None, Courses]:
     """Return the best validation of each run as :func:`read_history` does, and the steps and mean F1 of all of each."""
     candidates: Candidates = {}
     references: list[list[str]] = []
     scores: Scores = {}
     courses: Courses = {}
     for run, paths in runs.items():
-        run_candidates, run_references, run_scores = read_history(paths)
+        run_candidates, run_references, run_scores, sources = read_history(paths)
         if courses and run_references != references:
             raise ValueError(f"{run} has other references than {next(iter(runs))}: give runs with one validation set")
         references, best = run_references, best_of(run_scores)
@@ -108,4 +111,4 @@ def read_runs(runs: Mapping[str, Sequence[str]]) -> tuple[Candidates, list[list[
         means = {name: sum(values["f1"]) / len(values["f1"]) for name, values in run_scores.items()}
         steps = [(step_of(path)[0], name_of(path)) for path in sorted(paths, key=step_of)]
         courses[run] = [(step, means[name]) for step, name in steps if name in means]
-    return candidates, references, scores, courses
+    return candidates, references, scores, sources, courses

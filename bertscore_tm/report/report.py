@@ -193,11 +193,11 @@ class Report:
             1
         """
         if not isinstance(paths, Mapping):
-            systems, references, scores = read_history([os.fspath(path) for path in paths])
-            return cls(systems, references, scores, is_history=True, **options)
+            systems, references, scores, sources = read_history([os.fspath(path) for path in paths])
+            return cls(systems, references, scores, is_history=True, **{"sources": sources, **options})
         runs = {name: [os.fspath(path) for path in files] for name, files in paths.items()}
-        systems, references, scores, courses = read_runs(runs)
-        report = cls(systems, references, scores, **options)
+        systems, references, scores, sources, courses = read_runs(runs)
+        report = cls(systems, references, scores, **{"sources": sources, **options})
         report.courses = courses
         return report
 

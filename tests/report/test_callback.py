@@ -1,5 +1,6 @@
 """The callback that writes the page of a training."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,7 @@ import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 from bertscore_tm import Baseline, BERTScore, FrozenEncoder, Report
-from bertscore_tm.callbacks import BERTScoreCallback, BERTScoreReport
+from bertscore_tm.callbacks import BERTScoreCallback, BERTScoreReport, SampleLogger
 from bertscore_tm.cli import main
 from bertscore_tm.report import history
 from tests.support.lightning_runs import (
@@ -203,3 +204,66 @@ def test_the_page_has_the_texts_of_all_ranks(pairs, minilm, encoder, tmp_path):
     metric.update(data["candidates"][1], data["references"])
     assert data["summary"][1][2][0] == pytest.approx(metric.compute()["f1"].item(), abs=6e-5)
     assert len(data["alignments"]) == 1
+
+
+class Sourced(Steady):
+    """Its validation step returns the inputs of the examples, too."""
+
+    inputs_of = staticmethod(lambda batch: [f"source {number}" for number in batch.tolist()])
+
+    def evaluation_step(self, batch, batch_idx, dataloader_idx=0):
+        return super().evaluation_step(batch, batch_idx, dataloader_idx) | {"inputs": self.inputs_of(batch)}
+
+
+def fit_with_sources(folder, pairs, encoder, kind=Sourced, **options):
+    """Fit for two epochs, and return the worst sample of the last validation."""
+    tables = []
+    samples = SampleLogger(1, writer=lambda _, table: tables.append(table))
+    page = BERTScoreReport(folder / "report.html", folder / "texts")
+    trainer(folder, [scorer(encoder), page, samples], **options).fit(chooser(pairs, kind=kind))
+    return tables[-1].samples[0] if tables else None
+
+
+def read_rows(folder):
+    """Return the rows of the last validation."""
+    return [json.loads(line) for line in max((folder / "texts").iterdir()).read_text().splitlines()]
+
+
+def test_inputs_that_the_step_returns_are_the_sources(pairs, encoder, tmp_path):
+    sample, rows, page = fit_with_sources(tmp_path, pairs, encoder), read_rows(tmp_path), tmp_path / "report.html"
+    expected = [f"source {number}" for number in range(COUNT)]
+    assert [row["source"] for row in rows] == read_data(page)["sources"] == expected
+    assert sample.input == f"source {sample.number - 1}"
+    # Also where the shell makes the page, and where several trainings are compared, and not of other sources.
+    assert main(["report", str(tmp_path), "-o", str(tmp_path / "again.html")]) == 0
+    assert read_data(tmp_path / "again.html")["sources"] == expected
+    files = sorted((tmp_path / "texts").iterdir())
+    assert read_data(Report.from_files({"a": files, "b": files[:1]}).to_html())["sources"] == expected
+    assert read_data(Report.from_files(files, sources=["x"] * COUNT).to_html())["sources"] == ["x"] * COUNT
+
+
+class Numbered(Sourced):
+    inputs_of = staticmethod(lambda batch: batch)
+
+
+@pytest.mark.parametrize("kind", [Steady, Numbered])
+def test_token_ids_are_no_sources(pairs, encoder, tmp_path, kind):
+    sample = fit_with_sources(tmp_path, pairs, encoder, kind)
+    assert {tuple(row) for row in read_rows(tmp_path)} == {
+        ("example", "candidate", "references", "precision", "recall", "f1")
+    }
+    assert (sample.input, read_data(tmp_path / "report.html")["sources"]) == (None, None)
+
+
+def fits_with_sources(rank, pairs, minilm, folder):
+    encoder = FrozenEncoder(minilm, num_layers=5)
+    options = {"devices": 2, "strategy": strategy_on_cpu("ddp")}
+    yield "fit", lambda: fit_with_sources(folder, pairs, encoder, **options) is not None
+
+
+@pytest.mark.slow
+@pytest.mark.distributed
+def test_the_sources_are_those_of_all_ranks(pairs, minilm, tmp_path):
+    fits = on_ranks(fits_with_sources, tuple(side[:9] for side in pairs), minilm, tmp_path)
+    assert results(fits, "fit") == [True, False]
+    assert [row["source"] for row in read_rows(tmp_path)] == [f"source {number}" for number in range(COUNT)]
