@@ -14,6 +14,7 @@ from docutils import nodes
 from docutils.utils.math.latex2mathml import tex2mathml
 
 import bertscore_tm
+from examples.summaries_report import make_report
 
 project = "bertscore-tm"
 author = "The bertscore-tm developers"
@@ -82,6 +83,7 @@ Rewards for reinforcement learning <examples/reinforcement_learning>
 :caption: Tools
 The shell <examples/shell>
 Reporting: signature, intervals, report <examples/reporting>
+A report to try <https://bertscore-tm.github.io/bertscore-tm/report.html>
 From bert-score, torchmetrics or evaluate <examples/migrating>
 ```
 ```{toctree}
@@ -113,6 +115,7 @@ def setup(app: Any) -> None:
     """
     app.connect("source-read", _add_contents)
     app.connect("build-finished", _copy_first_page)
+    app.connect("build-finished", _write_report)
     app.add_html_math_renderer("mathml", (_visit_math, None), (_visit_math_block, None))
 
 
@@ -120,6 +123,12 @@ def _copy_first_page(app: Any, error: Exception | None) -> None:
     """Let the address of the site show the README, which links to pages next to it."""
     if error is None and app.builder.name == "html":
         shutil.copy(Path(app.outdir, "README.html"), Path(app.outdir, "index.html"))
+
+
+def _write_report(app: Any, error: Exception | None) -> None:
+    """Write the report that the README's picture links to, as people get it."""
+    if error is None and app.builder.name == "html":
+        make_report().save(Path(app.outdir, "report.html"))
 
 
 def _add_contents(app: Any, name: str, source: list[str]) -> None:
