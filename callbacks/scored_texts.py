@@ -61,8 +61,7 @@ class RunWriter(TextListener, ABC):
     def find_inputs(self, scorer: BERTScoreCallback, scored: ScoredBatch) -> Any:
         """Return the texts that the step returns as ``inputs``, or ``None``; token ids are not texts."""
         inputs = scored.outputs.get("inputs") if isinstance(scored.outputs, Mapping) else None
-        is_texts = isinstance(inputs, list | tuple) and all(isinstance(text, str) for text in inputs)
-        return inputs if is_texts else None
+        return inputs if isinstance(inputs, list | tuple) and all(isinstance(text, str) for text in inputs) else None
 
     def gather_inputs(self, trainer: pl.Trainer, loader: ScoredLoader) -> Mapping[int, str]:
         """Return the inputs of all ranks' examples by number; a collective call."""

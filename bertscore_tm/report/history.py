@@ -18,6 +18,7 @@ _MOST_CHARACTERS = 5_000_000
 
 Candidates = dict[str, list[str] | None]
 Scores = dict[str, dict[str, list[float]]]
+Sources = list[str] | None
 # Steps and mean F1 of each run.
 Courses = dict[str, list[tuple[int, float]]]
 
@@ -56,7 +57,7 @@ def _read_row(line: bytes, place: str) -> dict[str, Any]:
     return dict(row)
 
 
-def read_history(paths: Sequence[str]) -> tuple[Candidates, list[list[str]], Scores, list[str] | None]:
+def read_history(paths: Sequence[str]) -> tuple[Candidates, list[list[str]], Scores, Sources]:
     """Return candidates of validations by name, by step, references and sources of the last one, and scores by name.
 
     Sources are ``None`` unless every row has one. Validations with other references are left out, with a warning.
@@ -72,7 +73,8 @@ def read_history(paths: Sequence[str]) -> tuple[Candidates, list[list[str]], Sco
             lines = enumerate(file, 1)
             validations[name_of(path)] = [_read_row(line, f"{path}:{i}") for i, line in lines if line.strip()]
     last = validations[next(reversed(validations))]
-    references, sources = ([row.get(key) for row in last] for key in ("references", "source"))
+    references = [row["references"] for row in last]
+    sources = [row["source"] for row in last if row.get("source") is not None]
     candidates: Candidates = {}
     scores, sizes = {}, {}
     for name, rows in validations.items():
@@ -90,12 +92,10 @@ def read_history(paths: Sequence[str]) -> tuple[Candidates, list[list[str]], Sco
     for name in list(sizes)[1:-1]:
         if sum(sizes.values()) > _MOST_CHARACTERS and name != best:
             candidates[name], sizes[name] = None, 0
-    return candidates, references, scores, None if None in sources else sources
+    return candidates, references, scores, sources if len(sources) == len(last) else None
 
 
-def read_runs(
-    runs: Mapping[str, Sequence[str]],
-) -> tuple[Candidates, list[list[str]], Scores, list[str] | None, Courses]:
+def read_runs(runs: Mapping[str, Sequence[str]]) -> tuple[Candidates, list[list[str]], Scores, Sources, Courses]:
     """Return the best validation of each run as :func:`read_history` does, and the steps and mean F1 of all of each."""
     candidates: Candidates = {}
     references: list[list[str]] = []

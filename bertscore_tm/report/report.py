@@ -232,11 +232,7 @@ class Report:
         best, *others = sorted(range(len(names)), key=lambda number: -means[number])
         last = len(names) - 1
         main = sorted({0, best, max(last - 1, 0), last})
-        full, *facts = self._read_texts()
-        truncated, unknown = (
-            None if self.encoder is None else [self._describe_rows(name, fact) for name in self.scores]
-            for fact in facts
-        )
+        full, truncated, unknown = self._read_texts()
         empty = [self._find_empty(name, full) for name in self.scores]
         bounds = self.bounds[0][2].item(), self.bounds[1][2].item()
         span = bounds[1] - bounds[0]
@@ -285,8 +281,8 @@ class Report:
                 None if texts is None else [for_page(text) for text in texts] for texts in self.candidates.values()
             ],
             "chosen": [None if chosen is None else [int(number) for number in chosen] for chosen in self.best.values()],
-            "truncated": truncated,
-            "unknown": unknown,
+            "truncated": self._describe_rows(truncated),
+            "unknown": self._describe_rows(unknown),
             "empty": empty,
             "alignments": self._align_rows(f1.nan_to_num(), main, pair, [set(rows) for rows in empty]),
         }
@@ -303,23 +299,21 @@ class Report:
         rows = zip(self._estimate_means(gains, (-span, span)), (gains > 0).sum(1).tolist(), strict=True)
         return [[*row, wins, p_values.get((min(a, b), max(a, b)))] for b, (row, wins) in enumerate(rows)]
 
-    def _read_texts(self) -> tuple[set[str], dict[str, str], dict[str, str]]:
-        """Return the texts with content, where a text was cut, and how much of it the encoder does not know."""
+    def _read_texts(self) -> tuple[set[str], dict[str, str] | None, dict[str, str] | None]:
+        """Return the texts with content, and if the encoder is known where texts were cut, and unknown to it."""
         candidates = (texts or () for texts in self.candidates.values())
         distinct = list(dict.fromkeys(chain(*candidates, *self.references)))
         if self.encoder is None:
-            return {text for text in distinct if text.strip()}, {}, {}
+            return {text for text in distinct if text.strip()}, None, None
         tokenizer = self.encoder.tokenizer
         tokenized = tokenizer(distinct)
         lengths = (tokenized.lengths - tokenizer.num_special_tokens).tolist()
-        unknown = {
-            text: f"has {number:,} unknown of {length:,} tokens"
-            for text, length, number in zip(distinct, lengths, tokenizer.count_unknown(tokenized).tolist(), strict=True)
-            if 10 * number > length
-        }
-        cuts = {}
+        counts = lengths, tokenized.truncated, tokenizer.count_unknown(tokenized).tolist()
+        cuts, unknown = {}, {}
         with quiet_transformers.turned():
-            for text, length, is_cut in zip(distinct, lengths, tokenized.truncated, strict=True):
+            for text, length, is_cut, num_unknown in zip(distinct, *counts, strict=True):
+                if 10 * num_unknown > length:
+                    unknown[text] = f"has {num_unknown:,} unknown of {length:,} tokens"
                 if is_cut:
                     whole = tokenizer.tokenizer(text, add_special_tokens=False)["input_ids"]
                     cuts[text] = f"cut after {length:,} of {len(whole):,} tokens"
@@ -333,15 +327,17 @@ class Report:
         rows = enumerate(zip(texts, self.references, strict=True))
         return [row for row, (text, references) in rows if text not in full or full.isdisjoint(references)]
 
-    def _describe_rows(self, name: str, facts: dict[str, str]) -> dict[int, str]:
-        """Return the facts of the texts of a row, by the row."""
-        described = {}
-        for row, (text, references) in enumerate(
-            zip(self.candidates[name] or [""] * len(self.references), self.references, strict=True)
-        ):
-            parts = [("candidate", text), *((f"reference {i}", other) for i, other in enumerate(references, 1))]
-            if found := [f"{side} {facts[part]}" for side, part in parts if part in facts]:
-                described[row] = "; ".join(found)
+    def _describe_rows(self, facts: dict[str, str] | None) -> list[dict[int, str]] | None:
+        """Return the facts of the texts of each row by the system and the row, if the encoder is known."""
+        if facts is None:
+            return None
+        described: list[dict[int, str]] = [{} for _ in self.candidates]
+        for of_row, texts in zip(described, self.candidates.values(), strict=True):
+            for row, references in enumerate(self.references):
+                sides = ["candidate", *(f"reference {i + 1}" for i in range(len(references)))]
+                parts = zip(sides, [texts[row] if texts else "", *references], strict=True)
+                if found := [f"{side} {facts[text]}" for side, text in parts if text in facts]:
+                    of_row[row] = "; ".join(found)
         return described
 
     def _align_rows(

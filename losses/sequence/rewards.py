@@ -31,12 +31,11 @@ class BERTScoreReward:
 
     A callable with the signature of a reward function of TRL's ``GRPOTrainer``, ``RLOOTrainer`` and others: they call
     it with ``completions``, the data set's columns and more, all by name, and log it under its ``__name__``, which
-    must differ between the rewards of a trainer. Where they pass ``log_metric``, it logs the mean before the guards
-    (``bertscore_f1_layer5/raw``), the share that these lower (``/lowered``) and the tokens of all texts divided by
-    those of their closest references (``/length_ratio``); with ``log_extra`` these references
-    (``/closest_reference``), by the rewarded score. Pickles and copies leave the encoder's weights out. Elsewhere call
-    it as ``reward(texts, references)`` and make a tensor of the result for
-    :class:`bertscore_tm.losses.MinimumRiskLoss`.
+    must differ between the rewards of a trainer. Where they pass ``log_metric`` and ``log_extra``, it logs under this
+    name the mean before the guards (``/raw``), the share that these lower (``/lowered``), the tokens of all texts by
+    those of their closest references (``/length_ratio``), and these (``/closest_reference``). Pickles
+    and copies leave the encoder's weights out. Elsewhere call it as ``reward(texts, references)`` and make a tensor of
+    the result for :class:`bertscore_tm.losses.MinimumRiskLoss`.
 
     Texts of the wrong length and repetition can raise BERTScore. Two guards, off by default, lower the reward s of a
     text of c tokens (of the encoder's tokenizer, without truncation) against a reference of r tokens:
