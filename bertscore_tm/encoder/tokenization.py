@@ -127,13 +127,11 @@ class TextTokenizer:
         ids |= {getattr(tokenizer, f"{role}_token_id") for role in ("bos", "eos", "pad", "cls", "sep")}
         return sorted(i for i in ids if i is not None)
 
-    def count_unknown(self, texts: TokenizedTexts) -> Ints:
-        """Return the number of unknown tokens of each text, shape (texts,); of byte-level vocabularies zeros."""
+    @cached_property
+    def unknown_id(self) -> int:
+        """Id of what the vocabulary lacks, or -1; OPT's byte-level tokenizer declares the token before each text."""
         unknown = self.tokenizer.unk_token_id
-        # GPT-2's tokenizer and OPT's declare as unknown the token around texts.
-        is_unknown = texts.ids == (-1 if unknown is None or unknown in chain(*self.special_affixes) else unknown)
-        owners = np.repeat(np.arange(len(texts.lengths)), texts.lengths)
-        return np.bincount(owners[is_unknown], minlength=len(texts.lengths))
+        return -1 if unknown is None or unknown in chain(*self.special_affixes) else int(unknown)
 
     @cached_property
     def end_ids(self) -> list[int]:

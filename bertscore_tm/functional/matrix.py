@@ -65,10 +65,12 @@ def score_matrix(
     weights = token_weights(used, idf, columns, used.device)
     places = {text: place for place, text in enumerate(dict.fromkeys(rows))}
     numbers = [places[text] for text in rows]
-    vectors = used.encode(list(places), used.device)
+    unknown = UnknownTokens()
+    of_rows = TextPairs([], [list(places)])
+    ((_, _, encoded_rows),) = encode_steps(of_rows, used, used.device, keep_order=True, unknown=unknown)
+    vectors = encoded_rows.vectors
     require_known(weights, vectors.ids, used.tokenizer)
-    num_truncated, unknown = vectors.num_truncated, UnknownTokens()
-    unknown.add(vectors, used.tokenizer)
+    num_truncated = vectors.num_truncated
     scores = torch.zeros(len(SCORES), len(rows), len(columns), dtype=torch.float32, device="cpu")
     shared = [i for i, text in enumerate(columns) if text in places]
     others = [[text] for text in dict.fromkeys(columns) if text not in places]

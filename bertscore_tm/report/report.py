@@ -308,7 +308,7 @@ class Report:
         tokenizer = self.encoder.tokenizer
         tokenized = tokenizer(distinct)
         lengths = (tokenized.lengths - tokenizer.num_special_tokens).tolist()
-        counts = lengths, tokenized.truncated, tokenizer.count_unknown(tokenized).tolist()
+        counts = lengths, tokenized.truncated, [row.count(tokenizer.unknown_id) for row in tokenized.rows()]
         cuts, unknown = {}, {}
         with quiet_transformers.turned():
             for text, length, is_cut, num_unknown in zip(distinct, *counts, strict=True):

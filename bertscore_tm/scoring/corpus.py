@@ -131,6 +131,7 @@ def encode_steps(
     counts = Counter(chain.from_iterable(part.distinct() for part in parts)) if len(parts) > 1 else Counter()
     cache = VectorCache() if counts else None
     counter = UnknownTokens() if unknown is None else unknown
+    num_around = encoder.tokenizer.num_special_tokens - sum(encoder.tokenizer.num_excluded)  # special, of each text
     # The cores of a CPU are busy.
     is_ahead = len(parts) > 1 and torch.device(device).type != "cpu"
     ahead = _tokenize_ahead(parts, encoder.tokenizer) if is_ahead else [None] * len(parts)
@@ -146,7 +147,8 @@ def encode_steps(
             tokenized=tokenized,
             check_values=check_values,
         )
-        counter.add(encoded.vectors, encoder.tokenizer)
+        counter.num_unknown += int((encoded.vectors.ids == encoder.tokenizer.unknown_id).sum())
+        counter.num_tokens += len(encoded.vectors.ids) - len(encoded.indices) * num_around
         new = [text for text in encoded.indices if counts[text] > 1 and text not in repeated]
         if cache is not None and new:
             numbers = np.array([encoded.indices[text] for text in new])
@@ -157,7 +159,7 @@ def encode_steps(
             del encoded.vectors
             if not is_ahead:  # an accelerator's vectors are not in this memory
                 return_freed_memory()
-    if unknown is None:
+    if unknown is None and counter.num_unknown:
         counter.warn()
 
 

@@ -7,7 +7,6 @@ from functools import cache
 
 from torch import Tensor
 
-from bertscore_tm.core.token_vectors import TokenizedTexts
 from bertscore_tm.encoder.tokenization import TextTokenizer
 from bertscore_tm.utilities.option_names import name_long_text, name_option
 from bertscore_tm.utilities.user_warnings import warn_user
@@ -44,12 +43,6 @@ class UnknownTokens:
     num_unknown: int = 0
     num_tokens: int = 0
     has_warned: bool = False
-
-    def add(self, texts: TokenizedTexts, tokenizer: TextTokenizer) -> None:
-        """Count the tokens of texts as they are compared, without those around each text."""
-        self.num_unknown += int(tokenizer.count_unknown(texts).sum())
-        around = tokenizer.num_special_tokens - sum(tokenizer.num_excluded)
-        self.num_tokens += len(texts.ids) - len(texts.lengths) * around
 
     def warn(self) -> None:
         """Warn if the share is large, and only once."""
