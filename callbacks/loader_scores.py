@@ -16,7 +16,7 @@ from torchmetrics import Metric, MetricCollection
 from bertscore_tm.callbacks.logged_keys import find_repeated_keys
 from bertscore_tm.callbacks.trainer import gather_objects
 from bertscore_tm.metric import BERTScore
-from bertscore_tm.utilities.score_names import SCORES
+from bertscore_tm.utilities.score_names import SCORE_NAMES
 from bertscore_tm.utilities.settings import full_class_name
 
 Texts = dict[int, tuple[str, Any]]
@@ -121,7 +121,7 @@ class LoaderScores:
         for name, metric in self.metrics.items():
             computed = metric.compute()
             if isinstance(metric, BERTScore):
-                scores[name] = {key: computed[key].float().cpu() for key in SCORES}
+                scores[name] = {key: computed[key].float().cpu() for key in SCORE_NAMES}
                 full = metric.encoder.tokenizer([pred for pred, _ in self.texts.values()]).has_content
                 all_full = ChainMap(*gather_objects(trainer, dict(zip(self.texts, full, strict=True)))).values()
                 computed = {key: values.double().nanmean() for key, values in scores[name].items()}

@@ -8,13 +8,13 @@ from torchmetrics import Metric
 
 from bertscore_tm.callbacks.trainer import is_of_class
 from bertscore_tm.metric import BERTScore
-from bertscore_tm.utilities.score_names import SCORES
+from bertscore_tm.utilities.score_names import SCORE_NAMES
 from bertscore_tm.utilities.user_warnings import warn_user
 
 
 def find_repeated_keys(metrics: Iterable[tuple[str, Metric]]) -> list[str]:
     """Return the keys under which several metrics, given with their names, log."""
-    ends = [f"_{score}" for score in (*SCORES, "empty")]
+    ends = [f"_{score}" for score in (*SCORE_NAMES, "empty")]
     keys = [name + end for name, metric in metrics for end in (ends if isinstance(metric, BERTScore) else [""])]
     return sorted({key for key in keys if keys.count(key) > 1})
 

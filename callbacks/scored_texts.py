@@ -26,7 +26,7 @@ from bertscore_tm.callbacks.trainer import find_callbacks, find_run_folder, gath
 from bertscore_tm.metric import BERTScore
 from bertscore_tm.scoring.texts import as_documents, as_references
 from bertscore_tm.utilities.files import write_atomically
-from bertscore_tm.utilities.score_names import SCORES
+from bertscore_tm.utilities.score_names import SCORE_NAMES
 from bertscore_tm.utilities.user_warnings import warn_user
 
 
@@ -190,14 +190,14 @@ class ScoredTextWriter(RunWriter):
         texts, inputs = gather_texts(trainer, loader), self.gather_inputs(trainer, loader)
         if not trainer.is_global_zero:
             return None
-        rows = torch.stack([loader.scores[name][score] for score in SCORES], dim=1).tolist()
+        rows = torch.stack([loader.scores[name][score] for score in SCORE_NAMES], dim=1).tolist()
         lines = []
         for (number, (prediction, references)), row in zip(texts.items(), rows, strict=True):
             rounded = [round(score, 6) if math.isfinite(score) else None for score in row]
             line = {"example": number + 1, "candidate": prediction, "references": references}
             if number in inputs:
                 line["source"] = inputs[number]
-            lines.append(json.dumps(line | dict(zip(SCORES, rounded, strict=True)), ensure_ascii=False) + "\n")
+            lines.append(json.dumps(line | dict(zip(SCORE_NAMES, rounded, strict=True)), ensure_ascii=False) + "\n")
         folder, writer, in_training = self._find_folder(trainer), type(self).__name__, is_training_validation(trainer)
         stage = "val" if in_training else trainer.state.fn.value  # type: ignore[union-attr]
         start = stage if self.name is None else f"{self.name}_{stage}"

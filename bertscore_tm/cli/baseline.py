@@ -77,8 +77,8 @@ def _draw_pairs(arguments: argparse.Namespace, encoder: FrozenEncoder) -> Random
 
 def _summarize(baseline: MeasuredBaseline, arguments: argparse.Namespace) -> dict[str, Any]:
     return {
-        "mean": dict(zip(output.SCORES, baseline.mean.T.tolist(), strict=True)),
-        "standard_error": dict(zip(output.SCORES, baseline.standard_error.T.tolist(), strict=True)),
+        "mean": dict(zip(output.SCORE_NAMES, baseline.mean.T.tolist(), strict=True)),
+        "standard_error": dict(zip(output.SCORE_NAMES, baseline.standard_error.T.tolist(), strict=True)),
         "num_pairs": baseline.num_pairs,
         "num_texts": baseline.num_texts,
         "num_truncated": baseline.num_truncated,

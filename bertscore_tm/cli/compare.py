@@ -75,7 +75,7 @@ def _format_summary(document: dict[str, Any], suffix: str) -> str:
     interval = f"{100 * document['confidence']:g}% interval"
     systems = [["system", *output.SCORE_LABELS.values(), f"{interval} of {label}"]]
     for system in document["systems"]:
-        means = [f"{system[name]:.4f}" for name in output.SCORES]
+        means = [f"{system[name]:.4f}" for name in output.SCORE_NAMES]
         systems.append([system["name"], *means, output.format_interval(system["low"], system["high"])])
     tables = [systems, _difference_rows(label, interval, document)]
     unit, test = "text" if document["num_documents"] is None else "document", document["differences"][0]["test"]
@@ -160,7 +160,7 @@ def _compare(scored: SystemScores, arguments: argparse.Namespace) -> dict[str, A
     from bertscore_tm.scoring.texts import count_identical
     from bertscore_tm.statistics import compare_all_pairs, describe_best, mean_interval
 
-    index, systems = output.SCORES.index(arguments.component), scored.systems
+    index, systems = output.SCORE_NAMES.index(arguments.component), scored.systems
     names, means = list(systems.texts), scored.scores.double().mean(1).T.tolist()
     compared = scored.scores[index].T.double()  # (systems, texts)
     bounds = [end[index].item() for end in scored.corpus.bounds]
@@ -168,7 +168,8 @@ def _compare(scored: SystemScores, arguments: argparse.Namespace) -> dict[str, A
     low, high = (ends.tolist() for ends in mean_interval(compared, **settings))
     counts = count_identical(systems.texts, systems.references, systems.sources)
     rows = [
-        {"name": name, "low": low[i], "high": high[i], **dict(zip(output.SCORES, means[i], strict=True))} | counts[name]
+        {"name": name, "low": low[i], "high": high[i], **dict(zip(output.SCORE_NAMES, means[i], strict=True))}
+        | counts[name]
         for i, name in enumerate(names)
     ]
     best_by = "Best" if arguments.component == "f1" else f"Best by {output.SCORE_LABELS[arguments.component]}"

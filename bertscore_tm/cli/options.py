@@ -9,7 +9,7 @@ from bertscore_tm.cli.distributed import choose_device
 from bertscore_tm.cli.errors import CommandError
 from bertscore_tm.cli.inputs import FORMATS, read_texts
 from bertscore_tm.encoder_options import SHELL_OPTIONS, Option
-from bertscore_tm.utilities.score_names import SCORES, EmptyReferences
+from bertscore_tm.utilities.score_names import SCORE_NAMES, EmptyReferences
 from bertscore_tm.utilities.user_warnings import warn_user
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ def _describe_values(kind: Any, option: Option) -> dict[str, Any]:
 
 def add_component_argument(group: argparse._ArgumentGroup, use: str) -> None:
     """Declare the argument for precision, recall or F1, and what it is used for."""
-    group.add_argument("--component", choices=SCORES, default="f1", help=f"{use} (default: %(default)s)")
+    group.add_argument("--component", choices=SCORE_NAMES, default="f1", help=f"{use} (default: %(default)s)")
 
 
 def add_confidence_argument(group: argparse._ArgumentGroup, default: float | None = 0.95) -> None:

@@ -16,7 +16,7 @@ from tabulate import tabulate
 from bertscore_tm.cli.errors import FAILED, CommandError, print_message
 from bertscore_tm.cli.options import input_files
 from bertscore_tm.utilities.files import is_special, write_atomically
-from bertscore_tm.utilities.score_names import SCORES as SCORES
+from bertscore_tm.utilities.score_names import SCORE_NAMES as SCORE_NAMES
 from bertscore_tm.utilities.untrusted_text import for_terminal
 
 if TYPE_CHECKING:
@@ -126,7 +126,8 @@ def write_report(arguments: argparse.Namespace, scored: SystemScores) -> None:
 
     texts, references, groups, sources, labels = scored.systems
     results = {
-        name: dict(zip(SCORES, scored.scores[..., i], strict=True)) | {"best_reference": scored.best_reference[:, i]}
+        name: dict(zip(SCORE_NAMES, scored.scores[..., i], strict=True))
+        | {"best_reference": scored.best_reference[:, i]}
         for i, name in enumerate(texts)
     }
     settings = {name: getattr(scored.corpus, name) for name in ("align", "encoder", "signature", "bounds")}

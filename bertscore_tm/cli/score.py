@@ -103,7 +103,7 @@ def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
     summary = _format_summary(document, arguments)
     if suffix == ".json":
         if arguments.per_segment:
-            segments = zip(output.SCORES, scored.corpus.scores[:, 0].tolist(), strict=True)
+            segments = zip(output.SCORE_NAMES, scored.corpus.scores[:, 0].tolist(), strict=True)
             document["segments"] = {**dict(segments), "best_reference": best.tolist()}
         summary = output.to_json(document)
     elif arguments.per_segment and suffix != ".csv":
@@ -143,12 +143,12 @@ def _summarize(scored: SystemScores, arguments: argparse.Namespace) -> dict[str,
     from bertscore_tm.scoring.texts import count_identical
 
     scores, documents = scored.scores[..., 0].double(), scored.systems.groups
-    document: dict[str, Any] = dict(zip(output.SCORES, scores.mean(-1).tolist(), strict=True))
+    document: dict[str, Any] = dict(zip(output.SCORE_NAMES, scores.mean(-1).tolist(), strict=True))
     if arguments.confidence is not None:
         from bertscore_tm.statistics import mean_interval
 
         ends = mean_interval(scores, arguments.confidence, bounds=scored.corpus.bounds, groups=documents)
-        for name, low, high in zip(output.SCORES, *(end.tolist() for end in ends), strict=True):
+        for name, low, high in zip(output.SCORE_NAMES, *(end.tolist() for end in ends), strict=True):
             document |= {f"{name}_low": low, f"{name}_high": high}
         document["confidence"] = arguments.confidence
         document["num_documents"] = None if documents is None else len(set(documents))
@@ -167,7 +167,9 @@ def _format_summary(document: dict[str, Any], arguments: argparse.Namespace) -> 
             share = count / document["num_candidates"]
             lines.insert(-1, f"{count} of the candidates ({share:.0%}) are equal to {equal}")
     if arguments.confidence is not None:
-        ends = [output.format_interval(document[f"{name}_low"], document[f"{name}_high"]) for name in output.SCORES]
+        ends = [
+            output.format_interval(document[f"{name}_low"], document[f"{name}_high"]) for name in output.SCORE_NAMES
+        ]
         cells = [f"{cell} {interval}" for cell, interval in zip(cells, ends, strict=True)]
         documents = document["num_documents"]
         source = "" if documents is None else f" from {output.format_count(documents, 'document')}"
@@ -175,7 +177,7 @@ def _format_summary(document: dict[str, Any], arguments: argparse.Namespace) -> 
     if "groups" in document:
         rows = [["group", "texts", *output.SCORE_LABELS.values(), f"{100 * arguments.confidence:g}% interval of F1"]]
         for group in document["groups"]:
-            row = [group["group"], str(group["num_candidates"]), *(f"{group[name]:.4f}" for name in output.SCORES)]
+            row = [group["group"], str(group["num_candidates"]), *(f"{group[name]:.4f}" for name in output.SCORE_NAMES)]
             rows.append([*row, output.format_interval(group["f1_low"], group["f1_high"])])
         lines.append(output.format_rows(rows).rstrip("\n"))
     for pair in document.get("worst", ()):
@@ -186,7 +188,7 @@ def _format_summary(document: dict[str, Any], arguments: argparse.Namespace) -> 
 def _format_table(scored: ScoredCorpus, best: Tensor, document: dict[str, Any], separator: str) -> str:
     """Return a header, and a line per candidate with its scores and, of several, its best reference."""
     has_choice = document["num_references"] > document["num_candidates"] or bool(best.any())
-    header = ["segment", "layer", *output.SCORES, *(["best_reference"] if has_choice else [])]
+    header = ["segment", "layer", *output.SCORE_NAMES, *(["best_reference"] if has_choice else [])]
     lines = [separator.join(header)]
     # Arrays are read row by row: lists of the scores of a large corpus would take ten times the memory.
     rows = zip(scored.scores[:, 0].T.numpy(), best.numpy(), strict=True)

@@ -13,7 +13,7 @@ from bertscore_tm.cli import options
 from bertscore_tm.cli.distributed import RankGroup
 from bertscore_tm.cli.errors import CommandError
 from bertscore_tm.cli.shards import Part, Progress, compute_parts
-from bertscore_tm.utilities.score_names import SCORES
+from bertscore_tm.utilities.score_names import SCORE_NAMES
 from bertscore_tm.utilities.user_warnings import warn_user
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class ScoredCorpus:
 
     def worst(self, count: int, component: str = "f1") -> list[int]:
         """Return the indices of the pairs with the lowest scores, the lowest first, without those that are skipped."""
-        scores = self.scores[SCORES.index(component), 0]
+        scores = self.scores[SCORE_NAMES.index(component), 0]
         # NaN is sorted last.
         return [i for i in scores.argsort(stable=True)[:count].tolist() if not scores[i].isnan()]
 

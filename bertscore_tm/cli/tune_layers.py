@@ -144,7 +144,8 @@ def _rank_layers(scores: Tensor, judged: JudgedTexts, arguments: argparse.Namesp
 
 def _summarize(scored: ScoredCorpus, judged: JudgedTexts, arguments: argparse.Namespace) -> dict[str, Any]:
     rankings = {
-        name: _rank_layers(scores, judged, arguments) for name, scores in zip(output.SCORES, scored.scores, strict=True)
+        name: _rank_layers(scores, judged, arguments)
+        for name, scores in zip(output.SCORE_NAMES, scored.scores, strict=True)
     }
     best = rankings[arguments.component][0]
     model = Path(scored.encoder.name)

@@ -10,7 +10,7 @@ import torch
 
 from bertscore_tm.compat.bert_score import BERTScorer, References, score_pairs
 from bertscore_tm.scoring.texts import TextPairs, as_text_pairs
-from bertscore_tm.utilities.score_names import SCORES
+from bertscore_tm.utilities.score_names import SCORE_NAMES
 
 __all__ = ["load"]
 
@@ -95,5 +95,5 @@ class BERTScore:
         if self._scorer is None or settings != self._settings:
             self._scorer, self._settings = BERTScorer(**settings), settings
         scores, signature = score_pairs(texts, self._scorer.encoder, self._scorer.baseline, idf, verbose)
-        named = zip(SCORES, scores, strict=True)
+        named = zip(SCORE_NAMES, scores, strict=True)
         return {name: values.tolist() for name, values in named} | {"hashcode": signature}

@@ -15,7 +15,7 @@ from bertscore_tm.encoder.loading import require_tokenizer, resolve_tokenizer
 from bertscore_tm.scoring.messages import warn_unused
 from bertscore_tm.scoring.rescaling import Baseline, Rescale, find_baseline
 from bertscore_tm.scoring.texts import References, Texts, as_text_pairs
-from bertscore_tm.utilities.score_names import SCORES
+from bertscore_tm.utilities.score_names import SCORE_NAMES
 from bertscore_tm.utilities.user_warnings import warn_user
 
 __all__ = ["BERTScore", "bert_score"]
@@ -93,7 +93,7 @@ def bert_score(
     if not texts:
         warn_user("Predictions and references are empty.")
     scores, signature = score_pairs(texts, encoder, find_baseline(encoder, rescale), idf, verbose)
-    result: dict[str, Any] = {name: score if texts else [0.0] for name, score in zip(SCORES, scores, strict=True)}
+    result: dict[str, Any] = {name: score if texts else [0.0] for name, score in zip(SCORE_NAMES, scores, strict=True)}
     return result | {"hash": signature} if return_hash else result
 
 

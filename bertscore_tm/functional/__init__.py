@@ -6,10 +6,10 @@ from bertscore_tm.functional.matrix import score_matrix
 from bertscore_tm.functional.pair_scorer import PairScorer
 from bertscore_tm.functional.ranking import RankedCandidates, rank_candidates
 from bertscore_tm.scoring.token_weights import document_frequencies
-from bertscore_tm.utilities.score_names import SCORES
+from bertscore_tm.utilities.score_names import SCORE_NAMES
 
 __all__ = [
-    "SCORES",
+    "SCORE_NAMES",
     "PairScorer",
     "RankedCandidates",
     "align",

@@ -14,7 +14,7 @@ from bertscore_tm.scoring.rescaling import Baseline, Rescale, find_baseline, res
 from bertscore_tm.scoring.texts import References, TextPairs, Texts, as_text_pairs
 from bertscore_tm.scoring.token_weights import Idf, TokenWeights, token_weights
 from bertscore_tm.utilities.compilation import untraced
-from bertscore_tm.utilities.score_names import SCORES, EmptyReferences
+from bertscore_tm.utilities.score_names import SCORE_NAMES, EmptyReferences
 from bertscore_tm.utilities.settings import require_choice
 
 
@@ -93,7 +93,7 @@ def bert_score(
     scores, best_reference = rescale_scores(scored.scores, baseline), pairs.restore_indices(scored.best_reference)
     if not used.all_layers:
         scores, best_reference = scores[:, 0], best_reference[0]
-    result = _Scores(zip(SCORES, scores, strict=True))
+    result = _Scores(zip(SCORE_NAMES, scores, strict=True))
     if empty_references == "skip":
         result["num_skipped"] = int(count_skipped(scored.scores))
     if return_best_reference:

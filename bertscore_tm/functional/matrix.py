@@ -14,7 +14,7 @@ from bertscore_tm.scoring.messages import UnknownTokens, warn_of_leftovers, warn
 from bertscore_tm.scoring.texts import TextPairs, as_documents
 from bertscore_tm.scoring.token_weights import Idf, require_known, token_weights
 from bertscore_tm.utilities.compilation import untraced
-from bertscore_tm.utilities.score_names import SCORES
+from bertscore_tm.utilities.score_names import SCORE_NAMES
 
 
 @untraced
@@ -71,7 +71,7 @@ def score_matrix(
     vectors = encoded_rows.vectors
     require_known(weights, vectors.ids, used.tokenizer)
     num_truncated = vectors.num_truncated
-    scores = torch.zeros(len(SCORES), len(rows), len(columns), dtype=torch.float32, device="cpu")
+    scores = torch.zeros(len(SCORE_NAMES), len(rows), len(columns), dtype=torch.float32, device="cpu")
     shared = [i for i, text in enumerate(columns) if text in places]
     others = [[text] for text in dict.fromkeys(columns) if text not in places]
     with tqdm(total=len(columns), unit="text", disable=not verbose) as bar:
@@ -91,4 +91,4 @@ def score_matrix(
             bar.update(len(step))
     unknown.warn()
     warn_of_truncation(num_truncated, used.tokenizer.max_length)
-    return dict(zip(SCORES, scores, strict=True))
+    return dict(zip(SCORE_NAMES, scores, strict=True))

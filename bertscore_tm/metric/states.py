@@ -22,7 +22,7 @@ from bertscore_tm.encoder.tokenization import TextTokenizer
 from bertscore_tm.scoring.corpus import MatchedTexts, compute_scores
 from bertscore_tm.scoring.rescaling import Baseline, rescale_scores
 from bertscore_tm.scoring.token_weights import weights_by_idf
-from bertscore_tm.utilities.score_names import SCORES
+from bertscore_tm.utilities.score_names import SCORE_NAMES
 
 # Names and dtypes. A rank without pairs contributes an empty tensor of the same dtype, as collectives require.
 SCORE_STATES = {"scores": torch.float32, "indices": torch.int64}
@@ -232,7 +232,7 @@ def summarize(scores: Tensor, baseline: Baseline | None, reduction: str) -> dict
         # On the CPU, as some accelerators have no float64. The mean of no pairs is 0.
         values = values.cpu().double()
         values = values.nansum(-1) / (~values.isnan()).sum(-1).clamp(min=1)
-    return {name: value.float() for name, value in zip(SCORES, values, strict=True)}
+    return {name: value.float() for name, value in zip(SCORE_NAMES, values, strict=True)}
 
 
 def restore_dimensions(result: Any, all_layers: bool, reduction: str) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 
 import fsspec
 
-from bertscore_tm.utilities.score_names import SCORES
+from bertscore_tm.utilities.score_names import SCORE_NAMES
 from bertscore_tm.utilities.user_warnings import warn_user
 
 # Of the candidates of all validations in a page.
@@ -47,7 +47,7 @@ def best_of(scores: Scores) -> str:
 
 def _read_row(line: bytes, place: str) -> dict[str, Any]:
     """Return a row of a file; an error names its place."""
-    keys = ["candidate", "references", *SCORES]
+    keys = ["candidate", "references", *SCORE_NAMES]
     try:
         row = json.loads(line)
     except ValueError as error:
@@ -81,7 +81,7 @@ def read_history(paths: Sequence[str]) -> tuple[Candidates, list[list[str]], Sco
         if [row["references"] for row in rows] == references:
             candidates[name] = [row["candidate"] for row in rows]
             # Scores that are not finite are null in JSON.
-            scores[name] = {key: [math.nan if row[key] is None else row[key] for row in rows] for key in SCORES}
+            scores[name] = {key: [math.nan if row[key] is None else row[key] for row in rows] for key in SCORE_NAMES}
             sizes[name] = sum(len(row["candidate"]) for row in rows)
     if left_out := [name for name in validations if name not in candidates]:
         warn_user(

@@ -25,7 +25,7 @@ from bertscore_tm.scoring.texts import as_references, as_text_pairs, count_ident
 from bertscore_tm.scoring.token_weights import Idf, token_weights
 from bertscore_tm.statistics import TIE, compare_all_pairs, describe_best, format_p_value, mean_interval, score_gains
 from bertscore_tm.utilities.files import write_atomically
-from bertscore_tm.utilities.score_names import SCORES
+from bertscore_tm.utilities.score_names import SCORE_NAMES
 from bertscore_tm.utilities.untrusted_text import for_page
 from bertscore_tm.views import align_references
 from bertscore_tm.views.page import describe_sides, render_page, round_numbers, write_frame
@@ -376,7 +376,7 @@ class Report:
             return None
         best = max(alignments, key=lambda number: alignments[number].f1)
         scores = [
-            [round(getattr(alignments[number], name), 4) for name in SCORES] if number in alignments else None
+            [round(getattr(alignments[number], name), 4) for name in SCORE_NAMES] if number in alignments else None
             for number in range(len(references))
         ]
         return {"reference": best, "scores": scores, "sides": describe_sides(alignments[best])}
@@ -411,7 +411,7 @@ def _as_named(systems: Systems, references: References) -> tuple[dict[str, list[
 
 
 def _stack_scores(name: str, results: Results, count: int) -> Tensor:
-    stacked = torch.stack([torch.as_tensor(results[score], dtype=torch.float32, device="cpu") for score in SCORES])
+    stacked = torch.stack([torch.as_tensor(results[score], dtype=torch.float32, device="cpu") for score in SCORE_NAMES])
     if stacked.shape != (3, count):
         raise ValueError(
             f"scores of {name!r} have shape {tuple(stacked.shape[1:])} for {count} pairs: pass one score per pair, as "

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-SCORES = ("precision", "recall", "f1")
+SCORE_NAMES = ("precision", "recall", "f1")
 # The score that ranks, selects or trains.
 Component = Literal["precision", "recall", "f1"]
 # What becomes of candidates all of whose references are empty.

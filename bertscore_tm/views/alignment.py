@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from bertscore_tm.scoring.alignment import AlignmentData, EmptyTextError
-from bertscore_tm.utilities.score_names import SCORES
+from bertscore_tm.utilities.score_names import SCORE_NAMES
 from bertscore_tm.views.heatmap import draw_alignment
 from bertscore_tm.views.page import write_alignment, write_frame
 from bertscore_tm.views.table import format_alignment
@@ -91,7 +91,7 @@ class Alignment(AlignmentData):
             ``precision``, ``recall``, ``f1``, and ``candidate`` and ``reference`` as :class:`AlignedText` describes
             them, rounded to six decimals.
         """
-        scores = {name: round(getattr(self, name), 6) for name in SCORES}
+        scores = {name: round(getattr(self, name), 6) for name in SCORE_NAMES}
         return {**scores, "candidate": self.candidate.to_dict(), "reference": self.reference.to_dict()}
 
     def __repr__(self) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 from torch import Tensor
 
 from bertscore_tm.scoring.alignment import AlignedText, AlignmentData
-from bertscore_tm.utilities.score_names import SCORES
+from bertscore_tm.utilities.score_names import SCORE_NAMES
 from bertscore_tm.utilities.untrusted_text import for_page
 from bertscore_tm.utilities.version import __version__
 
@@ -52,7 +52,7 @@ def render_page(template: Path, data: dict[str, Any], scripts: Sequence[str]) ->
 
 def write_alignment(alignment: AlignmentData) -> str:
     """Return the page of an alignment: the scores, and both texts with each token shaded by its best similarity."""
-    scores = [round(getattr(alignment, name), 4) for name in SCORES]
+    scores = [round(getattr(alignment, name), 4) for name in SCORE_NAMES]
     data = {
         "settings": for_page(alignment.settings),
         "scores": scores,

@@ -17,7 +17,7 @@ from bertscore_tm.scoring.signature import score_signature
 from bertscore_tm.scoring.texts import TextPairs, strip_thoughts
 from bertscore_tm.scoring.token_weights import Idf, token_weights
 from bertscore_tm.utilities.compilation import untraced
-from bertscore_tm.utilities.score_names import SCORES, Component
+from bertscore_tm.utilities.score_names import SCORE_NAMES, Component
 from bertscore_tm.utilities.settings import require_at_least, require_choice
 from bertscore_tm.utilities.user_warnings import warn_user
 
@@ -223,7 +223,7 @@ class BERTScoreReward:
                 f"texts are longer than {self.encoder.tokenizer.max_length} tokens and were truncated, so that the "
                 f"rest is not rewarded; long_text='window' scores whole texts"
             )
-        return rescale_scores(scores.expand(3, 1, -1), self._baseline)[SCORES.index(self.component), 0], best
+        return rescale_scores(scores.expand(3, 1, -1), self._baseline)[SCORE_NAMES.index(self.component), 0], best
 
     def _score_pairs(self, matched: MatchedTexts, counts: Sequence[int]) -> tuple[Tensor, ...]:
         """Return the scores of each candidate with its references, shape (references,), on the CPU."""

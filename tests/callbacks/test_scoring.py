@@ -14,7 +14,7 @@ from lightning.pytorch.utilities import CombinedLoader
 
 from bertscore_tm import BERTScore, FrozenEncoder, bert_score
 from bertscore_tm.callbacks import BERTScoreCallback, SampleLogger
-from bertscore_tm.functional import SCORES
+from bertscore_tm.functional import SCORE_NAMES
 from tests.support.lightning_runs import Chooser, Returns, chooser, generate, loader, logged, means, texts_of, trainer
 from tests.support.texts import several_references
 
@@ -59,7 +59,7 @@ def test_each_loader_has_keys_and_the_plain_key_is_the_mean(pairs, encoder, tmp_
     for stage, call in (("val", run.validate), ("test", run.test)):
         call(module)
         ends = [f"_{name}" for name in names] or ["_dataloader_idx_0", "_dataloader_idx_1"]
-        keys = {f"{stage}_bertscore_{score}{end}" for score in (*SCORES, "empty") for end in ("", *ends)}
+        keys = {f"{stage}_bertscore_{score}{end}" for score in (*SCORE_NAMES, "empty") for end in ("", *ends)}
         assert set(run.callback_metrics) == keys
         shown = capsys.readouterr().out
         assert not names or all(re.search(rf"\b{key}\b", shown) for key in keys)

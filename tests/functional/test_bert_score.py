@@ -14,7 +14,7 @@ from transformers import AutoModel, AutoTokenizer
 
 import bertscore_tm
 from bertscore_tm import BERTScore, FrozenEncoder, bert_score, catalog
-from bertscore_tm.functional import SCORES
+from bertscore_tm.functional import SCORE_NAMES
 from bertscore_tm.scoring.rescaling import find_baseline
 from tests.support.models import last_hidden_state, live_models, tiny_config, tiny_model
 from tests.support.texts import several_references
@@ -189,7 +189,7 @@ def test_pairs_without_text_score_zero_with_one_warning(encoder, idf):
     blank = ["", "  ", "\n\t", "\x00\x01", "\u200b", "\u00a0"]
     preds, target = [*blank, *["a cat"] * 6, "", "a dog"], [*["a cat"] * 6, *blank, "", "the dog barks"]
     scores, said = quietly(preds, target, encoder, idf=idf)
-    for name in SCORES:
+    for name in SCORE_NAMES:
         assert scores[name][:-1].abs().max() == 0
         assert scores[name][-1] > 0.1
     assert len(said) == 1
@@ -200,7 +200,7 @@ def test_zero_is_rescaled_too(encoder, tmp_path):
     path = tmp_path / "table.csv"
     path.write_text("LAYER,P,R,F\n" + "".join(f"{layer},.5,.2,.75\n" for layer in range(6)))
     scores, said = quietly([""], ["a"], encoder, rescale=path)
-    assert [scores[name].item() for name in SCORES] == pytest.approx([-1, -0.25, -3])
+    assert [scores[name].item() for name in SCORE_NAMES] == pytest.approx([-1, -0.25, -3])
     assert len(said) == 1
 
 
@@ -208,8 +208,8 @@ def test_zero_is_rescaled_too(encoder, tmp_path):
 def test_empty_lists_give_empty_scores_without_loading_weights(minilm, all_layers, idf):
     before = live_models()
     scores, said = quietly([], [], FrozenEncoder(minilm, num_layers=4, all_layers=all_layers), idf=idf)
-    assert {scores[name].shape for name in SCORES} == {torch.Size([5, 0] if all_layers else [0])}
-    assert {scores[name].dtype for name in SCORES} == {torch.float32}
+    assert {scores[name].shape for name in SCORE_NAMES} == {torch.Size([5, 0] if all_layers else [0])}
+    assert {scores[name].dtype for name in SCORE_NAMES} == {torch.float32}
     assert not said
     assert live_models() <= before
 

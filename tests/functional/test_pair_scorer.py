@@ -18,7 +18,7 @@ import torch
 from datasets import Dataset, load_dataset
 
 from bertscore_tm import Baseline, BERTScore, FrozenEncoder, PairScorer, bert_score
-from bertscore_tm.functional import SCORES, document_frequencies, pair_scorer
+from bertscore_tm.functional import SCORE_NAMES, document_frequencies, pair_scorer
 from tests.support.models import save_tiny_model, tiny_model
 from tests.support.processes import run_process
 from tests.support.texts import real_pairs, several_references
@@ -39,7 +39,7 @@ def scorer(minilm):
 
 def assert_scored(batch, rows, encoder, **options):
     expected = bert_score(rows["candidate"], rows["reference"], encoder, **options)
-    for name in SCORES:
+    for name in SCORE_NAMES:
         np.testing.assert_allclose(np.asarray(batch[name]), expected[name].numpy(), atol=1e-6, rtol=0)
 
 
@@ -62,8 +62,8 @@ def test_every_kind_of_batch_gets_three_columns(kind, rows, scorer, encoder):
     assert_scored(scored, rows, encoder)
     for again in (scored, scorer(scored)):  # scored before, as by an earlier model
         names = again.schema.names if hasattr(again, "schema") else [*again]
-        assert names == ["id", "candidate", "reference", *SCORES]
-        assert {np.asarray(again[name]).dtype for name in SCORES} == {np.dtype("float32")}
+        assert names == ["id", "candidate", "reference", *SCORE_NAMES]
+        assert {np.asarray(again[name]).dtype for name in SCORE_NAMES} == {np.dtype("float32")}
         assert [*map(int, np.asarray(again["id"]))] == rows["id"]
     assert "f1" not in (batch.schema.names if hasattr(batch, "schema") else [*batch])
     if hasattr(batch, "index"):
@@ -84,7 +84,7 @@ def test_a_batch_without_rows_gets_empty_columns(kind, rows, minilm):
     if kind in ("table", "record batch"):
         batch = KINDS[kind](pa.Table.from_pandas(empty, preserve_index=False).to_pydict())
     scored = PairScorer(minilm, num_layers=2)(batch)
-    assert all(np.asarray(scored[name]).dtype == np.float32 and len(scored[name]) == 0 for name in SCORES)
+    assert all(np.asarray(scored[name]).dtype == np.float32 and len(scored[name]) == 0 for name in SCORE_NAMES)
 
 
 def test_weights_and_baseline_are_those_of_the_whole_corpus(rows, minilm, encoder, table):
@@ -98,7 +98,7 @@ def test_weights_and_baseline_are_those_of_the_whole_corpus(rows, minilm, encode
         batches = [{name: values[i : i + 7] for name, values in rows.items()} for i in range(0, 30, 7)]
         scored = [pickle.loads(pickle.dumps(scorer))(batch) for batch in batches]
         assert_scored(
-            {name: np.concatenate([batch[name] for batch in scored]) for name in SCORES}, rows, encoder, **expected
+            {name: np.concatenate([batch[name] for batch in scored]) for name in SCORE_NAMES}, rows, encoder, **expected
         )
     rescaled = PairScorer(minilm, num_layers=LAYER, rescale=Baseline.read(table))
     assert_scored(rescaled(rows), rows, encoder, rescale=table)

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 from torchmetrics import MetricCollection
 
 from bertscore_tm import BERTScore, FrozenEncoder
-from bertscore_tm.functional import SCORES
+from bertscore_tm.functional import SCORE_NAMES
 from tests.support.lightning_runs import loader, strategy_on_cpu, trainer
 from tests.support.markdown_blocks import ROOT, blocks
 from tests.support.metrics import SECOND, THIRD, TOLERANCE, Kind, Workshop, assert_equal, mean, per_pair
@@ -43,7 +43,7 @@ def check(workshop: Workshop, result: dict[str, Any], numbers: Sequence[int]) ->
     left = dict(result)
     for name, made in KINDS.items():
         single = "component" in made.options
-        scores: Any = left.pop(name) if single else {key: left.pop(f"{name}_{key}") for key in SCORES}
+        scores: Any = left.pop(name) if single else {key: left.pop(f"{name}_{key}") for key in SCORE_NAMES}
         workshop.check(scores, made, numbers)
     assert not left
 
@@ -116,7 +116,7 @@ def test_collection_keeps_different_metrics_apart(encoder, first, how):
     result = collection.compute()
     for name, metric in kinds.items():
         # Other texts are encoded together.
-        assert_equal({score: result[f"{name}_{score}"] for score in SCORES}, metric.compute())
+        assert_equal({score: result[f"{name}_{score}"] for score in SCORE_NAMES}, metric.compute())
     assert result["plain_f1"] != result["layer_f1"] > result["selection_f1"] + 0.1
     with pytest.raises(ValueError, match="differs in model"):
         last.merge_state(kinds["selection"])
@@ -154,7 +154,7 @@ class Logging(pl.LightningModule):
 
 def mean_of(workshop: Workshop, name: str, numbers: Sequence[int]) -> float:
     made = LOGGED[name]
-    place = SCORES.index(made.options["component"])
+    place = SCORE_NAMES.index(made.options["component"])
     return pytest.approx(workshop.scores(made, numbers)[place].double().mean().item(), abs=TOLERANCE)
 
 

@@ -19,7 +19,7 @@ from transformers import AutoModel
 
 from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.callbacks import BERTScoreCallback
-from bertscore_tm.functional import SCORES, bert_score
+from bertscore_tm.functional import SCORE_NAMES, bert_score
 from bertscore_tm.losses import SoftBERTScoreLoss
 from tests.support.lightning_runs import strategy_on_cpu, trainer
 from tests.support.ranks import run_ranks
@@ -112,7 +112,7 @@ def expected(model: str, pairs: tuple[list[str], list[str]]) -> dict[str, float]
     for kind, idf in (("plain", False), ("idf", True)):
         for name, values in bert_score(*pairs, FrozenEncoder(model, num_layers=LAYERS), idf=idf).items():
             result[f"{kind}_{name}"] = values.mean().item()
-    logged = {f"val_bertscore_{name}": result[f"plain_{name}"] for name in SCORES}
+    logged = {f"val_bertscore_{name}": result[f"plain_{name}"] for name in SCORE_NAMES}
     return result | logged | {"val_bertscore_empty": 0.0}
 
 

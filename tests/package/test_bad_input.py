@@ -15,7 +15,7 @@ from transformers import AutoModel, AutoTokenizer
 from bertscore_tm import BERTScore, FrozenEncoder, bert_score, rank_candidates, score_matrix
 from bertscore_tm.compat import bert_score as bert_score_drop_in
 from bertscore_tm.compat import evaluate, torchmetrics
-from bertscore_tm.functional import SCORES
+from bertscore_tm.functional import SCORE_NAMES
 from bertscore_tm.losses import BERTScoreReward
 from bertscore_tm.report import Report
 from tests.support.models import tiny_model
@@ -42,7 +42,7 @@ def any_encoder(request, minilm):
 
 
 def check(scores, size):
-    for name in SCORES:
+    for name in SCORE_NAMES:
         assert scores[name].shape[-1] == size
         assert torch.isfinite(scores[name]).all()
         assert (scores[name].abs() <= 1).all()
@@ -147,7 +147,7 @@ def test_any_texts_have_a_score(any_encoder, data, idf):
 def test_identical_texts_score_one_or_have_no_text(any_encoder, corpus):
     scores = bert_score(corpus, corpus, any_encoder)
     has_content = any_encoder.tokenizer(corpus).has_content
-    for name in SCORES:
+    for name in SCORE_NAMES:
         assert scores[name].tolist() == pytest.approx([float(content) for content in has_content], abs=1e-6)
 
 

@@ -14,7 +14,7 @@ from bertscore_tm import Baseline, align, bert_score
 from bertscore_tm.cli import main
 from bertscore_tm.report import Report
 from bertscore_tm.statistics import compare_paired, holm, mean_interval
-from bertscore_tm.utilities.score_names import SCORES
+from bertscore_tm.utilities.score_names import SCORE_NAMES
 from tests.support.report_pages import EVIL, TEXTS, scored_report
 from tests.support.texts import real_pairs
 
@@ -321,7 +321,7 @@ def test_a_matrix_of_five_is_seen_whole(show):
     names = [f"outputs/2026-11-27/model_{number}.txt" for number in range(5)]
     drawn, texts = torch.Generator().manual_seed(0), ["word"] * 30
     f1 = [number / 9 + 0.1 * torch.rand(30, generator=drawn) for number in range(5)]
-    scores = {name: dict.fromkeys(SCORES, values) for name, values in zip(names, f1, strict=True)}
+    scores = {name: dict.fromkeys(SCORE_NAMES, values) for name, values in zip(names, f1, strict=True)}
     report = Report(dict.fromkeys(names, texts), texts, scores)
     hidden = "(part => part.scrollWidth - part.clientWidth)(document.querySelector('.scroll'))"
     assert show(report, viewport={"width": 900, "height": 800}).evaluate(hidden) == 0
@@ -441,7 +441,9 @@ def test_a_bar_shows_the_pairs_that_its_label_counts(show, names):
     drawn = torch.Generator().manual_seed(0)
     texts = [" ".join(["word"] * (1 + row % 7)) for row in range(48)]
     f1 = {name: torch.randint(55, 96, (48,), generator=drawn) / 100 for name in names}
-    page = show(Report(dict.fromkeys(names, texts), texts, {name: dict.fromkeys(SCORES, f1[name]) for name in names}))
+    page = show(
+        Report(dict.fromkeys(names, texts), texts, {name: dict.fromkeys(SCORE_NAMES, f1[name]) for name in names})
+    )
     values = {"characters of the reference": torch.tensor([len(text) for text in texts])}
     several = {"F1 of A": f1["a"], "F1 of B": f1[names[-1]], "B − A": f1[names[-1]] - f1["a"]}
     values |= {"F1": f1["a"]} if names == ["a"] else several
@@ -463,7 +465,7 @@ def test_a_win_is_counted_where_it_is_selected(show):
     a = 0.5 + 0.3 * torch.rand(40, generator=drawn)
     b = a + torch.tensor([step for _ in range(5) for part in steps.values() for step in part])
     texts = ["word"] * 40
-    scores = {name: dict.fromkeys(SCORES, f1) for name, f1 in {"A": a, "B": b, "C": a}.items()}
+    scores = {name: dict.fromkeys(SCORE_NAMES, f1) for name, f1 in {"A": a, "B": b, "C": a}.items()}
     page = show(Report(dict.fromkeys(scores, texts), texts, scores))
     page.click("#matrix-1-0")
     assert page.locator("td:has(#matrix-1-0) small").first.inner_text() == "15 wins"
@@ -492,7 +494,7 @@ FEW = {"b": ["a cat", ""], "a": ["", "it rained"], "c": ["", ""]}
 
 
 def fixed(*f1):
-    return {name: list(f1) for name in SCORES}
+    return {name: list(f1) for name in SCORE_NAMES}
 
 
 # Every kind of page, with texts or tables that are empty.

@@ -9,7 +9,7 @@ import torch
 
 from bertscore_tm import BERTScore, FrozenEncoder, Report, align, bert_score
 from bertscore_tm.statistics import compare_paired, holm, mean_interval
-from bertscore_tm.utilities.score_names import SCORES
+from bertscore_tm.utilities.score_names import SCORE_NAMES
 from bertscore_tm.views.page import describe_sides
 from tests.support.report_pages import EVIL, TEXTS, Page, read_data, scored_report
 
@@ -65,7 +65,7 @@ def test_alignments_of_the_best_reference(compared, encoder):
             candidate = list(systems.values())[int(number)][int(row)]
             aligned = [align(candidate, reference, encoder, idf=idf) for reference in references[int(row)]]
             best = max(range(2), key=lambda i: aligned[i].f1)
-            scores = [[round(getattr(one, name), 4) for name in SCORES] for one in aligned]
+            scores = [[round(getattr(one, name), 4) for name in SCORE_NAMES] for one in aligned]
             assert shown == {"reference": best, "scores": scores, "sides": describe_sides(aligned[best])}
             assert data["chosen"][int(number)][int(row)] == best
 
@@ -92,7 +92,7 @@ def test_blank_references_keep_their_places(encoder, idf):
 
 def test_an_error_of_an_alignment_is_raised(encoder):
     """Pairs without tokens have none; any other error is no reason to leave one out."""
-    scores = {key: [0.5, 0.0] for key in SCORES}
+    scores = {key: [0.5, 0.0] for key in SCORE_NAMES}
     report = Report(["a cat", "\u200b"], ["a dog", "a cat"], scores, align=partial(align, encoder=encoder))
     assert read_data(report.to_html())["alignments"]["1"] == {}
     report.align = partial(align, encoder=encoder, idf={0: 1.0})
@@ -114,7 +114,7 @@ def test_truncated_and_empty_texts_are_listed(minilm):
 
 def test_texts_and_names_are_no_markup(encoder):
     texts = list(TEXTS.values())
-    scores = {name: torch.linspace(0, 1, len(texts)) for name in SCORES}
+    scores = {name: torch.linspace(0, 1, len(texts)) for name in SCORE_NAMES}
     report = Report({EVIL: texts, "\u202eb": texts}, texts, {EVIL: scores, "\u202eb": scores}, signature=EVIL)
     page = report.to_html()
     tags = Page(page).tags
@@ -155,23 +155,23 @@ def test_files_of_other_names_are_an_error(tmp_path):
 
 
 def test_unusual_scores(recwarn):
-    nan = {name: torch.tensor([float("nan"), 0.5]) for name in SCORES}
+    nan = {name: torch.tensor([float("nan"), 0.5]) for name in SCORE_NAMES}
     data = read_data(Report({"a": ["x", "y"], "b": ["x", "y"]}, ["x", "y"], {"a": nan, "b": nan}).to_html())
     assert data["scores"][0][2] == [None, 0.5]
     assert data["comparisons"] == 0
-    single = {name: torch.tensor([0.5]) for name in SCORES}
+    single = {name: torch.tensor([0.5]) for name in SCORE_NAMES}
     assert read_data(Report(["x"], ["y"], single).to_html())["summary"] == [[[0.5, None, None]] * 3]
     assert not recwarn.list
 
 
 def test_wrong_arguments():
     with pytest.raises(ValueError, match="one score per pair"):
-        Report(["x"], ["y"], {key: [0.1, 0.2] for key in SCORES})
+        Report(["x"], ["y"], {key: [0.1, 0.2] for key in SCORE_NAMES})
     with pytest.raises(ValueError, match="must have equal lengths"):
-        Report(["x", "z"], ["y"], {key: [0.1] for key in SCORES})
+        Report(["x", "z"], ["y"], {key: [0.1] for key in SCORE_NAMES})
     with pytest.raises(ValueError, match="sources and references must have equal lengths, got 2 and 1"):
-        Report(["x"], ["y"], {key: [0.1] for key in SCORES}, sources=["a", "b"])
+        Report(["x"], ["y"], {key: [0.1] for key in SCORE_NAMES}, sources=["a", "b"])
     with pytest.raises(TypeError, match=r"sources\[0\] must be a string, got None"):
-        Report(["x"], ["y"], {key: [0.1] for key in SCORES}, sources=[None])
+        Report(["x"], ["y"], {key: [0.1] for key in SCORE_NAMES}, sources=[None])
     with pytest.raises(ValueError, match="labels and references must have equal lengths, got 2 and 1"):
-        Report(["x"], ["y"], {key: [0.1] for key in SCORES}, labels=["a", "b"])
+        Report(["x"], ["y"], {key: [0.1] for key in SCORE_NAMES}, labels=["a", "b"])

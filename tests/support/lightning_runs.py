@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from bertscore_tm import FrozenEncoder, bert_score
-from bertscore_tm.functional import SCORES
+from bertscore_tm.functional import SCORE_NAMES
 from tests.support.models import EVERY_FAMILY, tiny_generator, tiny_tokenizer
 
 # Of the examples, and of the encoder.
@@ -357,10 +357,10 @@ def differences(state: Any, other: Any) -> list[str]:
 
 
 def logged(metrics: Any, name: str = "bertscore", stage: str = "val", suffix: str = "") -> list[float]:
-    return [float(metrics[f"{stage}_{name}_{score}{suffix}"]) for score in SCORES]
+    return [float(metrics[f"{stage}_{name}_{score}{suffix}"]) for score in SCORE_NAMES]
 
 
 def means(preds: Sequence[str], target: Sequence[Any], encoder: FrozenEncoder, **options: Any) -> list[float]:
     """Return the mean scores of all texts by ``bert_score``."""
     scores = bert_score(list(preds), list(target), encoder, **options)
-    return [scores[score].mean().item() for score in SCORES]
+    return [scores[score].mean().item() for score in SCORE_NAMES]

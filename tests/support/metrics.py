@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from bertscore_tm import BERTScore, FrozenEncoder
-from bertscore_tm.functional import SCORES, bert_score
+from bertscore_tm.functional import SCORE_NAMES, bert_score
 from tests.support.texts import real_pairs, several_references
 
 TOLERANCE = 1e-6
@@ -106,18 +106,18 @@ class Workshop:
         """Scores of pairs by the function: shape (3, [layers,] pairs)."""
         options = {name: value for name, value in self.options(kind).items() if name in ("idf", "rescale")}
         result = bert_score(*self.texts(kind, numbers), self.encoder(kind.layer, kind.all_layers), **options)
-        return torch.stack([result[name] for name in SCORES])
+        return torch.stack([result[name] for name in SCORE_NAMES])
 
     def check(self, result: Any, kind: Kind, numbers: Iterable[int]) -> None:
         """Make sure that a result of the metric is what the function makes of these pairs."""
         scores = self.scores(kind, kind.counted(numbers))
         shaped = scores if kind.options.get("reduction") == "none" else scores.double().mean(-1).float()
-        wanted = dict(zip(SCORES, shaped, strict=True))
+        wanted = dict(zip(SCORE_NAMES, shaped, strict=True))
         if "component" in kind.options:
             assert_close(result, wanted[kind.options["component"]])
             return
-        assert list(result) == [*SCORES]
-        for name in SCORES:
+        assert list(result) == [*SCORE_NAMES]
+        for name in SCORE_NAMES:
             assert_close(result[name], wanted[name])
 
 
