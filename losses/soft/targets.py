@@ -105,9 +105,9 @@ def encode_labels(
     rows = [(*before, *ids.tolist(), *after) for ids in ids_of_rows]
     distinct = [*dict.fromkeys(rows)]
     lengths = np.fromiter(map(len, distinct), np.int64, len(distinct))
-    ids = np.fromiter(chain.from_iterable(distinct), np.int64, int(lengths.sum()))
+    flat = np.fromiter(chain.from_iterable(distinct), np.int64, int(lengths.sum()))
     has_content = lengths > tokenizer.num_special_tokens
-    tokenized = TokenizedTexts(ids, lengths, has_content, np.zeros_like(has_content))
+    tokenized = TokenizedTexts(flat, lengths, has_content, np.zeros_like(has_content))
     return encode_references([[row] for row in rows], vocabulary, cache_bytes, tokenized)
 
 
