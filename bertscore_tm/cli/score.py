@@ -5,7 +5,7 @@ Examples::
     bertscore-tm score hyps.txt refs.txt --language en
     bertscore-tm score -c hyps.txt -r refs.txt refs2.txt --idf --per-segment
     bertscore-tm score pairs.jsonl --json --output scores.json
-    bertscore-tm score hyps.txt refs.txt --sources src.txt --worst 5 --report scores.html
+    bertscore-tm score hyps.txt refs.txt --sources src.txt --worst 5
     torchrun --nproc-per-node 4 -m bertscore_tm.cli score hyps.txt refs.txt
 """
 
