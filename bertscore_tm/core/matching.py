@@ -113,8 +113,13 @@ class TokenwiseMatching:
         self, similarities: Tensor, candidate: TokenMass, reference: TokenMass, temperature: float
     ) -> tuple[Tensor, Tensor]:
         """Return the weighted sums of both sides' matched similarities, as described for :data:`Matching`."""
-        # Both sides at once, as an accelerator takes longer to launch so small steps than to compute them.
         length = max(similarities.shape[1:])
+        if 2 * min(similarities.shape[1:]) < length:
+            # Texts of very unequal length, which padded to one would take many times the memory.
+            matched = self.match_tokens(similarities, reference.mask, temperature)
+            other_matched = self.match_tokens(similarities.mT, candidate.mask, temperature)
+            return (matched * candidate.weights).sum(1), (other_matched * reference.weights).sum(1)
+        # Both sides at once, as an accelerator takes longer to launch so small steps than to compute them.
         masks, weights = [candidate.mask, reference.mask], [candidate.weights, reference.weights]
         missing = [length - mask.shape[1] for mask in masks]
         if any(missing):

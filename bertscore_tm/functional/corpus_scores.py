@@ -4,7 +4,6 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any
 
-import numpy as np
 from tqdm import tqdm
 
 from bertscore_tm.encoder import Encoder, FrozenEncoder, as_encoder
@@ -16,13 +15,6 @@ from bertscore_tm.scoring.token_weights import Idf, TokenWeights, token_weights
 from bertscore_tm.utilities.compilation import untraced
 from bertscore_tm.utilities.score_names import SCORE_NAMES, EmptyReferences
 from bertscore_tm.utilities.settings import require_choice
-
-
-class _Scores(dict[str, Any]):
-    """Scores by name; as an array, such as for columns of a data frame, a row per pair and a column per name."""
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
-        return np.asarray(np.stack(np.broadcast_arrays(*self.values()), axis=-1), dtype)
 
 
 @untraced
@@ -66,9 +58,9 @@ def bert_score(
 
     Returns:
         A dictionary of ``precision``, ``recall`` and ``f1``: tensors on the CPU of shape (candidates,), or (layers,
-        candidates) for an encoder with ``all_layers=True``. A data frame takes it as columns, in the order of its rows:
-        ``df[["precision", "recall", "f1"]] = bert_score(df["text"], df["reference"])``. With several references each is
-        the maximum over them. Pairs with an empty text score 0 (before rescaling).
+        candidates) for an encoder with ``all_layers=True``. A data frame takes them as columns, in the order of its
+        rows: ``df.assign(**bert_score(df["text"], df["reference"]))``. With several references each is the maximum over
+        them. Pairs with an empty text score 0 (before rescaling).
 
     Raises:
         TypeError: a text is not a string, or a single text is combined with a list.
@@ -93,7 +85,7 @@ def bert_score(
     scores, best_reference = rescale_scores(scored.scores, baseline), pairs.restore_indices(scored.best_reference)
     if not used.all_layers:
         scores, best_reference = scores[:, 0], best_reference[0]
-    result = _Scores(zip(SCORE_NAMES, scores, strict=True))
+    result: dict[str, Any] = dict(zip(SCORE_NAMES, scores, strict=True))
     if empty_references == "skip":
         result["num_skipped"] = int(count_skipped(scored.scores))
     if return_best_reference:

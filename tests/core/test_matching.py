@@ -6,7 +6,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertscore_tm.core.matching import TOKENWISE_MATCHINGS, TokenMass, match_by_softmax, match_greedily, match_pairs
+from bertscore_tm.core.matching import (
+    TOKENWISE_MATCHINGS,
+    TokenMass,
+    TokenwiseMatching,
+    match_by_softmax,
+    match_greedily,
+    match_pairs,
+)
 from bertscore_tm.core.token_vectors import TokenVectors, cosine_similarities, token_batches
 from tests.support.rounding import rounding
 
@@ -153,3 +160,27 @@ def test_vectors_after_the_end_of_a_text_are_zero(buffer):
     padded = vectors.gather(index, torch.from_numpy(mask), memory)
     assert padded.tolist() == [[[[7, 8], [0, 0], [0, 0]], [[1, 2], [3, 4], [5, 6]]]]
     assert mask.tolist() == [[True, False, False], [True, True, True]]
+
+
+@pytest.mark.parametrize("shape", [(5, 5), (5, 8), (8, 5), (3, 40), (40, 3), (1, 1)])
+def test_sides_of_unequal_length_are_matched_in_little_memory(shape):
+    """Both sides, and no padding to a multiple of what there is."""
+    generator = torch.Generator().manual_seed(0)
+    similarities = torch.rand(2, *shape, generator=generator)
+    masses = [
+        TokenMass(torch.rand(2, n, generator=generator) < 0.7, torch.rand(2, n, generator=generator)) for n in shape
+    ]
+    seen = []
+
+    def match(values, mask, temperature):
+        seen.append(values.numel())
+        return match_by_softmax(values, mask, temperature)
+
+    matched = TokenwiseMatching(match)(similarities, *masses, 0.1)
+    for number, (values, found) in enumerate(zip((similarities, similarities.mT), matched, strict=True)):
+        own, other = masses[number], masses[1 - number]
+        for item in range(2):
+            keys = values[item][:, other.mask[item]]
+            best = ((keys / 0.1).softmax(-1) * keys).sum(-1)
+            assert found[item].item() == pytest.approx((best * own.weights[item]).sum().item(), abs=1e-6)
+    assert sum(seen) <= 4 * similarities.numel()

@@ -10,6 +10,7 @@ from functools import partial
 import pandas as pd
 import pytest
 import torch
+from torch.utils._pytree import tree_map
 from transformers import AutoModel, AutoTokenizer
 
 import bertscore_tm
@@ -240,7 +241,7 @@ def test_columns_of_a_data_frame(encoder, prepare):
     texts = {"text": ["a cat", None, "it rains", "snow"], "reference": ["the cat", "x", "it rained", "snow"]}
     df = prepare(pd.DataFrame(texts))
     before = df.copy()
-    df[["precision", "recall", "f1"]] = bert_score(df["text"], df["reference"], encoder)
+    df = df.assign(**bert_score(df["text"], df["reference"], encoder))
     for row in df.itertuples():
         scores = bert_score(row.text, row.reference, encoder)
         assert [row.precision, row.recall, row.f1] == pytest.approx(
@@ -248,8 +249,13 @@ def test_columns_of_a_data_frame(encoder, prepare):
         )
     frame = before.join(pd.DataFrame(bert_score(before["text"], before["reference"], encoder), index=before.index))
     assert frame.equals(df)
-    names = ["precision", "recall", "f1", "best"]
-    before[names] = bert_score(before["text"], before["reference"], encoder, return_best_reference=True)
-    assert before["best"].tolist() == [0] * len(df)
-    with pytest.raises(ValueError, match="Columns must be same length as key"):
-        df[["precision", "f1"]] = bert_score(df["text"], df["reference"], encoder)
+    with pytest.raises(IndexError):  # not columns of NaN
+        before[["precision", "recall", "f1"]] = bert_score(before["text"], before["reference"], encoder)
+
+
+def test_scores_are_a_plain_dictionary(encoder, tmp_path):
+    """Which torch loads with weights only, and whose tensors its utilities map."""
+    scores = bert_score(["a cat"], ["the cat"], encoder, return_best_reference=True)
+    torch.save(scores, tmp_path / "scores.pt")
+    assert torch.load(tmp_path / "scores.pt") == scores
+    assert tree_map(lambda values: values + 1, scores)["best_reference"].tolist() == [1]
