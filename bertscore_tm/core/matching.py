@@ -194,9 +194,9 @@ def match_pairs(vectors: TokenVectors, candidates: Ints, references: Ints) -> Ma
     """
     num_texts = len(vectors.lengths)
     codes = np.minimum(candidates, references) * num_texts + np.maximum(candidates, references)  # (pairs,)
-    codes, numbers = np.unique(codes, return_inverse=True)  # (distinct,), (pairs,)
-    if len(codes) == len(numbers):
+    if len(set(codes.tolist())) == len(codes):
         return _match_distinct(vectors, candidates, references)
+    codes, numbers = np.unique(codes, return_inverse=True)  # (distinct,), (pairs,)
     # Equal pairs, and those whose texts are exchanged, are compared once.
     texts = np.concatenate([codes // num_texts, codes % num_texts])  # of both sides
     matched = _match_distinct(vectors, *np.split(texts, 2))

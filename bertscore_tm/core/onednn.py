@@ -172,10 +172,15 @@ class PackedLinear(nn.Linear):
         return {name: value for name, value in self.__dict__.items() if name != "_packed"}
 
 
-def missing_rows(model: nn.Module, num_rows: int) -> int:
-    """Return how many rows each linear layer of a model on a CPU would add to a matrix, and drop from its product."""
-    weight = next((module.weight.detach() for module in model.modules() if type(module) is PackedLinear), None)
-    return _PADDING[num_rows % _MAX_ROWS] if weight is not None and can_use_onednn(weight, weight) else 0
+def find_packed_weight(model: nn.Module) -> Tensor | None:
+    """Return the weight of a packed layer of a model, or ``None``."""
+    return next((module.weight.detach() for module in model.modules() if type(module) is PackedLinear), None)
+
+
+def missing_rows(packed_weight: Tensor | None, num_rows: int) -> int:
+    """Return how many rows each packed layer on a CPU would add to a matrix, and drop from its product."""
+    can_pack = packed_weight is not None and can_use_onednn(packed_weight, packed_weight)
+    return _PADDING[num_rows % _MAX_ROWS] if can_pack else 0
 
 
 def adapt_layers(model: nn.Module) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -68,9 +69,16 @@ def special_token_weights(unweighted_ids: list[int], vocab_size: int, device: to
         >>> special_token_weights([0, 2], 4, torch.device("cpu")).tolist()
         [0.0, 1.0, 0.0, 1.0]
     """
-    weights = torch.ones(vocab_size, dtype=accumulator(device), device="cpu")
-    weights[unweighted_ids] = 0
-    return send(weights, device)
+    return send(_weights_of_vocabulary((*unweighted_ids,), vocab_size, accumulator(device)), device)
+
+
+# Small scores do not wait for a vector of a whole vocabulary.
+@lru_cache(maxsize=16)
+def _weights_of_vocabulary(unweighted_ids: tuple[int, ...], vocab_size: int, dtype: torch.dtype) -> Tensor:
+    with torch.inference_mode(False):
+        weights = torch.ones(vocab_size, dtype=dtype, device="cpu")
+        weights[[*unweighted_ids]] = 0
+        return weights
 
 
 def accumulator(device: torch.device) -> torch.dtype:

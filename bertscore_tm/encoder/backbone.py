@@ -28,8 +28,8 @@ from bertscore_tm.utilities.user_warnings import warn_user
 
 _LOGGER = logging.getLogger(__name__)
 
-# Tokens of the texts that are tried together and alone when a model is loaded.
-_TRIED_LENGTHS = (21, 4, 4, 2)
+# Tokens of the texts that are tried together and alone when a model is loaded: more than a small row holds.
+_TRIED_LENGTHS = (29, 12, 12, 5)
 
 
 # The models in memory, by source, layers kept, dtype and device; the last one stays for the next encoder, as each task

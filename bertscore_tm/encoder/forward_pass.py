@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from transformers import PretrainedConfig
 
 from bertscore_tm.core.memory import is_out_of_memory, send
-from bertscore_tm.core.onednn import is_eager, missing_rows
+from bertscore_tm.core.onednn import find_packed_weight, is_eager, missing_rows
 from bertscore_tm.core.precision import may_use_tf32
 from bertscore_tm.core.token_vectors import Ints, places_of, unit_vectors
 from bertscore_tm.encoder.families import Batching, Family
@@ -73,6 +73,7 @@ class ForwardPass:
         # Hooked layers: what hidden_states holds differs between models, and Mamba's lacks the embedding output.
         self.recorded = self.family.layers[0] if self.family.probed and len(self.family.layers) == 1 else None
         self.rope_switch = _rope_switch(self.config)
+        self.packed_weight = find_packed_weight(self.model)
         self.first_position = self.family.first_position(self.config)
 
     def run(self, inputs: Tensor, lengths: Ints, trial: Batching | None = None) -> Tensor:
@@ -90,7 +91,7 @@ class ForwardPass:
         if batching == "packed" and lengths[0] > lengths[-1]:
             num_tokens = len(inputs)
             # Further texts of a token, so that no product has to add rows and drop them.
-            if added := missing_rows(self.model, num_tokens):
+            if added := missing_rows(self.packed_weight, num_tokens):
                 inputs = torch.cat([inputs, inputs.new_zeros(added, *inputs.shape[1:])])
                 lengths = np.concatenate([lengths, np.ones(added, np.int64)])
             if self.family.positions_after_padding and not inputs.is_floating_point():

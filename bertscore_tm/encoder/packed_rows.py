@@ -27,6 +27,8 @@ _MOST_PADDING, _MOST_POSITIONS = 0.1, 16_384
 _UNLIMITED = 2**60
 # Groups of at most this part of the positions may have more padding.
 _SMALL_GROUP = 16
+# Texts of at most so many tokens together attend in one step, with a mask: a step each would take longer.
+_SMALL_ROW = 48
 # Queries for which a model's rule is evaluated at a time.
 _ROWS_PER_STEP = 512
 
@@ -155,10 +157,15 @@ class Row:
 
     def __init__(self, lengths: Ints, device: torch.device, *, has_kernel: bool = False) -> None:
         self.lengths, self.longest, self.device, self.has_kernel = lengths, int(lengths[0]), device, has_kernel
-        limits = (0.0, _UNLIMITED) if device.type == "cpu" else (_MOST_PADDING, _MOST_POSITIONS)
-        self.groups = group_texts(lengths, *limits)
         self._places: list[Tensor | None] = []
         self._masks: dict[tuple[int, Pattern | None], Tensor] = {}
+        self._row_masks: dict[tuple[int, int], Tensor] = {}
+
+    @cached_property
+    def groups(self) -> list[Group]:
+        """The texts that attend in one step."""
+        limits = (0.0, _UNLIMITED) if self.device.type == "cpu" else (_MOST_PADDING, _MOST_POSITIONS)
+        return group_texts(self.lengths, *limits)
 
     @cached_property
     def ends(self) -> Tensor:
@@ -193,6 +200,16 @@ class Row:
             attended = attended.transpose(1, 2).flatten(0, 1)  # (positions, heads, size)
             parts.append(attended if places is None else attended.index_select(0, places))
         return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def mask_of_row(self, window: tuple[int, int], dtype: torch.dtype) -> Tensor:
+        """Return what attends to what in the whole row, as a bias of the scores, shape (tokens, tokens)."""
+        if window not in self._row_masks:
+            owner = np.repeat(np.arange(len(self.lengths)), self.lengths)
+            allowed = owner[:, None] == owner
+            if window != (-1, -1):
+                allowed &= Pattern(window, None).mask(len(owner)).numpy()
+            self._row_masks[window] = send(np.where(allowed, np.float32(0.0), np.float32(-math.inf)), self.device)
+        return self._row_masks[window].to(dtype)
 
     def _mask(self, number: int, pattern: Pattern | None) -> Tensor:
         """Return which pairs of tokens of a group attend, shape (texts or 1, 1, longest, longest)."""
@@ -309,10 +326,14 @@ def _attend(
     has_extras = any(options.get(name) is not None for name in ("position_bias", "softcap", "s_aux"))
     if has_extras or not isinstance(attention_mask, Pattern):
         raise NotImplementedError(f"{type(module).__name__} cannot attend within packed texts")
-    states = [state[0].transpose(0, 1) for state in (query, key, value)]  # (tokens, heads, size) each
-    scale = options.get("scaling")
+    scale, window = options.get("scaling"), attention_mask.window
     kernel = _find_kernel() if current.has_kernel else None
-    if kernel is not None and (arguments := _kernel_arguments(kernel, attention_mask.window)) is not None:
+    arguments = None if kernel is None else _kernel_arguments(kernel, window)
+    if arguments is None and window is not None and query.shape[2] <= _SMALL_ROW:
+        mask = current.mask_of_row(window, query.dtype)
+        return dot_product([query, key, value], mask, scale=scale).transpose(1, 2), None
+    states = [state[0].transpose(0, 1) for state in (query, key, value)]  # (tokens, heads, size) each
+    if kernel is not None and arguments is not None:
         return _attend_by_kernel(kernel, states, current, scale, arguments)[None], None
     return current.attend(states, attention=partial(dot_product, scale=scale), pattern=attention_mask)[None], None
 

@@ -1,5 +1,6 @@
 """BERTScore as a function."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import chain
 from typing import Any
@@ -102,8 +103,8 @@ def score_and_warn(
     empty_references: EmptyReferences = "zero",
 ) -> CorpusScores:
     """Score a corpus before rescaling by a baseline, with a progress bar; warn about empty and truncated texts."""
-    with tqdm(total=len(texts), unit="pair", disable=not verbose) as bar:
-        scored = score_corpus(texts, encoder, weights, progress=bar.update)
+    with tqdm(total=len(texts), unit="pair") if verbose else nullcontext() as bar:
+        scored = score_corpus(texts, encoder, weights, progress=bar and bar.update)
     warn_of_leftovers(texts.candidates, encoder.tokenizer)
     shown = scored.scores if empty_references == "zero" else scored.scores.nan_to_num(1.0)
     facts = scored.num_truncated, not weights.is_uniform, encoder.tokenizer.max_length, baseline is not None
