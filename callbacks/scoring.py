@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from copy import deepcopy
 from typing import Any
 
 import lightning.pytorch as pl
@@ -22,8 +21,7 @@ from bertscore_tm.callbacks.trainer import (
     count_steps,
     find_callbacks,
     is_training_validation,
-    list_batch_sizes,
-    list_batches,
+    list_loaders,
     restart_validation,
 )
 from bertscore_tm.losses.evaluation import evaluation_mode
@@ -227,25 +225,22 @@ class BERTScoreCallback(Callback):
         """Create empty copies of the metrics for each dataloader."""
         if not self.is_scoring:
             return
-        batch_sizes = list_batch_sizes(trainer)
-        num_loaders = len(batch_sizes)
-        if self.loader_names and num_loaders not in (1, len(self.loader_names)):
+        loaders = list_loaders(trainer, with_numbers=trainer.world_size > 1 and self.index_key is None)
+        if self.loader_names and len(loaders) not in (1, len(self.loader_names)):
             raise MisconfigurationException(
-                f"BERTScoreCallback got {len(self.loader_names)} loader_names {self.loader_names} for {num_loaders} "
+                f"BERTScoreCallback got {len(self.loader_names)} loader_names {self.loader_names} for {len(loaders)} "
                 f"dataloaders: pass one name per dataloader"
             )
-        numbers: Sequence[list[list[int]] | None] = [None] * num_loaders
-        if trainer.world_size > 1 and self.index_key is None:
-            numbers = list_batches(trainer)
         # Copies leave the caller's metrics alone and share their encoders. All ranks create them before the first
         # batch, since a rank without batches must join every collective.
         self._loaders = []
-        for batches, batch_size in zip(numbers, batch_sizes, strict=True):
-            metrics: dict[str, Metric] = {}
-            for name, metric in self.metrics.items():
-                copied = metric.for_selection().per_pair() if isinstance(metric, BERTScore) else deepcopy(metric)
-                copied.reset()
-                metrics[name] = copied.to(pl_module.device)
+        for batch_size, batches in loaders:
+            metrics = {
+                name: metric.for_selection().per_pair() if isinstance(metric, BERTScore) else metric.clone()
+                for name, metric in self.metrics.items()
+            }
+            for copied in metrics.values():
+                copied.to(pl_module.device).reset()
             self._loaders.append(LoaderScores(metrics, batches, batch_size))
 
     on_test_epoch_start = on_validation_epoch_start

@@ -8,7 +8,6 @@ import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.trainer.states import TrainerFn
-from lightning.pytorch.utilities import CombinedLoader
 from torch.utils.data import BatchSampler, DistributedSampler
 
 CallbackT = TypeVar("CallbackT", bound=pl.Callback)
@@ -48,47 +47,29 @@ def restart_validation(trainer: pl.Trainer) -> None:
         loop.batch_progress.reset_on_run()
 
 
-def list_batch_sizes(trainer: pl.Trainer) -> list[int]:
-    """Return the batch size of each dataloader with separate scores; 0 if it is unknown, or each batch combines all."""
-    loaders = _get_dataloaders(trainer)
-    sizes = [getattr(loader, "batch_size", None) or 0 for loader in loaders.flattened]
-    return sizes if loaders._mode == "sequential" else [0]
+def list_loaders(trainer: pl.Trainer, *, with_numbers: bool) -> list[tuple[int, list[list[int]] | None]]:
+    """Return the batch size of each dataloader with separate scores and, on request, the numbers of its examples.
 
-
-def list_batches(trainer: pl.Trainer) -> list[list[list[int]]]:
-    """Return the numbers of the examples in each batch of each dataloader that this rank of several reads.
-
-    They are known if a plain ``BatchSampler`` cuts the examples of a plain ``DistributedSampler`` into batches.
-    Otherwise it is unknown which examples several ranks read: an error.
+    The size is 0 if it is unknown, or each batch combines all dataloaders. The numbers are those of each batch that
+    this rank of several reads. They are known if a plain ``BatchSampler`` cuts the examples of a plain
+    ``DistributedSampler`` into batches; otherwise it is an error.
     """
-    dataloaders = _get_dataloaders(trainer)
+    dataloaders = trainer._evaluation_loop._combined_loader  # `trainer.val_dataloaders` does not contain the mode
+    assert dataloaders is not None
     is_combined = dataloaders._mode != "sequential" and len(dataloaders.flattened) > 1
-    numbers = []
+    loaders = []
     for loader in dataloaders.flattened:
         batches: Any = getattr(loader, "batch_sampler", None)
         sampler: Any = getattr(batches, "sampler", None)
-        if is_combined or (type(batches), type(sampler)) != (BatchSampler, DistributedSampler):
+        if with_numbers and (is_combined or (type(batches), type(sampler)) != (BatchSampler, DistributedSampler)):
             raise MisconfigurationException(
                 f"BERTScoreCallback got a {type(batches).__name__} with a {type(sampler).__name__} in the mode "
                 f"{dataloaders._mode!r} instead of a BatchSampler with a DistributedSampler, so it is unknown which "
                 f"examples several ranks score: let each batch contain the indices of its examples in the whole data "
                 f"set, and pass their key as BERTScoreCallback(index_key=...)"
             )
-        numbers.append(list(batches))
-    return numbers
-
-
-def _get_dataloaders(trainer: pl.Trainer) -> CombinedLoader:
-    """Return the dataloaders of the running validation or test, and the mode in which they are combined."""
-    # `trainer.val_dataloaders` does not contain the mode.
-    if trainer.testing:
-        loop = trainer.test_loop
-    elif trainer.state.fn == TrainerFn.VALIDATING:
-        loop = trainer.validate_loop
-    else:
-        loop = trainer.fit_loop.epoch_loop.val_loop
-    assert loop._combined_loader is not None
-    return loop._combined_loader
+        loaders.append((getattr(loader, "batch_size", None) or 0, list(batches) if with_numbers else None))
+    return [(0, None)] if is_combined else loaders
 
 
 def count_steps(trainer: pl.Trainer) -> int:
