@@ -11,7 +11,6 @@ from io import BytesIO, StringIO
 from typing import TYPE_CHECKING, Any
 
 import lightning.pytorch as pl
-from lightning.pytorch.loggers import Logger
 
 from bertscore_tm.callbacks.scored_texts import choose_unused, write_file
 from bertscore_tm.callbacks.trainer import find_run_folder, is_of_class
@@ -98,37 +97,27 @@ class SampleTable:
         return text.getvalue()
 
 
-def write_samples(logger: Logger | None, table: SampleTable, trainer: pl.Trainer) -> None:
+def write_samples(logger: Any, table: SampleTable, trainer: pl.Trainer) -> None:
     """Write samples to TensorBoard, Weights and Biases, or files in the folder of the run in another logger."""
+    pictures = {f"{table.key}/{name}": figure for name, figure in table.pictures.items()}
     if is_of_class(logger, "TensorBoardLogger"):
-        _write_tensorboard(logger, table)
+        rows = [table.columns, ["---"] * len(table.columns), *table.rows]
+        markdown = "\n".join("| " + " | ".join(map(_escape_cell, cells)) + " |" for cells in rows)
+        logger.experiment.add_text(table.key, markdown, table.step)
+        for name, figure in pictures.items():
+            logger.experiment.add_figure(name, figure, table.step)
     elif is_of_class(logger, "WandbLogger"):
-        _write_wandb(logger, table)
+        logger.log_table(table.key, columns=table.columns, data=table.rows, step=table.step)
+        for name, figure in pictures.items():
+            logger.log_image(name, [figure], step=table.step)
     else:
-        _write_files(find_run_folder(trainer, logger), table)
-
-
-def _write_wandb(logger: Any, table: SampleTable) -> None:
-    logger.log_table(table.key, columns=table.columns, data=table.rows, step=table.step)
-    for name, figure in table.pictures.items():
-        logger.log_image(f"{table.key}/{name}", [figure], step=table.step)
-
-
-def _write_files(folder: str, table: SampleTable) -> None:
-    start = choose_unused(f"{folder}/samples/{table.key}_{table.step_name}", ".csv", "SampleLogger")
-    write_file(f"{start}.csv", table.format_csv(), "SampleLogger")
-    for name, figure in table.pictures.items():
-        image = BytesIO()
-        figure.savefig(image, format="png")
-        write_file(f"{start}_{name}.png", image.getvalue(), "SampleLogger")
-
-
-def _write_tensorboard(logger: Any, table: SampleTable) -> None:
-    rows = [table.columns, ["---"] * len(table.columns), *table.rows]
-    markdown = "\n".join("| " + " | ".join(map(_escape_cell, cells)) + " |" for cells in rows)
-    logger.experiment.add_text(table.key, markdown, table.step)
-    for name, figure in table.pictures.items():
-        logger.experiment.add_figure(f"{table.key}/{name}", figure, table.step)
+        folder = find_run_folder(trainer, logger)
+        start = choose_unused(f"{folder}/samples/{table.key}_{table.step_name}", ".csv", "SampleLogger")
+        write_file(f"{start}.csv", table.format_csv(), "SampleLogger")
+        for name, figure in table.pictures.items():
+            image = BytesIO()
+            figure.savefig(image, format="png")
+            write_file(f"{start}_{name}.png", image.getvalue(), "SampleLogger")
 
 
 def _escape_cell(cell: Any) -> str:
