@@ -3,7 +3,6 @@
 from typing import Any
 
 import lightning.pytorch as pl
-import torch
 from lightning.pytorch.callbacks import EarlyStopping
 from torch import Tensor
 
@@ -77,7 +76,11 @@ class BERTScoreEarlyStopping(EarlyStopping):
         if trainer.fast_dev_run or self._has_new_value(trainer):  # type: ignore[attr-defined]
             super()._run_early_stopping_check(trainer)
             return
-        is_missing = self._is_missing(trainer)
+        # A resumed trainer has no values yet, although the key was logged before.
+        checked_before = self.wait_count > 0 or bool(self.best_score.isfinite())
+        was_logged = checked_before or self.monitor in trainer.callback_metrics
+        # A validation that is skipped logs nothing.
+        is_missing = not was_logged and all(scorer.is_scoring for scorer in find_callbacks(trainer, BERTScoreCallback))
         # Ranks with a new value make this collective call in Lightning's check. An error of this rank stops them.
         if trainer.strategy.reduce_boolean_decision(is_missing and self.strict, all=False):
             trainer.should_stop = True
@@ -92,12 +95,3 @@ class BERTScoreEarlyStopping(EarlyStopping):
         # Every logging allocates a new tensor, and the last checked one is still referenced here, so an equal address
         # means the same logging event.
         return current is not None and (last is None or current.data_ptr() != last.data_ptr())
-
-    def _is_missing(self, trainer: pl.Trainer) -> bool:
-        """Return whether a value that should have been logged by now was never logged."""
-        # A resumed trainer has no values yet, although the key was logged before.
-        checked_before = self.wait_count > 0 or bool(torch.isfinite(self.best_score))
-        if checked_before or self.monitor in trainer.callback_metrics:
-            return False
-        # A validation that is skipped logs nothing.
-        return all(scorer.is_scoring for scorer in find_callbacks(trainer, BERTScoreCallback))

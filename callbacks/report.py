@@ -59,13 +59,9 @@ class BERTScoreReport(ScoredTextWriter):
         num_alignments: int = 40,
     ) -> None:
         super().__init__(folder, name=name)
+        scipy_stats()  # an error before training
         self.path = os.fspath(path)
         self.num_alignments = num_alignments
-
-    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        """Check that the trainer has a BERTScoreCallback and scipy is installed, and forget an earlier training."""
-        super().setup(trainer, pl_module, stage)
-        scipy_stats()
 
     @property
     def state_key(self) -> str:
