@@ -4,7 +4,7 @@ import os
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from inspect import signature
 from typing import Any
 
@@ -126,9 +126,13 @@ class HuggingFaceGenerate(ABC):
             warn_of_truncation(num_truncated, self.encoder.tokenizer.max_length)
         return [group[int(order_candidates(f1)[0])] for group, f1 in zip(groups, scores, strict=True)]
 
-    @abstractmethod
     def inputs(self, batch: Mapping[str, Any]) -> list[str]:
-        """Return the inputs of the model as texts, one per example."""
+        """Return the inputs of the model as texts, one per example of the batch, a mapping."""
+        return self._decode(self._input_rows(batch))
+
+    def _input_rows(self, batch: Mapping[str, Any]) -> Any:
+        """Return the ids of each input."""
+        return batch["input_ids"]
 
     @abstractmethod
     def _prepare(self, model: nn.Module, batch: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
@@ -170,10 +174,6 @@ class Seq2SeqGenerate(HuggingFaceGenerate):
         >>> generate.generate_kwargs
         {'max_new_tokens': 20}
     """
-
-    def inputs(self, batch: Mapping[str, Any]) -> list[str]:
-        """Return the inputs of the model as texts, one per example of the batch, a mapping."""
-        return self._decode(batch["input_ids"])
 
     def _prepare(self, model: nn.Module, batch: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
         names = _list_input_names(model)
@@ -224,12 +224,8 @@ class CausalGenerate(HuggingFaceGenerate):
         self.prompt_key = prompt_key
         self._input_key = prompt_key or "input_ids"
 
-    def inputs(self, batch: Mapping[str, Any]) -> list[str]:
-        """Return the prompts as texts, one per example of the batch, a mapping."""
-        return self._decode(self._prompt_rows(batch))
-
     def _prepare(self, model: nn.Module, batch: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
-        rows = self._prompt_rows(batch)
+        rows = self._input_rows(batch)
         empty = [i for i, row in enumerate(rows) if not len(row)]
         if empty:
             raise MisconfigurationException(
@@ -244,7 +240,7 @@ class CausalGenerate(HuggingFaceGenerate):
         mask = pad_sequence([torch.ones_like(row) for row in rows], batch_first=True, padding_side="left")
         return {"input_ids": ids, "attention_mask": mask, "pad_token_id": padding_id}, ids.shape[1]
 
-    def _prompt_rows(self, batch: Mapping[str, Any]) -> list[Tensor]:
+    def _input_rows(self, batch: Mapping[str, Any]) -> list[Tensor]:
         """Return the ids of each prompt, without padding and answer."""
         ids, mask_key = batch[self._input_key], self._input_key.replace("input_ids", "attention_mask")
         mask = batch.get(mask_key)
@@ -319,17 +315,14 @@ def _gather_weights(pl_module: nn.Module, model: Any) -> Generator[Any, None, No
             "generating with weights that DeepSpeed ZeRO stage 3 partitions is not tested, so it is refused: use stage "
             "2 or FSDP, or pass a function that calls the model's generate with synced_gpus=True as generate="
         )
-    roots = [model] if trainer is None else [trainer.strategy.model, model]
-    is_sharded = isinstance(model, FSDPModule) and "generate" not in vars(model)
+    roots = [model] if trainer is None else [strategy.model, model]
+    is_sharded = isinstance(model, FSDPModule)
     wrapper = next((root for root in roots if isinstance(root, FullyShardedDataParallel)), None)
-    if wrapper is not None:
-        with FullyShardedDataParallel.summon_full_params(wrapper, recurse=False, writeback=False):
-            yield model.module if isinstance(model, FullyShardedDataParallel) else model
-    elif is_sharded:
-        register_fsdp_forward_method(model, "generate")
-        try:
-            yield model
-        finally:
-            del model.generate
-    else:
-        yield model
+    with ExitStack() as stack:
+        if wrapper is not None:
+            whole = FullyShardedDataParallel.summon_full_params(wrapper, recurse=False, writeback=False)
+            stack.enter_context(whole)
+        elif is_sharded and "generate" not in vars(model):
+            register_fsdp_forward_method(model, "generate")
+            stack.callback(delattr, model, "generate")
+        yield model.module if isinstance(model, FullyShardedDataParallel) else model
