@@ -68,18 +68,12 @@ class ScoredLoader:
 
 @dataclass
 class LoaderScores:
-    """State of one dataloader during a run.
-
-    Args:
-        metrics: copies of the callback's metrics by name.
-        batches: numbers of the examples in each batch on this rank of several, unless batches contain their indices.
-        batch_size: size of the largest batch so far, or of the dataloader's.
-        texts: prediction and target of each example so far.
-    """
+    """Copies of the callback's metrics, and texts so far, of one dataloader during a run."""
 
     metrics: dict[str, Metric]
+    # Numbers of the examples in each batch on this rank of several, unless batches contain their indices.
     batches: list[list[int]] | None
-    batch_size: int
+    batch_size: int  # of the largest batch so far, or of the dataloader
     texts: Texts = field(default_factory=dict)
 
     def update(self, batch: ScoredBatch) -> None:
@@ -91,8 +85,8 @@ class LoaderScores:
             self.texts.setdefault(number, (pred, target))
         self.batch_size = max(self.batch_size, len(batch.numbers))
 
-    def update_others(self, trainer: pl.Trainer) -> None:
-        """Update the other metrics of each rank with the texts of all ranks, as one process would; a collective call.
+    def _update_others(self, trainer: pl.Trainer) -> None:
+        """Update the other metrics of each rank with the texts of all ranks, as one process would.
 
         torchmetrics can synchronize neither states that a rank lacks nor lists of unequal lengths.
         """
@@ -117,6 +111,7 @@ class LoaderScores:
             Results by logged name, of a BERTScore also the share of empty predictions; and of each BERTScore precision,
             recall and F1 of every pair, on the CPU.
         """
+        self._update_others(trainer)
         results, scores = {}, {}
         for name, metric in self.metrics.items():
             computed = metric.compute()

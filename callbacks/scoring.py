@@ -297,7 +297,6 @@ class BERTScoreCallback(Callback):
                 # A dataloader without texts on any rank has no score.
                 if not trainer.strategy.reduce_boolean_decision(bool(loader.texts), all=False):
                     continue
-                loader.update_others(trainer)
                 computed, scores = loader.compute(trainer)
                 results.append(computed)
                 metrics = {name: metric for name, metric in loader.metrics.items() if isinstance(metric, BERTScore)}
