@@ -26,7 +26,6 @@ from bertscore_tm.metric.states import (
     check_indices,
     check_mergeable,
     combine_ranks,
-    join_parts,
     pack_tokens,
     restore_dimensions,
     summarize,
@@ -166,12 +165,7 @@ class BERTScore(Metric):
         return {**super().metric_state, "fingerprint": fingerprint}
 
     @untraced
-    def update(
-        self,
-        preds: Texts,
-        target: References,
-        indices: Sequence[int] | Tensor | None = None,
-    ) -> None:
+    def update(self, preds: Texts, target: References, indices: Sequence[int] | Tensor | None = None) -> None:
         """Encode and match a batch of texts, and keep the numbers that their scores depend on.
 
         An update that fails leaves the metric's states as they were.
@@ -212,12 +206,7 @@ class BERTScore(Metric):
         # Not in place: the state may have been made in inference mode.
         self.num_truncated = self.num_truncated + matched.num_truncated
 
-    def forward(
-        self,
-        preds: Texts,
-        target: References,
-        indices: Sequence[int] | Tensor | None = None,
-    ) -> Any:
+    def forward(self, preds: Texts, target: References, indices: Sequence[int] | Tensor | None = None) -> Any:
         """Add a batch and return its scores: of this rank, or of all ranks with ``dist_sync_on_step``.
 
         The arguments are those of :meth:`update`, the result is that of :meth:`compute` for this batch alone.
@@ -430,7 +419,11 @@ class BERTScore(Metric):
         if collectives is None and self._combined is not None:
             return self._combined
         device = torch.device("cpu") if self.compute_on_cpu else self.device
-        states = {name: join_parts(getattr(self, name), dtype, device) for name, dtype in self._dtypes.items()}
+        states = {}
+        for name, dtype in self._dtypes.items():
+            # An empty state has its dtype, as collectives require.
+            parts = [torch.empty(0, dtype=dtype, device=device), *getattr(self, name)]
+            states[name] = torch.cat([part.to(device) for part in parts])
         fingerprint: Any = self.fingerprint if collectives is None else self.metric_state["fingerprint"]
         states |= {"num_truncated": self.num_truncated, "fingerprint": fingerprint[:-1]}
         num_layers = self.encoder.num_outputs if self.layer is None else 1

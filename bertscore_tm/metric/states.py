@@ -88,28 +88,17 @@ def check_mergeable(incoming: Mapping[str, Any], states: Mapping[str, Any]) -> N
         check_indices(states, bool(incoming["indices"]))
 
 
-def join_parts(parts: Sequence[Tensor], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return the parts of a list state as a tensor; of an empty one with the right dtype, as collectives require."""
-    return torch.cat([torch.empty(0, dtype=dtype, device=device), *(part.to(device) for part in parts)])
-
-
+@dataclass(frozen=True)
 class Collectives:
-    """Exchange of tensors with the other ranks.
+    """Exchange of tensors with the other ranks; without ``dist_sync_fn`` there is only this one.
 
-    Args:
-        device: device that tensors must be on to be exchanged.
-        dist_sync_fn: gathers a tensor of each rank, as in torchmetrics: a function of the tensor and ``group`` that
-            returns a list in the order of ranks. One-dimensional tensors may differ in length. Without it there is only
-            this rank.
-        group: the process group.
+    It is a function as in torchmetrics, of a tensor on ``device`` and ``group``, which returns a list in the order of
+    ranks. One-dimensional tensors may differ in length.
     """
 
-    def __init__(
-        self, device: torch.device, dist_sync_fn: Callable[..., list[Tensor]] | None = None, group: Any = None
-    ) -> None:
-        self.device = device
-        self.dist_sync_fn = dist_sync_fn
-        self.group = group
+    device: torch.device
+    dist_sync_fn: Callable[..., list[Tensor]] | None = None
+    group: Any = None
 
     def gather(self, tensor: Tensor) -> list[Tensor]:
         """Return the tensors of all ranks, in the order of ranks, on the device of this rank's."""
@@ -145,18 +134,11 @@ def _note_on_failure() -> Generator[None, None, None]:
 
 @dataclass(frozen=True)
 class SyncedState:
-    """Combined state of all ranks.
+    """Combined state of all ranks: scores before rescaling, in the order of indices or, without them, rank by rank."""
 
-    Args:
-        scores: precision, recall and F1 of all pairs, before rescaling, in the order of their indices or, without
-            indices, rank by rank; shape (3, layers, pairs).
-        num_truncated: number of truncated texts.
-        frequencies: number of references in which each token occurs, with idf.
-    """
-
-    scores: Tensor
+    scores: Tensor  # (3, layers, pairs)
     num_truncated: int
-    frequencies: DocumentFrequencies | None
+    frequencies: DocumentFrequencies | None  # with idf
 
 
 def combine_ranks(
@@ -184,7 +166,7 @@ def combine_ranks(
     gathered = collectives.gather(torch.cat([facts, states["num_truncated"][None], states["fingerprint"]]))
     # A rank with other settings would issue other collectives below, and all would deadlock.
     first = gathered[0]
-    if any(len(header) != len(first) or not torch.equal(header[4:], first[4:]) for header in gathered):
+    if not all(torch.equal(header[4:], first[4:]) for header in gathered):
         raise ValueError(
             "the metrics of the ranks differ in model, layer, precision, length limit or idf: create them with the "
             "same arguments on every rank"
@@ -239,10 +221,6 @@ def restore_dimensions(result: Any, all_layers: bool, reduction: str) -> Any:
     """Return copies of a result's tensors with the dimensions of one element, which torchmetrics squeezes.
 
     torchmetrics keeps the result for the next call, so that changes in place by the caller must not reach it.
-
-    Example:
-        >>> restore_dimensions(torch.tensor(0.5), all_layers=False, reduction="none")
-        tensor([0.5000])
     """
     if isinstance(result, dict):
         return {name: restore_dimensions(value, all_layers, reduction) for name, value in result.items()}
