@@ -27,15 +27,13 @@ class SampleLogger(RunWriter):
     After each scored validation and test run a table is written to every logger of the trainer: input, prediction,
     reference, P, R and F1 of each example. The keys are ``val_samples`` and ``test_samples``, with several dataloaders
     ``val_samples_dataloader_idx_0`` and so on. ``TensorBoardLogger`` and ``WandbLogger`` show tables and plots. For
-    other loggers, files are written to ``samples`` in the logger's ``save_dir/name/version`` (for a CSVLogger, next to
-    ``metrics.csv``), and without a logger in the trainer's ``default_root_dir``: ``val_samples_step_499.csv``, and for
-    a further validation of one optimizer step ``val_samples_step_499_validation_3.csv``. If a file exists, as of an
-    earlier run, the new name ends with ``-v1`` and so on, with a warning. A text that a spreadsheet would compute as a
-    formula starts with an apostrophe.
+    other loggers, files are written to ``samples`` in the logger's ``save_dir/name/version``, and without a logger in
+    the trainer's ``default_root_dir``: ``val_samples_step_499.csv``, and for a further validation of one optimizer step
+    ``val_samples_step_499_validation_3.csv``. If a file exists, the new name ends with ``-v1`` and so on, with a
+    warning. A text that a spreadsheet would compute as a formula starts with an apostrophe.
 
-    Texts are not generated twice, only the aligned ones are encoded twice, and training is bitwise unchanged. Until the
-    run ends each rank keeps its own texts. 2PR/(P+R) is meaningless where P or R is negative; such a pair gets
-    min(P, R), see :meth:`bertscore_tm.BERTScore.for_selection`.
+    Texts are not generated twice, only the aligned ones are encoded twice, and training is bitwise unchanged. A pair
+    with a negative P or R gets the F1 of :meth:`bertscore_tm.BERTScore.for_selection`.
 
     Args:
         num_examples: number of examples of each kind (worst, median, best).

@@ -121,8 +121,8 @@ class ScoredTextWriter(RunWriter):
 
         bertscore-tm compare -c texts/val_step_499.jsonl texts/val_step_999.jsonl -r texts/val_step_999.jsonl
 
-    Texts are neither generated nor encoded twice, and training is unchanged. Until the run ends each rank keeps its
-    texts; then rank 0 gathers them. Nothing is written in the sanity check and with ``fast_dev_run``.
+    Texts are neither generated nor encoded twice, and training is unchanged. Rank 0 gathers all texts when the run
+    ends. Nothing is written in the sanity check and with ``fast_dev_run``.
 
     Files of other runs stay. If the folder has validations of another training, as it may without a logger, this one is
     written to ``texts-v1`` and so on, with a warning; a resumed training continues in its folder. If the file of a test
