@@ -11,7 +11,7 @@ from torch import Tensor
 from bertscore_tm.callbacks.generation import HuggingFaceGenerate
 from bertscore_tm.callbacks.loader_scores import ScoredBatch, ScoredLoader, find_value
 from bertscore_tm.callbacks.sample_table import Sample, SampleTable, write_samples
-from bertscore_tm.callbacks.scored_texts import RunWriter, gather_texts
+from bertscore_tm.callbacks.scored_texts import RunWriter
 from bertscore_tm.callbacks.scoring import BERTScoreCallback
 from bertscore_tm.callbacks.trainer import count_steps, is_training_validation
 from bertscore_tm.utilities.user_warnings import warn_user
@@ -108,8 +108,7 @@ class SampleLogger(RunWriter):
         """Write the samples of a dataloader."""
         metric, scores = loader.metrics[name], loader.scores[name]
         weights = metric.token_weights() if self.num_alignments else None  # a collective call
-        texts = gather_texts(trainer, loader)
-        inputs = self.gather_inputs(trainer, loader)
+        texts = self.gather_texts(trainer, loader)
         if not trainer.is_global_zero:
             return
         key = f"{loader.stage}_samples" if self.name is None else f"{loader.stage}_{self.name}_samples"
@@ -124,7 +123,7 @@ class SampleLogger(RunWriter):
             num_pictures = 0
             for position in positions:
                 number, alignment = numbers[position], None
-                prediction, references = texts[number - 1]
+                prediction, references, source = texts[number - 1]
                 if weights is not None and (kind == "followed" or num_pictures < self.num_alignments):
                     alignments = align_references(partial(metric.align, idf=weights), prediction, references)
                     alignment = max(alignments.values(), key=lambda aligned: aligned.f1, default=None)
@@ -136,7 +135,7 @@ class SampleLogger(RunWriter):
                     kind=kind,
                     number=number,
                     **{name: values[position].item() for name, values in scores.items()},
-                    input=inputs.get(number - 1),
+                    input=source,
                     prediction=prediction,
                     references=references,
                     alignment=alignment,

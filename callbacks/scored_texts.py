@@ -30,13 +30,6 @@ from bertscore_tm.utilities.score_names import SCORE_NAMES
 from bertscore_tm.utilities.user_warnings import warn_user
 
 
-def gather_texts(trainer: pl.Trainer, loader: ScoredLoader) -> dict[int, tuple[str, list[str]]]:
-    """Return prediction and references of all ranks' examples by number, in the order of the scores; collective."""
-    texts = merge_texts(trainer, loader.texts)
-    references = as_references([target for _, target in texts.values()], "target")
-    return {number: (texts[number][0], target) for number, target in zip(texts, references, strict=True)}
-
-
 class RunWriter(TextListener, ABC):
     """Base class that writes the texts of each run, with the scores of the BERTScore ``name`` or the first one."""
 
@@ -63,9 +56,15 @@ class RunWriter(TextListener, ABC):
         inputs = scored.outputs.get("inputs") if isinstance(scored.outputs, Mapping) else None
         return inputs if isinstance(inputs, list | tuple) and all(isinstance(text, str) for text in inputs) else None
 
-    def gather_inputs(self, trainer: pl.Trainer, loader: ScoredLoader) -> Mapping[int, str]:
-        """Return the inputs of all ranks' examples by number; a collective call."""
-        return ChainMap(*gather_objects(trainer, self._inputs.pop(loader.dataloader_idx, {})))
+    def gather_texts(self, trainer: pl.Trainer, loader: ScoredLoader) -> dict[int, tuple[str, list[str], str | None]]:
+        """Return prediction, references and input of all ranks' examples by number, in the order of the scores.
+
+        A collective call. Inputs that are not known are ``None``.
+        """
+        texts = merge_texts(trainer, loader.texts)
+        references = as_references([target for _, target in texts.values()], "target")
+        inputs = ChainMap(*gather_objects(trainer, self._inputs.pop(loader.dataloader_idx, {})))
+        return {i: (texts[i][0], target, inputs.get(i)) for i, target in zip(texts, references, strict=True)}
 
     def is_written(self, trainer: pl.Trainer, scorer: BERTScoreCallback) -> bool:
         """Return whether this run is written: not a sanity check, and not a fast development run."""
@@ -187,16 +186,15 @@ class ScoredTextWriter(RunWriter):
 
     def write_loader(self, trainer: pl.Trainer, loader: ScoredLoader, name: str) -> str | None:
         """Write the file of a dataloader, and return its path on rank 0 if it could be written."""
-        texts, inputs = gather_texts(trainer, loader), self.gather_inputs(trainer, loader)
+        texts = self.gather_texts(trainer, loader)
         if not trainer.is_global_zero:
             return None
         rows = torch.stack([loader.scores[name][score] for score in SCORE_NAMES], dim=1).tolist()
         lines = []
-        for (number, (prediction, references)), row in zip(texts.items(), rows, strict=True):
+        for (number, (prediction, references, source)), row in zip(texts.items(), rows, strict=True):
             rounded = [round(score, 6) if math.isfinite(score) else None for score in row]
             line = {"example": number + 1, "candidate": prediction, "references": references}
-            if number in inputs:
-                line["source"] = inputs[number]
+            line |= {} if source is None else {"source": source}
             lines.append(json.dumps(line | dict(zip(SCORE_NAMES, rounded, strict=True)), ensure_ascii=False) + "\n")
         folder, writer, in_training = self._find_folder(trainer), type(self).__name__, is_training_validation(trainer)
         stage = "val" if in_training else trainer.state.fn.value  # type: ignore[union-attr]
