@@ -138,9 +138,7 @@ class BERTScore(Metric):
         self._warn: Callable[[], None] | None = None
         self._is_step = False
         self._has_leftovers, self._unknown = False, UnknownTokens()
-        self._dtypes: dict[str, torch.dtype] = dict(SCORE_STATES)
-        if self._weights is None:
-            self._dtypes |= TOKEN_STATES
+        self._dtypes = SCORE_STATES | (TOKEN_STATES if self._weights is None else {})
         for name in self._dtypes:
             self.add_state(name, default=[], dist_reduce_fx="cat")
         self.add_state("num_truncated", default=torch.tensor(0, device="cpu"), dist_reduce_fx="sum")
