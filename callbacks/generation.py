@@ -291,23 +291,18 @@ def _find_generator(pl_module: nn.Module, path: str) -> Any:
 
 
 def _list_input_names(model: nn.Module) -> set[str] | None:
-    """Return the names of the inputs that a Hugging Face model takes; ``None``, for all inputs, of another model.
-
-    ``forward(*args, **kwargs)`` of a subclass does not name them: those of its base classes are included.
-    """
+    """Return the names of the inputs that a Hugging Face model takes; ``None``, for all inputs, of another model."""
     wrapped = next((part for part in model.modules() if isinstance(part, GenerationMixin)), None)
     if wrapped is None:
         return None
+    # `forward(*args, **kwargs)` of a subclass does not name them.
     forwards = [vars(base)["forward"] for base in type(wrapped).__mro__ if "forward" in vars(base)]
     return {name for forward in forwards for name in signature(forward).parameters}
 
 
 @contextmanager
 def _gather_weights(pl_module: nn.Module, model: Any) -> Generator[Any, None, None]:
-    """Gather the sharded weights that FSDP gathers only in a forward pass of the whole model, and yield the model.
-
-    ``generate`` calls parts of the model directly, such as its encoder, so the root's forward hooks do not run.
-    """
+    """Yield the model with the weights that FSDP gathers only in a forward pass of the whole, unlike ``generate``."""
     trainer = getattr(pl_module, "_trainer", None)
     strategy: Any = None if trainer is None else trainer.strategy
     if is_of_class(strategy, "DeepSpeedStrategy") and strategy.zero_stage_3:

@@ -86,13 +86,11 @@ class LoaderScores:
         self.batch_size = max(self.batch_size, len(batch.numbers))
 
     def _update_others(self, trainer: pl.Trainer) -> None:
-        """Update the other metrics of each rank with the texts of all ranks, as one process would.
-
-        torchmetrics can synchronize neither states that a rank lacks nor lists of unequal lengths.
-        """
+        """Update the other metrics of each rank with the texts of all ranks, as one process would."""
         others = [metric for metric in self.metrics.values() if not isinstance(metric, BERTScore)]
         if not others:
             return
+        # torchmetrics can synchronize neither states that a rank lacks nor lists of unequal lengths.
         for part in torch.nn.ModuleList(others).modules():
             if isinstance(part, Metric):
                 part.distributed_available_fn = lambda: False
@@ -105,12 +103,7 @@ class LoaderScores:
                 metric.update(preds, _match_target_type(metric, target))
 
     def compute(self, trainer: pl.Trainer) -> tuple[dict[str, Tensor], dict[str, dict[str, Tensor]]]:
-        """Compute the metrics; a collective call.
-
-        Returns:
-            Results by logged name, of a BERTScore also the share of empty predictions; and of each BERTScore precision,
-            recall and F1 of every pair, on the CPU.
-        """
+        """Return the results by logged name, and each BERTScore's scores of every pair; a collective call."""
         self._update_others(trainer)
         results, scores = {}, {}
         for name, metric in self.metrics.items():

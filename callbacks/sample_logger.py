@@ -150,10 +150,7 @@ class SampleLogger(RunWriter):
 
 
 def choose_samples(f1: Tensor, count: int) -> dict[str, list[int]]:
-    """Return the positions of the pairs with the worst, the median and the best scores, each pair at most once.
-
-    With fewer than three times ``count`` pairs, each kind has fewer.
-    """
+    """Return the positions of the worst, median and best pairs, up to ``count`` of each, and each at most once."""
     # Equal texts differ by rounding, which depends on the batches that they were in.
     order = (f1.double() * _STEPS_OF_F1).round().argsort(stable=True)[: len(f1) - int(f1.isnan().sum())].tolist()
     count = min(count, max(1, len(order) // 3))

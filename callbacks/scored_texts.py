@@ -57,10 +57,7 @@ class RunWriter(TextListener, ABC):
         return inputs if isinstance(inputs, list | tuple) and all(isinstance(text, str) for text in inputs) else None
 
     def gather_texts(self, trainer: pl.Trainer, loader: ScoredLoader) -> dict[int, tuple[str, list[str], str | None]]:
-        """Return prediction, references and input of all ranks' examples by number, in the order of the scores.
-
-        A collective call. Inputs that are not known are ``None``.
-        """
+        """Return prediction, references and input, if known, of all ranks' examples by number; a collective call."""
         texts = merge_texts(trainer, loader.texts)
         references = as_references([target for _, target in texts.values()], "target")
         inputs = ChainMap(*gather_objects(trainer, self._inputs.pop(loader.dataloader_idx, {})))

@@ -48,11 +48,9 @@ def restart_validation(trainer: pl.Trainer) -> None:
 
 
 def list_loaders(trainer: pl.Trainer, *, with_numbers: bool) -> list[tuple[int, list[list[int]] | None]]:
-    """Return the batch size of each dataloader with separate scores and, on request, the numbers of its examples.
+    """Return batch size (0: unknown) and, on request, numbers of this rank's examples of each separate dataloader.
 
-    The size is 0 if it is unknown, or each batch combines all dataloaders. The numbers are those of each batch that
-    this rank of several reads. They are known if a plain ``BatchSampler`` cuts the examples of a plain
-    ``DistributedSampler`` into batches; otherwise it is an error.
+    The numbers, per batch, are known for a plain ``BatchSampler`` over a plain ``DistributedSampler``, else an error.
     """
     dataloaders = trainer._evaluation_loop._combined_loader  # `trainer.val_dataloaders` does not contain the mode
     assert dataloaders is not None
