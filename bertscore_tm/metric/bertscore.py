@@ -58,14 +58,12 @@ class BERTScore(Metric):
             folder of a model. It runs on the metric's device.
         idf: weight tokens by their inverse document frequency in the references of all ranks; or texts whose document
             frequencies count, a mapping from token id to weight, or a metric to share the weights of.
-        rescale: map the expected score of unrelated texts to 0: ``True`` for the published baseline, or a
-            :class:`bertscore_tm.Baseline`, or the path of a table.
+        rescale: map the expected score of unrelated texts to 0, as for :func:`bertscore_tm.bert_score`.
         component: compute only ``"precision"``, ``"recall"`` or ``"f1"``, as a tensor that ``LightningModule.log``
             accepts together with the metric.
         reduction: ``"mean"`` over pairs, or ``"none"`` for one value per pair.
-        empty_references: score of a candidate all of whose references are empty: ``"zero"``, or ``"skip"``, which gives
-            NaN, leaves it out of the mean, and adds the number of them to the means as ``"num_skipped"``. They count as
-            documents of idf.
+        empty_references: as for :func:`bertscore_tm.bert_score`; ``"skip"`` leaves such candidates out of the means, to
+            which it adds ``"num_skipped"``.
         cache_bytes: memory in bytes, on the metric's device, for cached token vectors of references. All metrics on the
             same encoder share the cache; 0 turns it off. The default, 256 MiB, holds 175,000 tokens of MiniLM or 65,000
             of roberta-large.
