@@ -67,7 +67,7 @@ def list_loaders(trainer: pl.Trainer, *, with_numbers: bool) -> list[tuple[int, 
                 f"set, and pass their key as BERTScoreCallback(index_key=...)"
             )
         loaders.append((getattr(loader, "batch_size", None) or 0, list(batches) if with_numbers else None))
-    return [(0, None)] if is_combined else loaders
+    return [(0, None)] if is_combined else loaders  # each batch has examples of all
 
 
 def count_steps(trainer: pl.Trainer) -> int:
