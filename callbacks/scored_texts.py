@@ -7,7 +7,7 @@ import os
 import re
 from abc import ABC, abstractmethod
 from collections import ChainMap
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import chain, count
 from pathlib import PurePath
 from typing import Any
@@ -72,11 +72,7 @@ class RunWriter(TextListener, ABC):
         """Write the texts of a dataloader with the scores of the metric ``name``; called on all ranks."""
 
     def on_run_scored(
-        self,
-        trainer: pl.Trainer,
-        pl_module: pl.LightningModule,
-        scorer: BERTScoreCallback,
-        loaders: Sequence[ScoredLoader],
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, scorer: BERTScoreCallback, loaders: list[ScoredLoader]
     ) -> None:
         """Write the texts of each dataloader."""
         chosen, name = self.find_scorer(trainer)
@@ -120,9 +116,8 @@ class ScoredTextWriter(RunWriter):
     Texts are neither generated nor encoded twice, and training is unchanged. Rank 0 gathers all texts when the run
     ends. Nothing is written in the sanity check and with ``fast_dev_run``.
 
-    Files of other runs stay. If the folder has validations of another training, as it may without a logger, this one is
-    written to ``texts-v1`` and so on, with a warning; a resumed training continues in its folder. If the file of a test
-    run exists, the new one is ``test_step_0-v1.jsonl``, and so on.
+    Files of other runs stay, with a warning: if the folder has validations of another training, this one is written to
+    ``texts-v1`` and so on, and a test run to ``test_step_0-v1.jsonl``. A resumed training continues in its folder.
 
     Args:
         folder: the folder of the files, which may be a URL. Default: ``texts``, like ``checkpoints`` of Lightning's

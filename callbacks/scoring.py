@@ -44,29 +44,14 @@ class TextListener(Callback):
     def on_texts_scored(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, scorer: BERTScoreCallback, scored: ScoredBatch
     ) -> None:
-        """Receive the texts of a batch. Default: do nothing.
-
-        Args:
-            trainer: the running trainer.
-            pl_module: the module.
-            scorer: the callback that scores the texts.
-            scored: the batch and its texts.
-        """
+        """Receive a batch with its texts, ``scored``, and the callback that scores them. Default: do nothing."""
 
     def on_run_scored(
-        self,
-        trainer: pl.Trainer,
-        pl_module: pl.LightningModule,
-        scorer: BERTScoreCallback,
-        loaders: Sequence[ScoredLoader],
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, scorer: BERTScoreCallback, loaders: list[ScoredLoader]
     ) -> None:
         """Receive this rank's texts and the scores of every pair at the end of a run. Default: do nothing.
 
-        Args:
-            trainer: the running trainer.
-            pl_module: the module.
-            scorer: the callback that scores the texts.
-            loaders: the scores of each dataloader with texts.
+        ``scorer`` is the callback that scored them; ``loaders`` are the dataloaders with texts.
         """
 
 
