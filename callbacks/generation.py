@@ -29,6 +29,7 @@ from bertscore_tm.scoring.token_weights import token_weights
 
 Generate = Callable[[pl.LightningModule, Any], tuple[Sequence[str], Sequence[str] | Sequence[Sequence[str]]]]
 """Function of a LightningModule and a batch that returns generated texts and their references."""
+Tokenizer = PreTrainedTokenizerBase | str | os.PathLike[str]
 
 
 @contextmanager
@@ -49,7 +50,7 @@ class HuggingFaceGenerate(ABC):
 
     def __init__(
         self,
-        tokenizer: PreTrainedTokenizerBase | str | os.PathLike[str],
+        tokenizer: Tokenizer,
         *,
         target_key: str = "labels",
         model: str = "model",
@@ -213,13 +214,7 @@ class CausalGenerate(HuggingFaceGenerate):
         ['translate : it rains']
     """
 
-    def __init__(
-        self,
-        tokenizer: PreTrainedTokenizerBase | str | os.PathLike[str],
-        *,
-        prompt_key: str | None = None,
-        **options: Any,
-    ) -> None:
+    def __init__(self, tokenizer: Tokenizer, *, prompt_key: str | None = None, **options: Any) -> None:
         super().__init__(tokenizer, **options)
         self.prompt_key = prompt_key
         self._input_key = prompt_key or "input_ids"
