@@ -10,7 +10,7 @@ from bertscore_tm.core.scores import precision_recall_f1, selection_f1
 from bertscore_tm.encoder import Encoder, as_encoder
 from bertscore_tm.functional.ranking import ReferencesReduce
 from bertscore_tm.losses.sequence.texts import Text, list_completions, list_references
-from bertscore_tm.scoring.corpus import MatchedTexts, encode_steps, match_encoded
+from bertscore_tm.scoring.corpus import encode_steps, match_encoded
 from bertscore_tm.scoring.messages import UnknownTokens, warn_of_leftovers
 from bertscore_tm.scoring.rescaling import Rescale, find_baseline, rescale_scores
 from bertscore_tm.scoring.signature import score_signature
@@ -176,7 +176,8 @@ class BERTScoreReward:
         raw, best = self._scores(texts)
         is_guarded = self.length_band is not None or self.repeat_ngram_size is not None
         tokens = self._tokenize(texts) if len(texts) and (is_guarded or log_metric is not None) else {}
-        scores = raw - (1 - self._guard(texts, tokens)) * raw.abs()
+        guards = [self._guard(*pair, tokens) for pair in zip(texts.candidates, texts.references, strict=True)]
+        scores = raw - (1 - torch.tensor(guards, dtype=torch.float32, device="cpu")) * raw.abs()
         rewards: list[float | None] = [None] * len(candidates)
         closest: list[Any] = [None] * len(candidates)
         for i, score, of_text, number in zip(rows, scores.tolist(), texts.references, best, strict=True):
@@ -205,14 +206,16 @@ class BERTScoreReward:
 
     def _scores(self, texts: TextPairs) -> tuple[Tensor, list[int]]:
         """Return the scores of all candidates, shape (candidates,), on the CPU, and which reference is closest."""
-        device = self.encoder.device
+        device, number = self.encoder.device, SCORE_NAMES.index(self.component)
+        table = self._weights.to(device).table
         scores = torch.zeros(len(texts), dtype=torch.float32, device="cpu")
         best, num_truncated = [0] * len(texts), 0
         steps = encode_steps(texts, self.encoder, device, self.cache_bytes, of_losses=True, unknown=self._unknown)
         for step, part, encoded in steps:
             matched = match_encoded(part, encoded)
-            of_pairs = self._score_pairs(matched, [len(references) for references in part.references])
-            for i, of_references in zip(step, of_pairs, strict=True):
+            # Of each reference, before the reduction: the largest F1 may be one beside its pole.
+            of_pairs = precision_recall_f1(matched, table, selection_f1)[number][0].cpu()
+            for i, of_references in zip(step, of_pairs.split([*map(len, part.references)]), strict=True):
                 scores[i] = of_references.amax() if self.references_reduce == "max" else of_references.mean()
                 best[i] = int(of_references.argmax())
             num_truncated += matched.num_truncated
@@ -223,15 +226,7 @@ class BERTScoreReward:
                 f"texts are longer than {self.encoder.tokenizer.max_length} tokens and were truncated, so that the "
                 f"rest is not rewarded; long_text='window' scores whole texts"
             )
-        return rescale_scores(scores.expand(3, 1, -1), self._baseline)[SCORE_NAMES.index(self.component), 0], best
-
-    def _score_pairs(self, matched: MatchedTexts, counts: Sequence[int]) -> tuple[Tensor, ...]:
-        """Return the scores of each candidate with its references, shape (references,), on the CPU."""
-        weights = self._weights.to(matched.counts.device)
-        precision, recall, _ = precision_recall_f1(matched, weights.table)
-        # Of each reference, before the reduction: the largest F1 may be one beside its pole.
-        scores = {"precision": precision, "recall": recall, "f1": selection_f1(precision, recall)}
-        return torch.split(scores[self.component][0].cpu(), list(counts))
+        return rescale_scores(scores.expand(3, 1, -1), self._baseline)[number, 0], best
 
     def _tokenize(self, texts: TextPairs) -> dict[str, list[int]]:
         """Return the token ids of each distinct text, without special tokens and truncation."""
@@ -240,29 +235,16 @@ class BERTScoreReward:
         ids = tokenizer.tokenizer(prepared, add_special_tokens=False, verbose=False)["input_ids"]
         return dict(zip(distinct, ids, strict=True))
 
-    def _guard(self, texts: TextPairs, tokens: dict[str, list[int]]) -> Tensor:
-        """Return the product of the guards, shape (candidates,)."""
-        guards = [1.0] * len(texts)
-        for i, (candidate, references) in enumerate(zip(texts.candidates, texts.references, strict=True)):
-            if self.length_band is not None:
-                lengths = [len(tokens[reference]) for reference in references]
-                guards[i] *= guard_length(len(tokens[candidate]), lengths, self.length_band)
-            if self.repeat_ngram_size is not None:
-                guards[i] *= guard_repetition(tokens[candidate], self.repeat_ngram_size)
-        return torch.tensor(guards, dtype=torch.float32, device="cpu")
-
-
-def guard_length(candidate: int, references: list[int], band: tuple[float, float]) -> float:
-    """Return 1 where the ratio of lengths lies in the band for one of the references, else less."""
-    guards = []
-    for reference in references:
-        # Without an upper limit, high is infinite or, for an empty reference, NaN: nothing exceeds it.
-        low, high = (ratio * reference for ratio in band)
-        guards.append(candidate / low if candidate < low else high / candidate if candidate > high else 1.0)
-    return max(guards)
-
-
-def guard_repetition(candidate: list[int], size: int) -> float:
-    """Return the share of distinct n-grams among all n-grams; 1 for texts shorter than n tokens."""
-    ngrams = [tuple(candidate[i : i + size]) for i in range(len(candidate) - size + 1)]
-    return len(set(ngrams)) / len(ngrams) if ngrams else 1.0
+    def _guard(self, candidate: str, references: list[str], tokens: dict[str, list[int]]) -> float:
+        """Return the product of the guards of a candidate."""
+        guard = 1.0
+        if self.length_band is not None:
+            count = len(tokens[candidate])
+            # Without an upper limit, high is infinite or, for an empty reference, NaN: nothing exceeds it.
+            bands = [[ratio * len(tokens[reference]) for ratio in self.length_band] for reference in references]
+            guard = max(count / low if count < low else high / count if count > high else 1.0 for low, high in bands)
+        if self.repeat_ngram_size is not None:
+            ids, size = tokens[candidate], self.repeat_ngram_size
+            ngrams = [tuple(ids[i : i + size]) for i in range(len(ids) - size + 1)]
+            guard *= len(set(ngrams)) / len(ngrams) if ngrams else 1.0
+        return guard
