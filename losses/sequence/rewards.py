@@ -215,7 +215,8 @@ class BERTScoreReward:
             matched = match_encoded(part, encoded)
             # Of each reference, before the reduction: the largest F1 may be one beside its pole.
             of_pairs = precision_recall_f1(matched, table, selection_f1)[number][0].cpu()
-            for i, of_references in zip(step, of_pairs.split([*map(len, part.references)]), strict=True):
+            parts = torch.split(of_pairs, [*map(len, part.references)])
+            for i, of_references in zip(step, parts, strict=True):
                 scores[i] = of_references.amax() if self.references_reduce == "max" else of_references.mean()
                 best[i] = int(of_references.argmax())
             num_truncated += matched.num_truncated

@@ -42,12 +42,6 @@ class MinimumRiskLoss(nn.Module):
     Raises:
         ValueError: ``alpha`` is not positive, or a setting is unknown.
 
-    Shape:
-        - log_probs: (batch, candidates, tokens), any floating dtype.
-        - rewards: (batch, candidates).
-        - mask: (batch, candidates, tokens), bool.
-        - output: scalar, or (batch,) with ``reduction="none"``; float32 at least.
-
     Example:
         >>> log_probs = torch.tensor([[[-1.0, -1.0], [-1.0, -3.0]]], requires_grad=True)
         >>> loss = MinimumRiskLoss(alpha=1.0)
@@ -69,27 +63,40 @@ class MinimumRiskLoss(nn.Module):
         elif not 0 < alpha < float("inf"):
             raise ValueError(f"alpha must be above 0 and finite, got {alpha}")
         self.alpha = alpha
-        self.reduction: Reduction = reduction
-        self.normalize: Normalize | None = normalize
+        self.reduction, self.normalize = reduction, normalize
 
     def forward(self, log_probs: Tensor, rewards: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return the expected risk of a batch.
 
         Args:
-            log_probs: log-probability of every candidate's tokens, from a pass with gradient.
-            rewards: reward of every candidate; taken without gradient.
-            mask: tokens of the candidates, their end tokens included; other values are ignored, -inf and NaN too.
-                Candidates without a token are left out; the loss of items without candidates is 0. Default: all.
+            log_probs: log-probability of every candidate's tokens, from a pass with gradient, shape (batch,
+                candidates, tokens), any floating dtype.
+            rewards: reward of every candidate, shape (batch, candidates); taken without gradient.
+            mask: tokens of the candidates, their end tokens included, shape (batch, candidates, tokens), bool; other
+                values are ignored, -inf and NaN too. Candidates without a token are left out; the loss of items without
+                candidates is 0. Default: all.
 
         Returns:
-            The loss.
+            The loss, a scalar, or of shape (batch,) with ``reduction="none"``; float32 at least.
 
         Raises:
             ValueError: shapes do not fit, or (checked on the CPU only, as it would synchronize a device) a value is not
                 finite or not a log-probability.
         """
         mask = torch.ones_like(log_probs, dtype=torch.bool) if mask is None else mask.bool()
-        log_prob, rewards, real = _sum_sequences(log_probs, rewards, mask)
+        shape = log_probs.shape
+        if len(shape) != 3 or not shape[1] or mask.shape != shape or rewards.shape != shape[:-1]:
+            raise ValueError(
+                f"log_probs and mask must have shape (batch, candidates, tokens), with at least one candidate, and "
+                f"rewards (batch, candidates), got {tuple(shape)}, {tuple(mask.shape)} and {tuple(rewards.shape)}"
+            )
+        real = mask.any(-1)  # (batch, candidates)
+        dtype = torch.promote_types(torch.float32, log_probs.dtype)
+        rewards = rewards.detach().to(real.device, dtype)
+        # On other devices the check would synchronize the device; it would break a compiled graph.
+        if log_probs.device.type == "cpu" and not torch.compiler.is_compiling():
+            _require_values(log_probs.detach()[mask], rewards[real])
+        log_prob = log_probs.masked_fill(~mask, 0.0).to(dtype).sum(-1)  # (batch, candidates)
         if self.normalize is not None:
             log_prob = log_prob / mask.sum(-1).clamp(min=1)
         # The lowest finite number rather than -inf, so that an item without candidates stays defined.
@@ -104,24 +111,6 @@ class MinimumRiskLoss(nn.Module):
     def extra_repr(self) -> str:
         """Return the settings, for ``repr``."""
         return f"alpha={self.alpha}, reduction={self.reduction!r}, normalize={self.normalize!r}"
-
-
-def _sum_sequences(log_probs: Tensor, rewards: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the log-probability and reward of each candidate, and which candidates have a token."""
-    shape = log_probs.shape
-    if len(shape) != 3 or not shape[1] or mask.shape != shape or rewards.shape != shape[:-1]:
-        raise ValueError(
-            f"log_probs and mask must have shape (batch, candidates, tokens), with at least one candidate, and rewards "
-            f"(batch, candidates), got {tuple(shape)}, {tuple(mask.shape)} and {tuple(rewards.shape)}"
-        )
-    real = mask.any(-1)  # (batch, candidates)
-    dtype = torch.promote_types(torch.float32, log_probs.dtype)
-    rewards = rewards.detach().to(real.device, dtype)
-    # On other devices the check would synchronize the device; it would break a compiled graph.
-    if log_probs.device.type == "cpu" and not torch.compiler.is_compiling():
-        _require_values(log_probs.detach()[mask], rewards[real])
-    log_prob = log_probs.masked_fill(~mask, 0.0).to(dtype).sum(-1)  # (batch, candidates)
-    return log_prob, rewards, real
 
 
 def _require_values(log_probs: Tensor, rewards: Tensor) -> None:
