@@ -142,11 +142,11 @@ class BERTScoreRisk(nn.Module):
         sampled = sample_with_log_probs(
             model, inputs, self.num_samples, max_new_tokens=self.max_new_tokens, temperature=self.temperature
         )
-        rewards, is_scored = self._reward_samples(sampled, texts)  # (batch, samples)
+        rewards = self._reward_samples(sampled, texts)  # (batch, samples)
         tokens = sampled.ids.masked_fill(~sampled.mask, -1)
         is_equal = (tokens[:, :, None] == tokens[:, None]).all(-1)  # (batch, samples, samples)
         is_repeated = is_equal.tril(-1).any(-1)  # (batch, samples)
-        risk: Tensor = self.risk(sampled.log_probs, rewards, sampled.mask & (is_scored & ~is_repeated)[..., None])
+        risk: Tensor = self.risk(sampled.log_probs, rewards, sampled.mask & ~(rewards.isnan() | is_repeated)[..., None])
         if risk.requires_grad and (count // self.every % self.balance_every == 0 or not self.norms[1] > 0):
             self._measure(model, inputs, self._list_labels(model, texts, labels), risk)
         cross_entropy_norm, risk_norm = self.norms.to(risk)
@@ -165,8 +165,8 @@ class BERTScoreRisk(nn.Module):
         """
         self.norms, self.calls = state["norms"], state["calls"]
 
-    def _reward_samples(self, sampled: SampledSequences, references: list[list[str]]) -> tuple[Tensor, Tensor]:
-        """Return the reward of each sample, and which samples have one, shape (batch, samples) each."""
+    def _reward_samples(self, sampled: SampledSequences, references: list[list[str]]) -> Tensor:
+        """Return the reward of each sample, NaN without one, shape (batch, samples)."""
         texts = sampled.decode(self.tokenizer)
         repeated = [reference for reference in references for _ in range(self.num_samples)]
         rewards = list(self.reward(completions=texts, references=repeated))
@@ -175,10 +175,8 @@ class BERTScoreRisk(nn.Module):
         for reward, text in zip(rewards, texts, strict=True):
             if reward is not None and not math.isfinite(reward):
                 raise ValueError(f"reward must be finite, or None to leave a text out, got {reward} for {text!r}")
-        shape, device = sampled.ids.shape[:2], sampled.ids.device
-        is_scored = torch.tensor([reward is not None for reward in rewards], device=device)
-        numbers = torch.tensor([reward or 0.0 for reward in rewards], dtype=torch.float32, device=device)
-        return numbers.view(shape), is_scored.view(shape)
+        numbers = [math.nan if reward is None else reward for reward in rewards]
+        return torch.tensor(numbers, dtype=torch.float32, device=sampled.ids.device).view(sampled.ids.shape[:2])
 
     def _list_labels(self, model: Any, references: list[list[str]], labels: Tensor | None) -> list[Tensor]:
         """Return the labels of each input, without ignored positions; none where it has no reference."""
@@ -196,10 +194,10 @@ class BERTScoreRisk(nn.Module):
         self, model: PreTrainedModel, inputs: Mapping[str, Tensor], labels: Sequence[Tensor], risk: Tensor
     ) -> None:
         """Update the running means of the norms of the gradients, alike on all ranks."""
-        ids = pad_sequence(list(labels), batch_first=True)[:, None].to(risk.device)  # (batch, 1, tokens)
-        mask = pad_sequence([torch.ones_like(row) for row in labels], batch_first=True).bool()[:, None].to(risk.device)
+        ids = pad_sequence(list(labels), batch_first=True, padding_value=-100)[:, None].to(risk.device)
+        mask = ids != -100  # (batch, 1, tokens)
         # NaN without labels.
-        cross_entropy = -sequence_log_probs(model, inputs, ids, mask).sum() / mask.sum()
+        cross_entropy = -sequence_log_probs(model, inputs, ids.clamp(min=0), mask).sum() / mask.sum()
         output: nn.Module = model.get_output_embeddings()  # type: ignore[no-untyped-call]
         # Without a trained output layer, as with adapters, all parameters are compared.
         trained = [parameter for parameter in output.parameters() if parameter.requires_grad]

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from copy import deepcopy
 from dataclasses import dataclass
 from inspect import signature
 from typing import Any
@@ -220,9 +219,9 @@ def _check_inputs(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> dict[
             "model is wrapped in DDP, which averages gradients only of what runs in its forward: wrap a module whose "
             "forward samples and returns the loss"
         )
-    others = [name for name, value in inputs.items() if torch.is_tensor(value) and value.is_floating_point()]
-    if others := sorted({*others} - {"attention_mask"}):
-        raise ValueError(f"a generator of texts gets token ids, not {', '.join(others)}: leave them out")
+    others = {name for name, value in inputs.items() if torch.is_tensor(value) and value.is_floating_point()}
+    if others := others - {"attention_mask"}:
+        raise ValueError(f"a generator of texts gets token ids, not {', '.join(sorted(others))}: leave them out")
     adapter = getattr(model, "active_peft_config", None)
     if getattr(adapter, "is_prompt_learning", False):
         raise ValueError(
@@ -255,8 +254,7 @@ def _check_inputs(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> dict[
 
 def _start_id(model: Any) -> Any:
     """Return the token that a decoder starts from: the model's where its generation config has none."""
-    special = model.generation_config
-    of_model = getattr(model.config, "decoder_start_token_id", None)
+    special, of_model = model.generation_config, getattr(model.config, "decoder_start_token_id", None)
     candidates = (special.decoder_start_token_id, of_model, special.bos_token_id)
     return next((token for token in candidates if token is not None), None)
 
@@ -276,13 +274,11 @@ def _padding_id(config: GenerationConfig) -> int | None:
 def _own_config(model: PreTrainedModel, config: GenerationConfig) -> Iterator[None]:
     """Replace the generation config, whose settings ``generate`` would take where the given one has defaults."""
     # Wrappers such as PEFT's copy theirs to the wrapped model.
-    before: dict[Any, Any] = {
-        part: part.generation_config for part in model.modules() if "generation_config" in vars(part)
-    }
+    before = [(part, part.generation_config) for part in model.modules() if "generation_config" in vars(part)]
     try:
-        for part in before:
-            part.generation_config = deepcopy(config)
+        for part, _ in before:
+            part.generation_config = config  # type: ignore[assignment]
         yield
     finally:
-        for part, own_config in before.items():
+        for part, own_config in before:
             part.generation_config = own_config
