@@ -17,19 +17,11 @@ _SCALES: WeakKeyDictionary[nn.Module, float] = WeakKeyDictionary()
 
 @dataclass(frozen=True)
 class OutputLayer:
-    r"""A linear output layer, as read from a generator.
+    r"""A generator's linear output layer, :math:`z = (s h) W^\top + b`."""
 
-    .. math:: z = (s h) W^\top + b
-
-    Args:
-        weight: W, shape (outputs, features).
-        bias: b, shape (outputs,), or none.
-        scale: s, what the generator multiplies its hidden states or the product by.
-    """
-
-    weight: Tensor
-    bias: Tensor | None
-    scale: float = 1.0
+    weight: Tensor  # W, (outputs, features)
+    bias: Tensor | None  # b, (outputs,)
+    scale: float = 1.0  # s, by which the generator multiplies its hidden states or the product
 
     def logits(self, hidden: Tensor, size: int | None = None) -> Tensor:
         """Return the first ``size`` logits of hidden states, without gradient, shape (..., outputs)."""

@@ -35,7 +35,6 @@ class GeneratorVocabulary:
         weights: weight of each token, shape (vocabulary,); ``None`` where all weigh 1.
         columns: the table and the weights, whose expectations one product computes, shape (vocabulary, columns).
         control_ids: tokens that are not content, such as special tokens, and get no probability.
-        end_ids: tokens that end a text.
         kinds: whether each token is no control token, and whether it ends a text; what is outside of the vocabulary
             does not, shape (vocabulary + 1, 2), bool.
         special: embeddings and weights of the encoder's special tokens around a text, shapes (special, width) and
@@ -51,7 +50,7 @@ class GeneratorVocabulary:
     ) -> None:
         self.encoder, self.bridge = encoder, bridge
         tokens = encoder.tokenizer if bridge is None else bridge
-        self.control_ids, self.end_ids = tokens.control_ids, tokens.end_ids
+        self.control_ids = tokens.control_ids
         # Cached by the tokenizer here, since a compiled graph must not ask it.
         before, after = encoder.tokenizer.special_affixes
         with torch.inference_mode(False), torch.no_grad():
@@ -72,7 +71,7 @@ class GeneratorVocabulary:
             dtype = torch.promote_types(torch.float32, self.table.dtype)
             self.special = self.encoder_table[numbers], self.encoder_weights[numbers].to(dtype)
             kinds = torch.tensor([[True, False]], device="cpu").repeat(len(self.table) + 1, 1)
-            for kind, ids in enumerate((self.control_ids, self.end_ids)):
+            for kind, ids in enumerate((tokens.control_ids, tokens.end_ids)):
                 kinds[[token for token in ids if token < len(self.table)], kind] = kind == 1
             self.kinds = kinds.to(device)
 
@@ -91,17 +90,11 @@ class GeneratorVocabulary:
 
 @dataclass(frozen=True)
 class SoftTokens:
-    """Texts as input embeddings, without the special tokens around them.
+    """Texts as input embeddings, without the special tokens around them."""
 
-    Args:
-        embeddings: input embedding of each soft token, shape (batch, positions, width).
-        content: positions that belong to the text, anywhere in a row, shape (batch, positions), bool.
-        weights: token weight of each position, shape (batch, positions). Default: 1.
-    """
-
-    embeddings: Tensor
-    content: Tensor
-    weights: Tensor | None = None
+    embeddings: Tensor  # (batch, positions, width)
+    content: Tensor  # positions that belong to the text, anywhere in a row, (batch, positions), bool
+    weights: Tensor | None = None  # token weight of each position, 1 by default, (batch, positions)
 
 
 def predict_from_logits(
@@ -117,7 +110,7 @@ def predict_from_logits(
         p = relaxation(logits.masked_fill(~content[..., None], 0.0), temperature, vocabulary.control_ids)
         weights = None if vocabulary.weights is None else p.detach() @ vocabulary.weights.to(p.dtype)
         tokens = SoftTokens(expected_embedding(p, vocabulary.table), content, weights)
-    return tokens if vocabulary.pieces is None else _expand_likeliest(tokens, vocabulary, logits, lambda rows: rows)
+    return _expand_likeliest(tokens, vocabulary, logits, lambda rows: rows)
 
 
 def predict_from_hidden(
@@ -163,29 +156,23 @@ def predict_from_hidden(
     )
     expected, cross_entropy = result if isinstance(result, tuple) else (result, None)
     tokens = _as_soft_tokens(expected.flatten(0, -2), indices, content, vocabulary)
-    if vocabulary.pieces is None:
-        return tokens, cross_entropy
     return _expand_likeliest(tokens, vocabulary, hidden, lambda rows: layer.logits(rows, size)), cross_entropy
 
 
 def _expand_likeliest(
-    tokens: SoftTokens,
-    vocabulary: GeneratorVocabulary,
-    predictions: Tensor,
-    to_logits: Callable[[Tensor], Tensor],
+    tokens: SoftTokens, vocabulary: GeneratorVocabulary, predictions: Tensor, to_logits: Callable[[Tensor], Tensor]
 ) -> SoftTokens:
     """Expand positions to the pieces of their likeliest tokens in the mode ``"expand"``.
 
     Logits of the predictions, shape (batch, positions, ...), are made of some positions at a time.
     """
+    if vocabulary.pieces is None:
+        return tokens
+    likeliest = torch.zeros_like(tokens.content, dtype=torch.long)
     with torch.no_grad():
-        flat = predictions.flatten(0, 1), tokens.content.flatten()
-        steps = (torch.split(values, _POSITIONS_PER_STEP) for values in flat)
-        parts = [
-            mask_excluded(to_logits(rows[needed]), vocabulary.control_ids).argmax(-1)
-            for rows, needed in zip(*steps, strict=True)
-        ]
-        likeliest = torch.zeros_like(tokens.content, dtype=torch.long).masked_scatter(tokens.content, torch.cat(parts))
+        for indices in torch.split(tokens.content.flatten().nonzero().squeeze(1), _POSITIONS_PER_STEP):
+            logits = to_logits(predictions.flatten(0, 1)[indices])  # (indices, vocabulary)
+            likeliest.view(-1)[indices] = mask_excluded(logits, vocabulary.control_ids).argmax(-1)
     return expand_to_pieces(tokens, likeliest, vocabulary)
 
 
@@ -228,17 +215,11 @@ def _as_soft_tokens(
 
 @dataclass(frozen=True)
 class EncodedTokens:
-    """Encoded candidates or references of a batch.
+    """Encoded candidates or references of a batch."""
 
-    Args:
-        vectors: unit vectors, shape (batch, tokens, width).
-        mass: tokens that can be matched, special ones included unless the encoder excludes them, and their weights.
-        has_content: rows with a content token, shape (batch,), bool.
-    """
-
-    vectors: Tensor
-    mass: TokenMass
-    has_content: Tensor
+    vectors: Tensor  # unit vectors, (batch, tokens, width)
+    mass: TokenMass  # tokens that can be matched, special ones included unless the encoder excludes them
+    has_content: Tensor  # rows with a content token, (batch,), bool
 
     def select(self, rows: Tensor) -> EncodedTokens:
         """Return some rows, which may repeat, by their indices."""
@@ -248,20 +229,12 @@ class EncodedTokens:
 
 @dataclass(frozen=True)
 class Placement:
-    """Where the encoder finds content, moved to the left, and its special tokens around it.
+    """Where the encoder finds content, moved to the left, and its special tokens around it."""
 
-    Args:
-        order: for each token, its index among the special tokens before a text, all positions, and those after it,
-            shape (batch, tokens).
-        keys: tokens that are not padding, shape (batch, tokens), bool.
-        mass: tokens that can be matched, and their weights if each token of a text weighs 1.
-        has_content: rows with a content token, shape (batch,), bool.
-    """
-
-    order: Tensor
-    keys: Tensor
-    mass: TokenMass
-    has_content: Tensor
+    order: Tensor  # each token's index among the special tokens before a text, all positions, and those after it
+    keys: Tensor  # tokens that are not padding, (batch, tokens), bool, as the order
+    mass: TokenMass  # tokens that can be matched, and their weights if each token of a text weighs 1
+    has_content: Tensor  # rows with a content token, (batch,), bool
 
 
 def place_content(content: Tensor, vocabulary: GeneratorVocabulary) -> Placement:

@@ -36,21 +36,13 @@ _FEWEST_ENDED = 4
 
 @dataclass(frozen=True)
 class EncodedReferences:
-    """Encoded references of a batch, a target of the loss.
-
-    Args:
-        tokens: the references, item by item.
-        items: index of each reference's item, shape (references,); ``None`` where every item has one.
-        num_items: number of items in the batch.
-        num_truncated: number of references that were truncated.
-        placement: of predictions with the same content, if it is known.
-    """
+    """Encoded references of a batch, item by item, a target of the loss."""
 
     tokens: EncodedTokens
-    items: Tensor | None
+    items: Tensor | None  # index of each reference's item, (references,); None where every item has one reference
     num_items: int
     num_truncated: int = 0
-    placement: Placement | None = None
+    placement: Placement | None = None  # of predictions with the same content, if it is known
 
 
 @untraced
