@@ -22,30 +22,14 @@ class Context(IntEnum):
 
 @dataclass(frozen=True)
 class PieceTable:
-    """The encoder's pieces of each of a generator's tokens, in each :class:`Context`.
+    """The encoder's pieces of each of a generator's tokens, in each :class:`Context`; row 4 * token + context."""
 
-    Rows are numbered ``4 * token + context``.
-
-    Args:
-        offsets: start of each row in ``pieces``, and the end, shape (4 * vocabulary + 1,), int64.
-        pieces: ids of the encoder, shape (entries,), int64.
-        shares: share of each entry in the token's mean, shape (entries,), float32; those of a token sum to 1.
-        follows: context that a token makes for the next one, shape (vocabulary,), int64.
-        control: tokens that never are text: special tokens and ids without a token, shape (vocabulary,), bool.
-        identity: the tokenizers split texts into the same tokens, so that each token has one piece, of the same name.
-    """
-
-    offsets: Tensor
-    pieces: Tensor
-    shares: Tensor
-    follows: Tensor
-    control: Tensor
-    identity: bool
-
-    @property
-    def vocab_size(self) -> int:
-        """Number of tokens."""
-        return len(self.follows)
+    offsets: Tensor  # start of each row in the pieces, and the end, (4 * vocabulary + 1,), int64
+    pieces: Tensor  # ids of the encoder, (entries,), int64
+    shares: Tensor  # share of each entry in the token's mean, (entries,), float32; those of a token sum to 1
+    follows: Tensor  # context that a token makes for the next one, (vocabulary,), int64
+    control: Tensor  # tokens that never are text: special tokens and ids without a token, (vocabulary,), bool
+    identity: bool  # whether the tokenizers split texts into the same tokens: each has one piece, of the same name
 
     @property
     def empty(self) -> Tensor:
@@ -77,15 +61,10 @@ class PieceTable:
         return replace(self, **{name: getattr(self, name).to(device) for name in names})
 
     def expand(self, tokens: Tensor, content: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Concatenate the pieces of each row's tokens.
+        """Concatenate the pieces of each row's tokens; positions without content count as spaces.
 
-        Args:
-            tokens: ids of the generator, shape (batch, positions).
-            content: positions with content, shape (batch, positions), bool. Others count as spaces.
-
-        Returns:
-            Ids of the encoder, the position of the token that each comes from, and which of them are not padding, shape
-            (batch, pieces) each.
+        Returns ids of the encoder, the position of the token that each comes from, and which of them are not padding,
+        shape (batch, pieces) each.
         """
         following = torch.where(content, self.follows[tokens], int(Context.SPACE))
         context = torch.nn.functional.pad(following[:, :-1], (1, 0))
@@ -98,11 +77,6 @@ class PieceTable:
         position = torch.searchsorted(ends, place, right=True).clamp(max=tokens.shape[1] - 1)  # (batch, pieces)
         entry = (self.offsets[rows] - ends + counts).gather(1, position) + place
         return self.pieces[torch.where(is_piece, entry, 0)], position, is_piece
-
-    def has_encoder_ids(self, size: int) -> bool:
-        """Return whether the tokens have the ids of an encoder's pieces, of which there are ``size``."""
-        ids = self.single_pieces
-        return self.identity and ids is not None and torch.equal(ids, torch.arange(size, device=ids.device))
 
     @cached_property
     def single_pieces(self) -> Tensor | None:

@@ -103,21 +103,15 @@ def _have_equal_models(generator: dict[str, Any], encoder: dict[str, Any], speci
 
 def _split_in_contexts(texts: Sequence[str], encoder: TextTokenizer) -> list[list[list[int]]]:
     """Split each text in each context; one that brings a space with it as after a space, except at the start."""
-    start = _tokenize(encoder.tokenizer, encoder.prepare(texts))
     words = [text.strip() for text in texts]
+    start, spaced = _tokenize(encoder.tokenizer, encoder.prepare(texts)), _split_after(Context.SPACE, words, encoder)
+    rows = [[alone] + 3 * [split or alone] for alone, split in zip(start, spaced, strict=True)]
     attached = [i for i, text in enumerate(texts) if not text[0].isspace()]
-    spaced = _split_after(Context.SPACE, words, encoder)
-    word, other = (
-        dict(zip(attached, _split_after(context, [words[i] for i in attached], encoder), strict=True))
-        for context in (Context.WORD, Context.OTHER)
-    )
-    rows = []
-    for i, alone in enumerate(start):
-        after = spaced[i], word.get(i, spaced[i]), other.get(i, spaced[i])
-        pieces = [alone, *(split or alone for split in after)]
-        # A text that vanishes in a context, such as a hard space, would have no position there.
-        rows.append(pieces if all(pieces) else [[]] * len(Context))
-    return rows
+    for context in (Context.WORD, Context.OTHER):
+        for i, split in zip(attached, _split_after(context, [words[i] for i in attached], encoder), strict=True):
+            rows[i][context] = split or start[i]
+    # A text that vanishes in a context, such as a hard space, would have no position there.
+    return [row if all(row) else [[]] * len(Context) for row in rows]
 
 
 def _split_after(context: Context, words: Sequence[str], encoder: TextTokenizer) -> list[list[int]]:

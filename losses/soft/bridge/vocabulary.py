@@ -117,7 +117,7 @@ class VocabularyBridge:
         config = OwnModelConfig()
         config.vocab_size = len(generator_tokenizer)
         text_tokenizer = TextTokenizer(generator_tokenizer, config, is_shared=True)
-        self.vocab_size = self.pieces.vocab_size
+        self.vocab_size = len(self.pieces.follows)
         self.end_ids = text_tokenizer.end_ids
         excluded = self.pieces.empty if self.mode == "identity" else self.pieces.control | self.pieces.empty
         self.control_ids = sorted({*text_tokenizer.control_ids, *excluded.nonzero().squeeze(1).tolist()})
@@ -131,8 +131,8 @@ class VocabularyBridge:
         Returns:
             Shape (vocab_size, embedding width), without gradient; the encoder's table where the vocabularies are equal.
         """
-        embeddings = embedding_table(self.encoder, device)
-        if self.pieces.has_encoder_ids(len(embeddings)):
+        embeddings, ids = embedding_table(self.encoder, device), self.pieces.single_pieces
+        if self.pieces.identity and ids is not None and torch.equal(ids, torch.arange(len(embeddings), device="cpu")):
             return embeddings
         with torch.inference_mode(False), torch.no_grad():
             return self.pieces.to(embeddings.device).average(embeddings)
