@@ -88,7 +88,5 @@ class _SelectionF1(torch.autograd.Function):
 
 def reduce_references(scores: Tensor, items: Tensor, num_items: int, how: Literal["max", "mean"] = "max") -> Tensor:
     """Reduce scores over each item's references, by their items' indices; equally good ones share the gradient."""
-    if how == "max":
-        return scores.new_full((num_items,), -torch.inf).scatter_reduce(0, items, scores, reduce="amax")
-    counts = torch.bincount(items, minlength=num_items)
-    return scores.new_zeros(num_items).index_add(0, items, scores) / counts
+    reduce = "amax" if how == "max" else "mean"
+    return scores.new_full((num_items,), -torch.inf).scatter_reduce(0, items, scores, reduce, include_self=False)

@@ -28,48 +28,38 @@ _POSITIONS_PER_STEP = 256
 
 
 class GeneratorVocabulary:
-    """The generator's tokens as the encoder sees them, through a bridge or not, on one device.
-
-    Attributes:
-        table: input embedding of each of the generator's tokens, shape (vocabulary, width).
-        weights: weight of each token, shape (vocabulary,); ``None`` where all weigh 1.
-        columns: the table and the weights, whose expectations one product computes, shape (vocabulary, columns).
-        control_ids: tokens that are not content, such as special tokens, and get no probability.
-        kinds: whether each token is no control token, and whether it ends a text; what is outside of the vocabulary
-            does not, shape (vocabulary + 1, 2), bool.
-        special: embeddings and weights of the encoder's special tokens around a text, shapes (special, width) and
-            (special,).
-        encoder_table: input embedding of each of the encoder's tokens, shape (encoder's vocabulary, width).
-        encoder_weights: weight of each of the encoder's tokens, shape (encoder's vocabulary,).
-        encoder_ids: the encoder's id of each token, shape (vocabulary,), int64; ``None`` where a token has several.
-        pieces: the encoder's pieces of each token, where positions are expanded to them.
-    """
+    """The generator's tokens as the encoder sees them, through a bridge or not, on one device."""
 
     def __init__(
         self, encoder: FrozenEncoder, bridge: VocabularyBridge | None, weights: TokenWeights, device: torch.device
     ) -> None:
         self.encoder, self.bridge = encoder, bridge
         tokens = encoder.tokenizer if bridge is None else bridge
-        self.control_ids = tokens.control_ids
+        self.control_ids = tokens.control_ids  # not content, such as special tokens: they get no probability
         # Cached by the tokenizer here, since a compiled graph must not ask it.
         before, after = encoder.tokenizer.special_affixes
         with torch.inference_mode(False), torch.no_grad():
+            # Weight and input embedding of each of the encoder's tokens; the table is that of the generator's tokens.
             self.encoder_weights = weights.to(device).table
             self.encoder_table = self.table = embedding_table(encoder, device)
+            # The encoder's id of each token, (vocabulary,); None where a token has several.
             self.encoder_ids: Tensor | None = torch.arange(len(self.table), device=device)
-            self.pieces: PieceTable | None = None
+            self.pieces: PieceTable | None = None  # where positions are expanded to them
             means = self.encoder_weights
             if bridge is not None:
                 pieces, self.table = bridge.pieces.to(device), bridge.embedding_table(device)
                 self.encoder_ids, means = pieces.single_pieces, pieces.average_weights(means)
                 self.pieces = pieces if bridge.mode == "expand" else None
+            # Weight of each token, None where all weigh 1; one product takes expectations of all columns.
             self.weights, self.columns = None, self.table
             if self.table.data_ptr() != self.encoder_table.data_ptr() or not weights.is_uniform:
                 self.weights = means[: len(self.table)].to(torch.promote_types(torch.float32, self.table.dtype))
                 self.columns = torch.cat([self.table, self.weights[:, None].to(self.table.dtype)], dim=1)
+            # Embeddings, (special, width), and weights of the encoder's special tokens around a text.
             numbers = constant([*before, *after], device)
             dtype = torch.promote_types(torch.float32, self.table.dtype)
             self.special = self.encoder_table[numbers], self.encoder_weights[numbers].to(dtype)
+            # Whether a token is not a control token, and whether it ends a text; the last row is that of ids outside.
             kinds = torch.tensor([[True, False]], device="cpu").repeat(len(self.table) + 1, 1)
             for kind, ids in enumerate((tokens.control_ids, tokens.end_ids)):
                 kinds[[token for token in ids if token < len(self.table)], kind] = kind == 1
