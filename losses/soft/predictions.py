@@ -152,10 +152,7 @@ def predict_from_hidden(
 def _expand_likeliest(
     tokens: SoftTokens, vocabulary: GeneratorVocabulary, predictions: Tensor, to_logits: Callable[[Tensor], Tensor]
 ) -> SoftTokens:
-    """Expand positions to the pieces of their likeliest tokens in the mode ``"expand"``.
-
-    Logits of the predictions, shape (batch, positions, ...), are made of some positions at a time.
-    """
+    """Expand positions to the pieces of their likeliest tokens in the mode ``"expand"``, with few logits at a time."""
     if vocabulary.pieces is None:
         return tokens
     likeliest = torch.zeros_like(tokens.content, dtype=torch.long)
@@ -238,7 +235,13 @@ def place_content(content: Tensor, vocabulary: GeneratorVocabulary) -> Placement
     # On an accelerator, the longest row is waited for only if it may be too long.
     if (content.device.type == "cpu" and is_eager()) or (limit is not None and keys.shape[1] > limit):
         longest = int(content.sum(1).max())
-        require_fitting(longest, vocabulary.encoder)
+        most = longest if limit is None else limit - sum(sizes)
+        if longest > most:
+            raise ValueError(
+                f"a row has {longest} tokens, but the encoder {vocabulary.encoder.name!r} takes {most} and its special "
+                f"tokens: tokenize the labels with truncation=True and max_length={most} (with texts as target, end "
+                f"the mask there)"
+            )
         keys, order = (values[:, : max(longest + sum(sizes), 1)] for values in (keys, order))
     keys = keys.bool()  # (batch, tokens)
     special = vocabulary.special[1]  # (special,)
@@ -258,10 +261,7 @@ def _surround(values: Tensor, special: Tensor, num_before: int) -> Tensor:
 def encode_soft_tokens(
     tokens: SoftTokens, vocabulary: GeneratorVocabulary, placement: Placement | None = None
 ) -> EncodedTokens:
-    """Encode soft tokens between the encoder's special tokens, their content moved to the left, with gradient.
-
-    Raises a ValueError if a row is too long. Texts with the same content share a placement.
-    """
+    """Encode soft tokens between special tokens, with gradient; texts with the same content share a placement."""
     encoder, num_before = vocabulary.encoder, len(vocabulary.encoder.tokenizer.special_affixes[0])
     placement = placement or place_content(tokens.content, vocabulary)
     order, keys, mass = placement.order, placement.keys, placement.mass
@@ -278,14 +278,3 @@ def encode_soft_tokens(
     vectors = encode_soft(encoder, rows, keys).squeeze(0)  # (batch, tokens, width)
     weights = weights.to(torch.promote_types(weights.dtype, tokens.embeddings.dtype))
     return EncodedTokens(vectors, TokenMass(mass.mask, weights), placement.has_content)
-
-
-def require_fitting(longest: int, encoder: FrozenEncoder) -> None:
-    """Raise an error unless the longest text of a batch, in tokens without special ones, fits the encoder."""
-    limit, num_special = encoder.tokenizer.max_length, encoder.tokenizer.num_special_tokens
-    if limit is not None and longest + num_special > limit:
-        raise ValueError(
-            f"a row has {longest} tokens, but the encoder {encoder.name!r} takes {limit - num_special} and its special "
-            f"tokens: tokenize the labels with truncation=True and max_length={limit - num_special} (with texts as "
-            f"target, end the mask there)"
-        )

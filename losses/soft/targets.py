@@ -1,7 +1,7 @@
 """References of a batch: labels or texts, one or several per item."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
@@ -21,7 +21,6 @@ from bertscore_tm.losses.soft.predictions import (
     SoftTokens,
     encode_soft_tokens,
     place_content,
-    require_fitting,
 )
 from bertscore_tm.scoring.corpus import encode_texts
 from bertscore_tm.scoring.texts import TextPairs
@@ -52,10 +51,7 @@ def encode_references(
     cache_bytes: int = 0,
     tokenized: TokenizedTexts | None = None,
 ) -> EncodedReferences:
-    """Encode the references of each item of a batch, each distinct one once.
-
-    They are texts, or tuples of token ids with the distinct ones in ``tokenized``.
-    """
+    """Encode the references of each item: texts, or tuples of token ids, with the distinct ones in ``tokenized``."""
     encoder, device = vocabulary.encoder, vocabulary.table.device
     texts = TextPairs([], references)
     encoded = encode_texts(texts, encoder, device, cache_bytes, of_losses=True, tokenized=tokenized)
@@ -78,38 +74,32 @@ def encode_references(
 def encode_labels(
     labels: Tensor, content: Tensor, vocabulary: GeneratorVocabulary, cache_bytes: int
 ) -> EncodedReferences:
-    """Encode the references of a batch from labels in the encoder's vocabulary, one per item.
-
-    On the CPU they are encoded as texts are: each distinct row once, without padding, and cached. Labels on an
-    accelerator would have to be waited for.
-    """
+    """Encode the references of a batch from labels in the encoder's vocabulary, one per item."""
+    placement = place_content(content, vocabulary)
+    # An accelerator would have to be waited for to encode each distinct row once, without padding, and cache it.
     if labels.device.type != "cpu" or not is_eager() or vocabulary.encoder_ids is None:
         ids = labels.long().clamp(min=0)
         with torch.no_grad(), torch.autocast(device_type=labels.device.type, enabled=False):
             weights = None if vocabulary.weights is None else vocabulary.weights[ids]
             soft = SoftTokens(torch.nn.functional.embedding(ids, vocabulary.table), content, weights)
-            placement = place_content(content, vocabulary)
             tokens = encode_soft_tokens(soft, vocabulary, placement)
             return EncodedReferences(tokens, None, len(labels), placement=placement)
     tokenizer, (before, after) = vocabulary.encoder.tokenizer, vocabulary.encoder.tokenizer.special_affixes
     ids_of_rows = torch.split(vocabulary.encoder_ids[labels[content].long()], content.sum(1).tolist())
-    require_fitting(max(map(len, ids_of_rows)), vocabulary.encoder)
     rows = [(*before, *ids.tolist(), *after) for ids in ids_of_rows]
     distinct = [*dict.fromkeys(rows)]
     lengths = np.fromiter(map(len, distinct), np.int64, len(distinct))
     flat = np.fromiter(chain.from_iterable(distinct), np.int64, int(lengths.sum()))
     has_content = lengths > tokenizer.num_special_tokens
     tokenized = TokenizedTexts(flat, lengths, has_content, np.zeros_like(has_content))
-    return encode_references([[row] for row in rows], vocabulary, cache_bytes, tokenized)
+    encoded = encode_references([[row] for row in rows], vocabulary, cache_bytes, tokenized)
+    return replace(encoded, placement=placement)
 
 
 def locate_content(
     labels: Tensor, allowed: Tensor | None, vocabulary: GeneratorVocabulary, ignore_index: int
 ) -> Tensor:
-    """Return which of the allowed positions of labels are content, none after the first end token behind content.
-
-    All shapes are (batch, positions). Ids outside the vocabulary are an error, on the CPU only.
-    """
+    """Return which of the allowed positions of labels are content, none after the first end token behind content."""
     size = len(vocabulary.table)
     is_text, is_end = vocabulary.kinds[labels.long().clamp(-1, size)].unbind(-1)  # -1 is the last row
     content = is_text & (labels != ignore_index)
