@@ -193,11 +193,7 @@ class BERTScoreReward:
         return rewards
 
     def signature(self) -> str:
-        """Return one line with every setting that changes a score; see also ``component`` and the guards.
-
-        Returns:
-            The signature.
-        """
+        """Return one line with every setting that changes a score; see also ``component`` and the guards."""
         source = self._weights.source
         return score_signature(self.encoder, source, self._baseline, strip_thoughts=self.strip_thoughts)
 
@@ -206,7 +202,8 @@ class BERTScoreReward:
 
     def _scores(self, texts: TextPairs) -> tuple[Tensor, list[int]]:
         """Return the scores of all candidates, shape (candidates,), on the CPU, and which reference is closest."""
-        device, number = self.encoder.device, SCORE_NAMES.index(self.component)
+        device = self.encoder.device
+        number = SCORE_NAMES.index(self.component)
         table = self._weights.to(device).table
         scores = torch.zeros(len(texts), dtype=torch.float32, device="cpu")
         best, num_truncated = [0] * len(texts), 0

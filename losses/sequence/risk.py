@@ -158,11 +158,7 @@ class BERTScoreRisk(nn.Module):
         return {"norms": self.norms.cpu(), "calls": self.calls}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
-        """Restore the measurements from a checkpoint.
-
-        Args:
-            state: what :meth:`get_extra_state` returned.
-        """
+        """Restore the measurements from a checkpoint, as :meth:`get_extra_state` returned them."""
         self.norms, self.calls = state["norms"], state["calls"]
 
     def _reward_samples(self, sampled: SampledSequences, references: list[list[str]]) -> Tensor:

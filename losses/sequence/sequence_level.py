@@ -63,7 +63,8 @@ class MinimumRiskLoss(nn.Module):
         elif not 0 < alpha < float("inf"):
             raise ValueError(f"alpha must be above 0 and finite, got {alpha}")
         self.alpha = alpha
-        self.reduction, self.normalize = reduction, normalize
+        self.reduction = reduction
+        self.normalize = normalize
 
     def forward(self, log_probs: Tensor, rewards: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return the expected risk of a batch.

@@ -32,10 +32,7 @@ class OutputLayer:
 
 
 def read_output_layer(lm_head: nn.Module | Tensor) -> OutputLayer:
-    """Return the output layer of a generator, with a scale such as T5's and the bias that BART's family adds after it.
-
-    Raises a ValueError if the generator, or a layer itself, computes other logits.
-    """
+    """Return the output layer of a generator, with its scale and added bias; an error if it computes other logits."""
     if isinstance(lm_head, Tensor):
         return OutputLayer(lm_head, None)
     return replace(_find_layer(lm_head)[1], scale=_measure_scale(lm_head))

@@ -133,7 +133,9 @@ class SoftBERTScoreLoss(nn.Module):
         self.matching = matching
         self.matching_temperature = matching_temperature
         self.component, self.references_reduce = component, references_reduce
-        self.reduction, self.ignore_index, self.cache_bytes = reduction, ignore_index, cache_bytes
+        self.reduction = reduction
+        self.ignore_index = ignore_index
+        self.cache_bytes = cache_bytes
         self.encoder = as_encoder(encoder, single_layer=True)
         require_soft_tokens(self.encoder)
         self.weights = token_weights(self.encoder, idf)

@@ -26,9 +26,8 @@ _STEMS = {
 def build_piece_table(generator: PreTrainedTokenizerBase, encoder: TextTokenizer) -> PieceTable:
     """Find the encoder's pieces of every token of a generator.
 
-    Where both tokenizers follow the same rules, a token's piece is that of the same name. Otherwise, and for tokens
-    that were added to the generator, its pieces are those into which the encoder's tokenizer, with its normalizer,
-    splits its text.
+    Where both tokenizers follow the same rules, a token's piece is that of the same name; otherwise, and for tokens
+    that were added to the generator, those into which the encoder's tokenizer splits its text.
     """
     ids = sorted({*generator.get_vocab().values()})
     # Ids may have gaps, so that there are more of them than tokens.
@@ -104,7 +103,8 @@ def _have_equal_models(generator: dict[str, Any], encoder: dict[str, Any], speci
 def _split_in_contexts(texts: Sequence[str], encoder: TextTokenizer) -> list[list[list[int]]]:
     """Split each text in each context; one that brings a space with it as after a space, except at the start."""
     words = [text.strip() for text in texts]
-    start, spaced = _tokenize(encoder.tokenizer, encoder.prepare(texts)), _split_after(Context.SPACE, words, encoder)
+    start = _tokenize(encoder.tokenizer, encoder.prepare(texts))
+    spaced = _split_after(Context.SPACE, words, encoder)
     rows = [[alone] + 3 * [split or alone] for alone, split in zip(start, spaced, strict=True)]
     attached = [i for i, text in enumerate(texts) if not text[0].isspace()]
     for context in (Context.WORD, Context.OTHER):

@@ -131,7 +131,8 @@ class VocabularyBridge:
         Returns:
             Shape (vocab_size, embedding width), without gradient; the encoder's table where the vocabularies are equal.
         """
-        embeddings, ids = embedding_table(self.encoder, device), self.pieces.single_pieces
+        embeddings = embedding_table(self.encoder, device)
+        ids = self.pieces.single_pieces
         if self.pieces.identity and ids is not None and torch.equal(ids, torch.arange(len(embeddings), device="cpu")):
             return embeddings
         with torch.inference_mode(False), torch.no_grad():
