@@ -53,11 +53,9 @@ class BERTScoreReward:
         encoder: a :class:`bertscore_tm.FrozenEncoder`, such as ``metric.encoder``, or the hub name or local folder of a
             model. It runs on its own ``device``.
         component: score that is rewarded: ``"f1"``, ``"precision"`` or ``"recall"``.
-        references_reduce: reduction over several references of a completion, ``"mean"`` or ``"max"``, see
-            :func:`bertscore_tm.rank_candidates`.
-        idf: texts, such as all references, whose document frequencies weight the tokens; or a mapping from token id to
-            weight, or a metric. Default: no idf. The weights are fixed here, since rewards must not depend on their
-            batch.
+        references_reduce: ``"mean"`` or ``"max"`` over several references, see :func:`bertscore_tm.rank_candidates`.
+        idf: token weights, as for :class:`bertscore_tm.losses.SoftBERTScoreLoss`; fixed here, since rewards must not
+            depend on their batch. Default: no idf.
         rescale: map the expected score of unrelated texts to 0: ``True`` for the published baseline, or a
             :class:`bertscore_tm.Baseline`, or the path of a table.
         length_band: smallest and largest ratio of lengths that is not penalized, such as (0.5, 1.5); ``math.inf``
@@ -66,8 +64,8 @@ class BERTScoreReward:
         strip_thoughts: score completions without the ``<think>`` or ``<thinking>`` block in front; one that is cut off
             within it is an empty text. Default: thoughts are scored as text, with a warning.
         references_column: keyword of the references, a column of the trainer's data set.
-        cache_bytes: memory for the references' token vectors, in bytes, kept for later calls and shared with
-            losses on the same encoder; 0 turns the cache off. Within a call each text is encoded once in any case.
+        cache_bytes: memory for the references' token vectors, in bytes, as for the loss, which shares them. Within a
+            call each text is encoded once in any case.
         name: ``__name__``, under which trainers log the reward. Default: component and layer, such as
             ``"bertscore_f1_layer5"``.
 

@@ -104,8 +104,8 @@ def predict_from_logits(
 
 
 def predict_from_hidden(
-    hidden: Tensor,
-    content: Tensor,
+    hidden: Tensor,  # (batch, positions, features)
+    content: Tensor,  # (batch, positions), as labels
     vocabulary: GeneratorVocabulary,
     layer: OutputLayer,
     temperature: float,
@@ -113,10 +113,7 @@ def predict_from_hidden(
     labels: Tensor | None = None,
     ignore_index: int = -100,
 ) -> tuple[SoftTokens, Tensor | None]:
-    """Return expectations as :func:`predict_from_logits`, and the cross-entropy of labels, without all logits at once.
-
-    Hidden states have the shape (batch, positions, features), labels and content (batch, positions).
-    """
+    """Return expectations as :func:`predict_from_logits`, and the cross-entropy of labels, but never all logits."""
     needed = content if labels is None else content | (labels != ignore_index)
     indices = _needed_positions(needed)
     if indices is None:
