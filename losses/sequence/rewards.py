@@ -15,7 +15,7 @@ from bertscore_tm.scoring.messages import UnknownTokens, warn_of_leftovers
 from bertscore_tm.scoring.rescaling import Rescale, find_baseline, rescale_scores
 from bertscore_tm.scoring.signature import score_signature
 from bertscore_tm.scoring.texts import TextPairs, strip_thoughts
-from bertscore_tm.scoring.token_weights import Idf, token_weights
+from bertscore_tm.scoring.token_weights import Idf, require_known, token_weights
 from bertscore_tm.utilities.compilation import untraced
 from bertscore_tm.utilities.score_names import SCORE_NAMES, Component
 from bertscore_tm.utilities.settings import require_at_least, require_choice
@@ -151,7 +151,8 @@ class BERTScoreReward:
 
         Raises:
             TypeError: a completion or reference is neither a text nor a chat.
-            ValueError: there are no references, lengths differ, or a text is too long with ``long_text="error"``.
+            ValueError: there are no references, lengths differ, a token has no weight in the mapping ``idf``, or a text
+                is too long with ``long_text="error"``.
         """
         references = columns.get(self.references_column, references)
         if references is None:
@@ -174,7 +175,8 @@ class BERTScoreReward:
         raw, best = self._scores(texts)
         is_guarded = self.length_band is not None or self.repeat_ngram_size is not None
         tokens = self._tokenize(texts) if len(texts) and (is_guarded or log_metric is not None) else {}
-        guards = [self._guard(*pair, tokens) for pair in zip(texts.candidates, texts.references, strict=True)]
+        pairs = zip(texts.candidates, texts.references, strict=True)
+        guards = [self._guard(candidate, of_candidate, tokens) for candidate, of_candidate in pairs]
         scores = raw - (1 - torch.tensor(guards, dtype=torch.float32, device="cpu")) * raw.abs()
         rewards: list[float | None] = [None] * len(candidates)
         closest: list[Any] = [None] * len(candidates)
@@ -201,15 +203,16 @@ class BERTScoreReward:
     def _scores(self, texts: TextPairs) -> tuple[Tensor, list[int]]:
         """Return the scores of all candidates, shape (candidates,), on the CPU, and which reference is closest."""
         device = self.encoder.device
-        number = SCORE_NAMES.index(self.component)
-        table = self._weights.to(device).table
+        component = SCORE_NAMES.index(self.component)
+        weights = self._weights.to(device)
         scores = torch.zeros(len(texts), dtype=torch.float32, device="cpu")
         best, num_truncated = [0] * len(texts), 0
         steps = encode_steps(texts, self.encoder, device, self.cache_bytes, of_losses=True, unknown=self._unknown)
         for step, part, encoded in steps:
+            require_known(weights, encoded.vectors.ids, self.encoder.tokenizer)
             matched = match_encoded(part, encoded)
             # Of each reference, before the reduction: the largest F1 may be one beside its pole.
-            of_pairs = precision_recall_f1(matched, table, selection_f1)[number][0].cpu()
+            of_pairs = precision_recall_f1(matched, weights.table, selection_f1)[component][0].cpu()
             parts = torch.split(of_pairs, [*map(len, part.references)])
             for i, of_references in zip(step, parts, strict=True):
                 scores[i] = of_references.amax() if self.references_reduce == "max" else of_references.mean()
@@ -222,7 +225,7 @@ class BERTScoreReward:
                 f"texts are longer than {self.encoder.tokenizer.max_length} tokens and were truncated, so that the "
                 f"rest is not rewarded; long_text='window' scores whole texts"
             )
-        return rescale_scores(scores.expand(3, 1, -1), self._baseline)[number, 0], best
+        return rescale_scores(scores.expand(3, 1, -1), self._baseline)[component, 0], best
 
     def _tokenize(self, texts: TextPairs) -> dict[str, list[int]]:
         """Return the token ids of each distinct text, without special tokens and truncation."""

@@ -208,6 +208,17 @@ def test_wrong_settings(encoder, options, message):
         BERTScoreReward(encoder, **options)
 
 
+def test_a_token_that_a_mapping_has_no_weight_for_is_an_error_as_in_a_ranking(encoder):
+    idf = dict.fromkeys(encoder.tokenizer(["a cat sat"]).ids.tolist(), 1.0)
+    reward = BERTScoreReward(encoder, idf=idf)
+    assert reward(["a cat sat"], ["a cat"]) == pytest.approx(
+        rank_candidates([["a cat sat"]], ["a cat"], encoder, idf=idf).scores[0].tolist(), abs=TOLERANCE
+    )
+    for texts in (["a dog sat"], ["a cat sat"]), (["a cat sat"], ["a dog sat"]):
+        with pytest.raises(ValueError, match=r"idf has no weight for token id \d+ \('dog'\): pass a mapping"):
+            reward(*texts)
+
+
 def slow_guard(encoder, candidate, references, band, size):
     """Both factors, as the docstring writes them."""
     tokenize, factor = encoder.tokenizer.tokenizer.tokenize, 1.0
