@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import re
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
@@ -16,6 +17,7 @@ from bertscore_tm.utilities.user_warnings import warn_user
 # Of the candidates of all validations in a page.
 _MOST_CHARACTERS = 5_000_000
 
+File = str | os.PathLike[str]
 Candidates = dict[str, list[str] | None]
 Scores = dict[str, dict[str, list[float]]]
 Sources = list[str] | None
@@ -23,7 +25,7 @@ Sources = list[str] | None
 Courses = dict[str, list[tuple[int, float]]]
 
 
-def step_of(path: str) -> tuple[int, int]:
+def step_of(path: File) -> tuple[int, int]:
     """Return the step in the name of a file such as ``val_step_499.jsonl``; a ValueError if there is none.
 
     The second number is that of the validation in ``val_step_499_validation_2.jsonl``, or 0.
@@ -34,7 +36,7 @@ def step_of(path: str) -> tuple[int, int]:
     return int(match[1]), int(match[2] or 0)
 
 
-def name_of(path: str) -> str:
+def name_of(path: File) -> str:
     """Return the name of the validation in a file."""
     step, number = step_of(path)
     return f"step {step}, validation {number}" if number else f"step {step}"
@@ -57,7 +59,7 @@ def _read_row(line: bytes, place: str) -> dict[str, Any]:
     return dict(row)
 
 
-def read_history(paths: Sequence[str]) -> tuple[Candidates, list[list[str]], Scores, Sources]:
+def read_history(paths: Sequence[File]) -> tuple[Candidates, list[list[str]], Scores, Sources]:
     """Return candidates of validations by name, by step, references and sources of the last one, and scores by name.
 
     Sources are ``None`` unless every row has one. Validations with other references are left out, with a warning.
@@ -95,7 +97,7 @@ def read_history(paths: Sequence[str]) -> tuple[Candidates, list[list[str]], Sco
     return candidates, references, scores, sources if len(sources) == len(last) else None
 
 
-def read_runs(runs: Mapping[str, Sequence[str]]) -> tuple[Candidates, list[list[str]], Scores, Sources, Courses]:
+def read_runs(runs: Mapping[str, Sequence[File]]) -> tuple[Candidates, list[list[str]], Scores, Sources, Courses]:
     """Return the best validation of each run as :func:`read_history` does, and the steps and mean F1 of all of each."""
     candidates: Candidates = {}
     references: list[list[str]] = []
@@ -108,7 +110,6 @@ def read_runs(runs: Mapping[str, Sequence[str]]) -> tuple[Candidates, list[list[
         references, best = run_references, best_of(run_scores)
         name = f"{run} ({best})"
         candidates[name], scores[name] = run_candidates[best], run_scores[best]
-        means = {name: sum(values["f1"]) / len(values["f1"]) for name, values in run_scores.items()}
-        steps = [(step_of(path)[0], name_of(path)) for path in sorted(paths, key=step_of)]
-        courses[run] = [(step, means[name]) for step, name in steps if name in means]
+        steps = {name_of(path): step_of(path)[0] for path in paths}
+        courses[run] = [(steps[name], sum(scored["f1"]) / len(scored["f1"])) for name, scored in run_scores.items()]
     return candidates, references, scores, sources, courses

@@ -17,7 +17,7 @@ from bertscore_tm.core.scores import harmonic_mean
 from bertscore_tm.encoder import Encoder, FrozenEncoder, as_encoder
 from bertscore_tm.encoder.loading import quiet_transformers
 from bertscore_tm.functional.corpus_scores import bert_score
-from bertscore_tm.report.history import Courses, read_history, read_runs
+from bertscore_tm.report.history import Courses, File, read_history, read_runs
 from bertscore_tm.scoring.alignment import AlignmentData, compute_alignment
 from bertscore_tm.scoring.rescaling import Rescale, find_baseline, score_range
 from bertscore_tm.scoring.signature import score_signature
@@ -26,14 +26,12 @@ from bertscore_tm.scoring.token_weights import Idf, token_weights
 from bertscore_tm.statistics import TIE, compare_all_pairs, describe_best, format_p_value, mean_interval, score_gains
 from bertscore_tm.utilities.files import write_atomically
 from bertscore_tm.utilities.score_names import SCORE_NAMES
-from bertscore_tm.utilities.untrusted_text import for_page
 from bertscore_tm.views import align_references
-from bertscore_tm.views.page import describe_sides, render_page, round_numbers, write_frame
+from bertscore_tm.views.page import describe_alignments, render_page, round_numbers, write_frame
 
 Systems = Sequence[str] | Mapping[str, Sequence[str] | None]
 References = Sequence[str] | Sequence[Sequence[str]]
 Results = Mapping[str, Any]
-Files = Sequence[str | os.PathLike[str]]
 Align = Callable[[str, str], AlignmentData]
 
 _SINGLE = "candidates"
@@ -109,7 +107,7 @@ class Report:
         self.encoder = encoder
         self.signature = signature
         default = [[-1.0 if "|rescale:no|" in signature else -math.inf] * 3, [1.0] * 3]
-        self.bounds = bounds or torch.tensor(default, dtype=torch.float64, device="cpu").unbind()
+        self.bounds = tuple(bounds or torch.tensor(default, dtype=torch.float64, device="cpu"))
         self.is_history = is_history
         self.num_alignments = num_alignments
         self.groups = groups
@@ -134,26 +132,12 @@ class Report:
         title: str | None = None,
         sources: Sequence[str] | None = None,
     ) -> Report:
-        """Score texts and report them.
+        """Score texts and report them; ``encoder``, ``idf``, ``rescale`` and ``verbose`` are those of ``bert_score``.
 
-        Args:
-            systems: one candidate per reference, or such lists by the name of the system.
-            references: one reference, or a list of references, per candidate.
-            encoder: a :class:`bertscore_tm.FrozenEncoder`, or the hub name or local folder of a model.
-            idf: as for :func:`bertscore_tm.bert_score`.
-            rescale: as for :func:`bertscore_tm.bert_score`.
-            num_alignments: number of pairs that open to their alignment.
-            verbose: show progress bars on standard error.
-            title: heading of the page. Default: the names of the systems.
-            sources: text that each pair was generated from.
+        The other arguments are those of the class, the errors those of :func:`bertscore_tm.bert_score`.
 
         Returns:
             The report.
-
-        Raises:
-            TypeError: a text is not a string.
-            ValueError: lengths differ, or a setting is invalid.
-            OSError: the model cannot be loaded.
         """
         used = as_encoder(encoder, single_layer=True)
         candidates, reference_lists = _as_named(systems, references)
@@ -162,12 +146,11 @@ class Report:
         scores = {
             name: bert_score(texts or [], reference_lists, used, **settings) for name, texts in candidates.items()
         }
-        return cls(
-            candidates, reference_lists, scores, num_alignments=num_alignments, title=title, sources=sources, **options
-        )
+        options |= {"num_alignments": num_alignments, "title": title, "sources": sources}
+        return cls(candidates, reference_lists, scores, **options)
 
     @classmethod
-    def from_files(cls, paths: Files | Mapping[str, Files], **options: Any) -> Report:
+    def from_files(cls, paths: Sequence[File] | Mapping[str, Sequence[File]], **options: Any) -> Report:
         """Report the validations of a training, as :class:`bertscore_tm.callbacks.BERTScoreReport` does.
 
         Args:
@@ -193,10 +176,9 @@ class Report:
             1
         """
         if not isinstance(paths, Mapping):
-            systems, references, scores, sources = read_history([os.fspath(path) for path in paths])
+            systems, references, scores, sources = read_history(paths)
             return cls(systems, references, scores, is_history=True, **{"sources": sources, **options})
-        runs = {name: [os.fspath(path) for path in files] for name, files in paths.items()}
-        systems, references, scores, sources, courses = read_runs(runs)
+        systems, references, scores, sources, courses = read_runs(paths)
         report = cls(systems, references, scores, **{"sources": sources, **options})
         report.courses = courses
         return report
@@ -225,7 +207,7 @@ class Report:
 
     def _describe(self) -> dict[str, Any]:
         """Return everything that the page shows, for JSON."""
-        names = [for_page(name) for name in self.scores]
+        names = list(self.scores)
         kind = "one" if len(names) == 1 else "history" if self.is_history else "several"
         f1 = torch.stack([scores[2] for scores in self.scores.values()])  # (systems, pairs)
         means = [row.mean().item() for row in f1.double().nan_to_num()]
@@ -233,8 +215,8 @@ class Report:
         last = len(names) - 1
         main = sorted({0, best, max(last - 1, 0), last})
         full, truncated, unknown = self._read_texts()
-        empty = [self._find_empty(name, full) for name in self.scores]
-        bounds = self.bounds[0][2].item(), self.bounds[1][2].item()
+        empty = [self._find_empty(texts, full) for texts in self.candidates.values()]
+        bounds = [end[2].item() for end in self.bounds]
         span = bounds[1] - bounds[0]
         # Of a history of hundreds of validations, all pairs would take minutes.
         tested = [number for number in (main if kind == "history" else range(len(f1))) if f1[number].isfinite().all()]
@@ -251,40 +233,33 @@ class Report:
         # The two systems that are shown first.
         pair = sorted([best, others[0]]) if kind == "several" else [0, last]
         return {
-            "title": for_page(self.title or f"BERTScore: {(' to ' if kind == 'history' else ', ').join(titled)}"),
-            "signature": for_page(self.signature),
+            "title": self.title or f"BERTScore: {(' to ' if kind == 'history' else ', ').join(titled)}",
+            "signature": self.signature,
             "kind": kind,
             "names": names,
             "best": best,
             "pair": pair,
-            "summary": [
-                self._estimate_means(scores, (self.bounds[0], self.bounds[1])) for scores in self.scores.values()
-            ],
+            "summary": [self._estimate_means(scores, self.bounds) for scores in self.scores.values()],
             "comparisons": len(p_values),
             "verdict": describe_best(names, means, comparisons),
             "differences": [self._describe_gains(a, f1, span, p_values) for a in range(len(names))],
-            "bounds": round_numbers(list(bounds)),
-            "gainBounds": round_numbers([-span, span]),
+            "bounds": bounds,
+            "gainBounds": [-span, span],
             "tie": TIE,
             "isGrouped": self.groups is not None,
             # F1 is exact, so that the page finds the ties that are counted here.
             "scores": [[*round_numbers(scores[:2]), round_numbers(scores[2], 10)] for scores in self.scores.values()],
-            "references": [[for_page(text) for text in texts] for texts in self.references],
-            "courses": [
-                {"name": for_page(name), "points": [(step, round_numbers(f1)) for step, f1 in course]}
-                for name, course in self.courses.items()
-            ],
-            "sources": self.sources and [for_page(text) for text in self.sources],
-            "labels": self.labels and [for_page(text) for text in self.labels],
+            "references": self.references,
+            "courses": [{"name": name, "points": points} for name, points in self.courses.items()],
+            "sources": self.sources,
+            "labels": self.labels,
             "identical": list(describe_identical(identical, len(self.references))),
-            "candidates": [
-                None if texts is None else [for_page(text) for text in texts] for texts in self.candidates.values()
-            ],
+            "candidates": list(self.candidates.values()),
             "chosen": [None if chosen is None else [int(number) for number in chosen] for chosen in self.best.values()],
             "truncated": self._describe_rows(truncated),
             "unknown": self._describe_rows(unknown),
             "empty": empty,
-            "alignments": self._align_rows(f1.nan_to_num(), main, pair, [set(rows) for rows in empty]),
+            "alignments": self._align_rows(f1.nan_to_num(), main if self.is_history else range(len(f1)), pair, empty),
         }
 
     def _estimate_means(self, values: Tensor, bounds: tuple[Tensor | float, Tensor | float]) -> Any:
@@ -319,12 +294,9 @@ class Report:
                     cuts[text] = f"cut after {length:,} of {len(whole):,} tokens"
         return {text for text, has in zip(distinct, tokenized.has_content, strict=True) if has}, cuts, unknown
 
-    def _find_empty(self, name: str, full: set[str]) -> list[int]:
-        """Return the rows without a text or references."""
-        texts = self.candidates[name]
-        if texts is None:
-            return []
-        rows = enumerate(zip(texts, self.references, strict=True))
+    def _find_empty(self, texts: list[str] | None, full: set[str]) -> list[int]:
+        """Return the rows without a text or references; none of a system whose texts are not kept."""
+        rows = enumerate(zip(texts or (), self.references, strict=False))
         return [row for row, (text, references) in rows if text not in full or full.isdisjoint(references)]
 
     def _describe_rows(self, facts: dict[str, str] | None) -> list[dict[int, str]] | None:
@@ -341,45 +313,30 @@ class Report:
         return described
 
     def _align_rows(
-        self, f1: Tensor, main: list[int], pair: list[int], empty: list[set[int]]
+        self, f1: Tensor, systems: Sequence[int], pair: list[int], empty: list[list[int]]
     ) -> dict[int, dict[int, Any]]:
         """Return the alignments of the chosen rows by the number of the system."""
         if self.align is None:
             return {}
-        systems = main if self.is_history else list(range(len(f1)))
-        texts_of = list(self.candidates.values())
         # The last system first, and of differences those in which the second is worse.
-        scores = [f1[number] for number in reversed(systems)]
-        signed = [f1[pair[1]] - f1[pair[0]]] if len(scores) > 1 else []
+        scores = f1[[*reversed(systems)]]
+        differences = f1[pair[1:]] - f1[pair[:1]] if len(systems) > 1 else f1[:0]
+        orders = torch.cat([differences, -differences, scores, -scores]).argsort(stable=True)  # (orders, pairs)
         generator = torch.Generator("cpu").manual_seed(0)
-        values = [sign * value for part in (signed, scores) for sign in (1, -1) for value in part]
-        orders = [value.argsort(stable=True) for value in values]
-        orders.append(torch.randperm(len(self.references), generator=generator, device="cpu"))
-        alignments: dict[int, dict[int, Any]] = {}
-        rows = dict.fromkeys(chain.from_iterable(zip(*(order.tolist() for order in orders), strict=True)))
+        drawn = torch.randperm(len(self.references), generator=generator, device="cpu")
+        rows = dict.fromkeys(torch.cat([orders, drawn[None]]).T.flatten().tolist())
         count = math.ceil(self.num_alignments / len(systems)) if self.is_history else self.num_alignments
+        texts_of = list(self.candidates.values())
+        alignments: dict[int, dict[int, Any]] = {}
         for row in islice(rows, count):
             alignments[row] = {}
             for number in systems:
-                texts = texts_of[number]
-                if texts is not None and row not in empty[number]:
-                    aligned = self._align_best(texts[row], self.references[row])
-                    if aligned is not None:
-                        alignments[row][number] = aligned
+                texts, references = texts_of[number], self.references[row]
+                if texts is None or row in empty[number]:
+                    continue
+                if aligned := align_references(self.align, texts[row], references):
+                    alignments[row][number] = describe_alignments(aligned, len(references))
         return alignments
-
-    def _align_best(self, candidate: str, references: list[str]) -> dict[str, Any] | None:
-        """Return the alignment with the best reference, by F1."""
-        assert self.align is not None
-        alignments = align_references(self.align, candidate, references)
-        if not alignments:
-            return None
-        best = max(alignments, key=lambda number: alignments[number].f1)
-        scores = [
-            [round(getattr(alignments[number], name), 4) for name in SCORE_NAMES] if number in alignments else None
-            for number in range(len(references))
-        ]
-        return {"reference": best, "scores": scores, "sides": describe_sides(alignments[best])}
 
 
 def alignment_options(

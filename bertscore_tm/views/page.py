@@ -5,7 +5,7 @@ import json
 import math
 import unicodedata
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import date
 from hashlib import sha256
 from html import escape
@@ -33,6 +33,7 @@ def render_page(template: Path, data: dict[str, Any], scripts: Sequence[str]) ->
     environment = Environment(
         loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
+    data = _escape(data)
     document = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
     parts = [(template.parent / name).read_text(encoding="utf-8") for name in scripts]
     shared = (_FOLDER / "tokens.js").read_text(encoding="utf-8")
@@ -50,15 +51,26 @@ def render_page(template: Path, data: dict[str, Any], scripts: Sequence[str]) ->
     )
 
 
+def _escape(value: Any) -> Any:
+    """Return data with texts as a page shows them, and ``None`` for NaN and infinity, which JSON does not have."""
+    if isinstance(value, str):
+        return for_page(value)
+    if isinstance(value, dict):
+        return {key: _escape(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_escape(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
 def write_alignment(alignment: AlignmentData) -> str:
     """Return the page of an alignment: the scores, and both texts with each token shaded by its best similarity."""
-    scores = [round(getattr(alignment, name), 4) for name in SCORE_NAMES]
+    described = describe_alignments({0: alignment}, 1)
     data = {
-        "settings": for_page(alignment.settings),
-        "scores": scores,
-        "candidate": for_page(alignment.candidate.text),
-        "reference": for_page(alignment.reference.text),
-        "alignment": {"reference": 0, "scores": [scores], "sides": describe_sides(alignment)},
+        "settings": alignment.settings,
+        "scores": described["scores"][0],
+        "candidate": alignment.candidate.text,
+        "reference": alignment.reference.text,
+        "alignment": described,
     }
     return render_page(_FOLDER / "pair.jinja", data, ["pair.js"])
 
@@ -71,6 +83,16 @@ def write_frame(page: str) -> str:
     )
 
 
+def describe_alignments(alignments: Mapping[int, AlignmentData], num_references: int) -> dict[str, Any]:
+    """Return a candidate's best alignment, by F1, and the scores of all by reference, for a page's script."""
+    best = max(alignments, key=lambda number: alignments[number].f1)
+    scores = [
+        [round(getattr(alignments[number], name), 4) for name in SCORE_NAMES] if number in alignments else None
+        for number in range(num_references)
+    ]
+    return {"reference": best, "scores": scores, "sides": describe_sides(alignments[best])}
+
+
 def describe_sides(alignment: AlignmentData) -> list[dict[str, Any]]:
     """Return the tokens of the candidate and of the reference, and their numbers, for a page's script."""
     return [_describe_side(side, alignment.is_weighted) for side in (alignment.candidate, alignment.reference)]
@@ -78,15 +100,15 @@ def describe_sides(alignment: AlignmentData) -> list[dict[str, Any]]:
 
 def _describe_side(side: AlignedText, is_weighted: bool) -> dict[str, Any]:
     tokens, gaps = _cut_text(side)
-    described = {
+    return {
         "tokens": tokens,
         "gaps": gaps,
         "best": round_numbers(side.best, 3),
         "matches": side.matches.tolist(),
         "shares": round_numbers(side.shares),
-        "special": round_numbers(side.special_share),
+        "special": round(side.special_share, 4),
+        "weights": round_numbers(side.weights, 3) if is_weighted else None,
     }
-    return described | ({"weights": round_numbers(side.weights, 3)} if is_weighted else {})
 
 
 def _cut_text(side: AlignedText) -> tuple[list[str], list[str] | None]:
@@ -95,24 +117,19 @@ def _cut_text(side: AlignedText) -> tuple[list[str], list[str] | None]:
     A token that shares its characters with the one before has its number, a token of no character its symbol.
     """
     if side.spans is None:
-        spaced = [token if joined else f" {token}" for joined, token in zip(side.joined, side.tokens, strict=True)]
-        return [for_page(token) for token in spaced], None
+        return [token if joined else f" {token}" for joined, token in zip(side.joined, side.tokens, strict=True)], None
     tokens, gaps, reached = [], [], 0
     limits = [*(start for start, _ in side.spans[1:]), len(side.text)]
     for token, (start, end), limit in zip(side.tokens, side.spans, limits, strict=True):
-        gaps.append(for_page(side.text[reached:start]))
+        gaps.append(side.text[reached:start])
         # Signs that a tokenizer drops, such as accents, belong to the letter before them.
         while start < end < limit and unicodedata.category(side.text[end])[0] == "M":
             end += 1
-        tokens.append(for_page(side.text[max(start, reached) : end] or token[-1]))
+        tokens.append(side.text[max(start, reached) : end] or token[-1])
         reached = max(reached, end)
-    return tokens, [*gaps, for_page(side.text[reached:])]
+    return tokens, [*gaps, side.text[reached:]]
 
 
-def round_numbers(values: Any, digits: int = 4) -> Any:
-    """Round a number, or a tensor or lists of them; ``None`` replaces NaN and infinity, which JSON does not have."""
-    if isinstance(values, Tensor):
-        values = values.tolist()
-    if isinstance(values, list):
-        return [round_numbers(value, digits) for value in values]
-    return round(values, digits) if math.isfinite(values) else None
+def round_numbers(values: Tensor, digits: int = 4) -> Any:
+    """Return a tensor as lists of rounded numbers."""
+    return values.double().round(decimals=digits).tolist()
