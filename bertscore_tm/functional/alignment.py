@@ -25,12 +25,10 @@ def align(
     Args:
         candidate: the candidate text.
         reference: the reference text.
-        encoder: a :class:`bertscore_tm.FrozenEncoder`, or the hub name or local folder of a model.
-        idf: weight tokens by their inverse document frequency in these texts, such as all references of a test set; or
-            a mapping from token id to weight, or a metric. ``True`` counts the one reference, whose tokens then weigh
-            0.
-        rescale: rescale scores and shares, but not similarities: ``True`` for the published baseline, or a
-            :class:`bertscore_tm.Baseline`, or the path of a table.
+        encoder: as of :func:`bertscore_tm.bert_score`, of one layer.
+        idf: as of :func:`bertscore_tm.bert_score`, such as all references of a test set. ``True`` counts the one
+            reference, whose tokens then weigh 0.
+        rescale: as of :func:`bertscore_tm.bert_score`, for scores and shares, but not similarities.
 
     Returns:
         The alignment, which a notebook shows, and which :meth:`~bertscore_tm.Alignment.plot` draws.

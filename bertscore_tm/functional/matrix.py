@@ -35,9 +35,8 @@ def score_matrix(
     Args:
         candidates: n texts.
         references: m texts. Default: the candidates, whose similarities with each other are computed once.
-        encoder: a :class:`bertscore_tm.FrozenEncoder` of one layer, or the hub name or local folder of a model.
-        idf: weight tokens by their inverse document frequency in the references; or texts whose document frequencies
-            count, a mapping from token id to weight, or a metric to share the weights of.
+        encoder: as of :func:`bertscore_tm.bert_score`, of one layer.
+        idf: as of :func:`bertscore_tm.bert_score`.
         verbose: show a progress bar on standard error, of the references.
 
     Returns:
@@ -63,12 +62,10 @@ def score_matrix(
     used = as_encoder(encoder, single_layer=True)
     warn_of_leftovers(rows, used.tokenizer)
     weights = token_weights(used, idf, columns, used.device)
-    places = {text: place for place, text in enumerate(dict.fromkeys(rows))}
-    numbers = [places[text] for text in rows]
     unknown = UnknownTokens()
-    of_rows = TextPairs([], [list(places)])
-    ((_, _, encoded_rows),) = encode_steps(of_rows, used, used.device, keep_order=True, unknown=unknown)
-    vectors = encoded_rows.vectors
+    ((_, _, encoded),) = encode_steps(TextPairs([], [rows]), used, used.device, keep_order=True, unknown=unknown)
+    places, vectors = encoded.indices, encoded.vectors
+    numbers = [places[text] for text in rows]
     require_known(weights, vectors.ids, used.tokenizer)
     num_truncated = vectors.num_truncated
     scores = torch.zeros(len(SCORE_NAMES), len(rows), len(columns), dtype=torch.float32, device="cpu")

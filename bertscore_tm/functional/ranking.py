@@ -19,7 +19,7 @@ from bertscore_tm.scoring.corpus import encode_steps
 from bertscore_tm.scoring.messages import UnknownTokens, warn_of_leftovers, warn_of_truncation
 from bertscore_tm.scoring.signature import score_signature
 from bertscore_tm.scoring.texts import TextPairs, as_documents, as_list, as_references, counted_references
-from bertscore_tm.scoring.token_weights import Idf, TokenWeights, WeightSource, require_known, token_weights
+from bertscore_tm.scoring.token_weights import Idf, TokenWeights, require_known, token_weights
 from bertscore_tm.utilities.compilation import untraced
 from bertscore_tm.utilities.score_names import Component
 from bertscore_tm.utilities.settings import require_choice
@@ -42,14 +42,12 @@ class RankedCandidates:
     scores: list[Tensor]
     order: list[Tensor]
     best: list[str | None]
-    _encoder: FrozenEncoder = field(repr=False)
-    _source: WeightSource = field(repr=False)
-    _settings: Callable[[], dict[str, str | None]] = field(repr=False)
+    _signature: Callable[[], str] = field(repr=False)
 
     @property
     def signature(self) -> str:
         """Every setting that changes a score, in one line."""
-        return score_signature(self._encoder, self._source, f1=selection_f1, more=self._settings())
+        return self._signature()
 
     def __len__(self) -> int:
         return len(self.scores)
@@ -87,14 +85,13 @@ def rank_candidates(
         candidates: any number of texts per item, such as sampled summaries of one document.
         references: a reference, or several, per item. Blank ones next to others are left out, with their weights, and
             of idf too. Default: none, so that the candidates are ranked by consensus.
-        encoder: a :class:`bertscore_tm.FrozenEncoder` of one layer, or the hub name or local folder of a model.
+        encoder: as of :func:`bertscore_tm.bert_score`, of one layer.
         component: score to rank by: ``"f1"``, ``"precision"`` or ``"recall"``.
         references_reduce: reduction over several references, here and in
             :class:`bertscore_tm.losses.BERTScoreReward`: ``"mean"``, the expected score if each of them is equally
             likely to be the right text, as in the consensus; or ``"max"``, as in the metric, which gives full score to
             a candidate that equals any one of them.
-        idf: weight tokens by their inverse document frequency in the references or, without references, in all
-            candidates; or texts whose document frequencies count, a mapping from token id to weight, or a metric.
+        idf: as of :func:`bertscore_tm.bert_score`; without references ``True`` counts all candidates.
         weights: weight w of each reference in the mean, or for the consensus of each candidate as a reference of the
             others, at least 0, per item. Default: each counts once, which is right for samples.
         verbose: show a progress bar on standard error.
@@ -123,26 +120,20 @@ def rank_candidates(
     items = _check_items(candidates, references, weights)
     if weights is not None and references_reduce == "max":
         raise ValueError("weights= have no effect on references_reduce='max': remove one of them")
-    used_encoder = as_encoder(encoder, single_layer=True)
-    warn_of_leftovers([text for item in items for text in item.candidates], used_encoder.tokenizer)
+    used = as_encoder(encoder, single_layer=True)
+    warn_of_leftovers([text for item in items for text in item.candidates], used.tokenizer)
     documents = [text for item in items for text in item.references or item.candidates]
-    token_table = token_weights(used_encoder, idf, documents, used_encoder.device)
+    token_table = token_weights(used, idf, documents, used.device)
 
     with tqdm(total=len(items), unit="item", disable=not verbose) as bar:
-        scores, num_truncated = score_items(
-            items,
-            used_encoder,
-            token_table,
-            used_encoder.device,
-            component=component,
-            references_reduce=references_reduce,
-            progress=bar.update,
-        )
-    warn_of_truncation(num_truncated, used_encoder.tokenizer.max_length)
+        how: dict[str, Any] = {"component": component, "references_reduce": references_reduce, "progress": bar.update}
+        scores, num_truncated = score_items(items, used, token_table, used.device, **how)
+    warn_of_truncation(num_truncated, used.tokenizer.max_length)
     order = [order_candidates(item_scores) for item_scores in scores]
     best = [item.candidates[int(ranks[0])] if len(ranks) else None for item, ranks in zip(items, order, strict=True)]
-    settings = partial(ranking_settings, items, component, references_reduce)
-    return RankedCandidates(scores, order, best, used_encoder, token_table.source, settings)
+    settings = ranking_settings(items, component, references_reduce)
+    signature = partial(score_signature, used, token_table.source, f1=selection_f1, more=settings)
+    return RankedCandidates(scores, order, best, signature)
 
 
 @dataclass(frozen=True)
@@ -184,7 +175,7 @@ def score_items(
     Returns:
         Scores per item, shape (candidates,), float32, on the CPU, and the number of texts that were truncated.
     """
-    scores: dict[int, Tensor] = {}
+    scores = []
     truncated: set[str] = set()
     weights = weights.to(device)
     # An item is a step's smallest part, as a candidate with its references is in a corpus.
@@ -203,10 +194,10 @@ def score_items(
         values = torch.cat([matrix.flatten() for matrix in matrices]).cpu()
         parts = torch.split(values, [matrix.numel() for matrix in matrices])
         for i, part, matrix in zip(step, parts, matrices, strict=True):
-            scores[i] = _score_candidates(items[i], part.view(matrix.shape), component, references_reduce)
+            scores.append(_score_candidates(items[i], part.view(matrix.shape), component, references_reduce))
         if progress is not None:
             progress(len(step))
-    return [scores[i] for i in range(len(items))], len(truncated)
+    return scores, len(truncated)
 
 
 def ranking_settings(
@@ -220,12 +211,7 @@ def ranking_settings(
 
 
 def order_candidates(scores: Tensor) -> Tensor:
-    """Return the indices of an item's candidates, best first; of equal scores the first comes first, and NaN last.
-
-    Example:
-        >>> order_candidates(torch.tensor([0.5, 0.9, 0.5, 0.9])).tolist()
-        [1, 3, 0, 2]
-    """
+    """Return the indices of an item's candidates, best first; of equal scores the first comes first, and NaN last."""
     return scores.nan_to_num(-torch.inf).argsort(descending=True, stable=True)
 
 
