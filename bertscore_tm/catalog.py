@@ -1,6 +1,7 @@
 """The published tables of ``bert-score``: default models by language, tuned layers and baselines.
 
-``data/SOURCE.md`` states their source and licence.
+A ``model`` is its name on the hub, a ``language`` its code, such as ``"en"``, ``"de"`` or ``"en-sci"`` for scientific
+English. ``data/SOURCE.md`` states the source and licence of the tables.
 """
 
 import csv
@@ -23,35 +24,16 @@ __all__ = ["baseline", "baseline_languages", "default_model", "listed_as", "mode
 # Owners to which the hub moved models that had none. The published tables contain the old names.
 _OWNERS = ("FacebookAI", "albert", "distilbert", "google-bert", "google-t5", "xlnet")
 
-# Codes of two letters (ISO 639-1); all of three letters are taken for one.
-_LANGUAGES = (
-    "aa ab ae af ak am an ar as av ay az ba be bg bh bi bm bn bo br bs ca ce ch co cr cs cu cv cy da de dv dz ee el "
-    "en eo es et eu fa ff fi fj fo fr fy ga gd gl gn gu gv ha he hi ho hr ht hu hy hz ia id ie ig ii ik io is it iu "
-    "ja jv ka kg ki kj kk kl km kn ko kr ks ku kv kw ky la lb lg li ln lo lt lu lv mg mh mi mk ml mn mr ms mt my na "
-    "nb nd ne ng nl nn no nr nv ny oc oj om or os pa pi pl ps pt qu rm rn ro ru rw sa sc sd se sg sh si sk sl sm sn "
-    "so sq sr ss st su sv sw ta te tg th ti tk tl tn to tr ts tt tw ty ug uk ur uz ve vi vo wa wo xh yi yo za zh zu"
-)
-
-
 # The hash that bert-score prints, of scores that no table of one's own has rescaled.
 _HASH = re.compile(r"(.+)_L(\d+)_(idf|no-idf)_version=.+\(hug_trans=.+?\)(-rescaled)?(?:_fast-tokenizer)?")
 _DATA = Path(__file__).parent / "data"
-
-
-@cache
-def _load_tables() -> dict[str, Any]:
-    tables: dict[str, Any] = json.loads((_DATA / "models.json").read_text(encoding="utf-8"))
-    return tables
+_TABLES: dict[str, Any] = json.loads((_DATA / "models.json").read_text(encoding="utf-8"))
+# Codes of two letters; all of three letters are taken for one.
+_LANGUAGES = (_DATA / "iso_639_1.txt").read_text(encoding="utf-8").split()
 
 
 def default_model(language: str) -> str:
-    """Return the default model of a language.
-
-    Args:
-        language: language code, such as ``"en"``, ``"de"`` or ``"en-sci"`` for scientific English.
-
-    Returns:
-        Name of the model on the hub; multilingual BERT for languages without a model in the table.
+    """Return the default model of a language: multilingual BERT for those without a model in the table.
 
     Raises:
         ValueError: it is not a language code, or names a variety, such as ``"en-US"``, of a language in the table.
@@ -60,40 +42,31 @@ def default_model(language: str) -> str:
         >>> default_model("en")
         'roberta-large'
     """
-    tables = _load_tables()
-    languages: dict[str, str] = tables["languages"]
+    languages: dict[str, str] = _TABLES["languages"]
     code, base = language.lower(), re.split("[-_]", language.lower())[0]
     if code not in languages and base in languages:
         raise ValueError(
             f"language={language!r} has no default model, but {base!r} has one: pass language={base!r} or a model"
         )
-    if base not in _LANGUAGES.split() and not re.fullmatch("[a-z]{3}", base):
+    if base not in _LANGUAGES and not re.fullmatch("[a-z]{3}", base):
         raise ValueError(f"language must be a language code such as 'en' or 'de', got {language!r}")
-    return languages.get(code, str(tables["other_languages"]))
+    return languages.get(code, str(_TABLES["other_languages"]))
 
 
 def models() -> list[str]:
-    """Return the names of all models with a tuned layer.
-
-    Returns:
-        Names on the hub, in the published order.
+    """Return the names of all models with a tuned layer, in the published order.
 
     Example:
         >>> len(models())
         140
     """
-    return list(_load_tables()["models"])
+    return list(_TABLES["models"])
 
 
 def listed_as(model: str) -> str | None:
-    """Return the name of a model in the published tables.
+    """Return the name of a model in the published tables, or ``None`` if it is not listed.
 
-    Args:
-        model: name of the model on the hub. Models that the tables list without an owner are also found with their
-            current owner, such as ``FacebookAI/roberta-large``.
-
-    Returns:
-        The name in the tables, or ``None`` if the model is not listed.
+    Models that the tables list without an owner are also found with their current one.
 
     Example:
         >>> listed_as("FacebookAI/roberta-large"), listed_as("my/model")
@@ -101,17 +74,11 @@ def listed_as(model: str) -> str | None:
     """
     owner, _, name = model.rpartition("/")
     bare = name if owner in _OWNERS else model
-    return next((name for name in (model, bare) if name in _load_tables()["models"]), None)
+    return next((name for name in (model, bare) if name in _TABLES["models"]), None)
 
 
 def tuned_layer(model: str) -> int:
     """Return the layer whose scores correlate best with human judgements on WMT16 (Zhang et al. 2020).
-
-    Args:
-        model: name of the model on the hub.
-
-    Returns:
-        The layer's number.
 
     Raises:
         ValueError: the model is not listed.
@@ -120,10 +87,9 @@ def tuned_layer(model: str) -> int:
         >>> tuned_layer("roberta-large")
         17
     """
-    command = f"`bertscore-tm tune-layers judged.jsonl --model {model}`"
     remedy = (
-        f"pass {name_option('num_layers')} (-1 is the last layer, {command} finds a good one), or, for a copy of a "
-        f"listed model, its name as {name_encoder_option('listed_as')}"
+        f"pass {name_option('num_layers')} (-1 is the last layer, `bertscore-tm tune-layers judged.jsonl --model "
+        f"{model}` finds a good one), or, for a copy of a listed model, its name as {name_encoder_option('listed_as')}"
     )
     return _find_layer(model, remedy)
 
@@ -134,14 +100,6 @@ def name_of_copy(name: str) -> str:
     # Read here, since from_pretrained replaces the origin by the folder.
     origin = json.loads(path.read_text(encoding="utf-8")).get("_name_or_path") if path.is_file() else None
     return name if origin is None or listed_as(origin) is None else str(origin)
-
-
-def _has_depth(name: str, num_layers: int) -> bool:
-    """Return whether a listed model may have a number of layers: that of its baseline, else at least the tuned one."""
-    languages = baseline_languages(name)
-    if languages:
-        return num_layers == len(baseline(languages[0], name)) - 1
-    return num_layers >= tuned_layer(name)
 
 
 def layer_row(source: str | os.PathLike[str], depth: int | None = None) -> tuple[str, int]:
@@ -163,8 +121,12 @@ def layer_row(source: str | os.PathLike[str], depth: int | None = None) -> tuple
             f"{name_option('listed_as')} must be in catalog.models(), or a .json file of `bertscore-tm tune-layers`"
         )
         model, num_layers = listed_as(name) or name, _find_layer(name, remedy)
-    if depth is not None and listed_as(model) is not None and not _has_depth(model, depth):
-        raise ValueError(f"{name_option('listed_as', name)} does not fit: this model has {depth} layers")
+    if depth is not None and listed_as(model) is not None:
+        languages = baseline_languages(model)
+        # Without a baseline the depth of a listed model is unknown.
+        is_deep_enough = depth >= tuned_layer(model)
+        if not is_deep_enough or (languages and depth != len(baseline(languages[0], model)) - 1):
+            raise ValueError(f"{name_option('listed_as', name)} does not fit: this model has {depth} layers")
     return model, num_layers
 
 
@@ -175,17 +137,11 @@ def _find_layer(model: str, remedy: str) -> int:
         similar = similar_names(model, models())
         hint = f"; similar listed names: {', '.join(similar)}" if similar else ""
         raise ValueError(f"no tuned layer is published for {model!r}: {remedy}{hint}")
-    layer: int = _load_tables()["models"][listed]["num_layers"]
-    return layer
+    return int(_TABLES["models"][listed]["num_layers"])
 
 
 def read_hash(text: str) -> dict[str, Any]:
-    """Return model, layer, idf and rescaling in a hash that ``bert-score`` prints; nothing of other texts.
-
-    Example:
-        >>> read_hash("roberta-large_L17_no-idf_version=0.3.12(hug_trans=4.30.0)-rescaled")
-        {'model': 'roberta-large', 'num_layers': 17, 'idf': False, 'rescale': True}
-    """
+    """Return model, layer, idf and rescaling in a hash that ``bert-score`` prints; nothing of other texts."""
     match = _HASH.fullmatch(text)
     if match is None:
         return {}
@@ -201,12 +157,7 @@ def require_no_hash(argument: str, value: object) -> None:
 
 
 def similar_names(name: str, names: Iterable[str]) -> list[str]:
-    """Return at most three of the names that are similar to a name, or to the last part of a path, best first.
-
-    Example:
-        >>> similar_names("roberta-lage", models())[0]
-        'roberta-large'
-    """
+    """Return at most three of the names that are similar to a name, or to the last part of a path, best first."""
     names = list(names)
     last = name.replace("\\", "/").rstrip("/").rpartition("/")[2]
     return get_close_matches(name, names, n=3) or get_close_matches(last, names, n=3)
@@ -214,10 +165,6 @@ def similar_names(name: str, names: Iterable[str]) -> list[str]:
 
 def baseline(language: str, model: str) -> Tensor:
     """Return the published baseline table of a model, by which its scores are rescaled.
-
-    Args:
-        language: language code.
-        model: name of the model on the hub.
 
     Returns:
         Expected precision, recall and F1 of random pairs, shape (layers + 1, 3), float64.
@@ -248,13 +195,7 @@ def baseline(language: str, model: str) -> Tensor:
 
 
 def baseline_languages(model: str) -> list[str]:
-    """Return the languages for which a model has a published baseline table.
-
-    Args:
-        model: name of the model on the hub.
-
-    Returns:
-        Language codes, sorted.
+    """Return the languages for which a model has a published baseline table, sorted.
 
     Example:
         >>> baseline_languages("roberta-large"), baseline_languages("bert-base-chinese")
