@@ -52,26 +52,21 @@ _here = Path(__file__).resolve().parent
 if not (_here / "losses").is_dir() and (_here.parent / "losses" / "__init__.py").is_file():
     __path__.append(str(_here.parent))
 
-# torchmetrics imports matplotlib if it is installed, so the public names are imported on first use.
+# torchmetrics imports matplotlib if it is installed, so the public names are imported on first use: those that are not
+# here from `functional`.
 _HOMES = {
     "Alignment": "bertscore_tm.views",
     "BERTScore": "bertscore_tm.metric",
     "Baseline": "bertscore_tm.scoring.rescaling",
     "FrozenEncoder": "bertscore_tm.encoder",
-    "PairScorer": "bertscore_tm.functional",
-    "RankedCandidates": "bertscore_tm.functional",
     "Report": "bertscore_tm.report",
-    "align": "bertscore_tm.functional",
-    "bert_score": "bertscore_tm.functional",
-    "rank_candidates": "bertscore_tm.functional",
-    "score_matrix": "bertscore_tm.functional",
 }
 _SUBMODULES = ("callbacks", "catalog", "compat", "functional", "losses", "statistics")
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        value = getattr(import_module(_HOMES[name]), name)
+    if name in __all__:
+        value = getattr(import_module(_HOMES.get(name, "bertscore_tm.functional")), name)
     elif name in _SUBMODULES:
         value = import_module(f"{__name__}.{name}")
     else:

@@ -115,12 +115,8 @@ def compare_paired(
     test, so that the two agree, or 2^(1-G) for G groups, as in a permutation test, if that is more. Scores that
     differ by less than 1e-6 are equal.
 
-    Args:
-        a: one score per text of the first system, shape (texts,).
-        b: scores of the second system on the same texts, shape (texts,).
-        confidence: coverage of the interval, between 0 and 1.
-        bounds: range of the scores, as in :func:`mean_interval`.
-        groups: label of each text's group, as in :func:`mean_interval`.
+    ``a`` and ``b`` have the scores of the systems, shape (texts,); the other arguments are those of
+    :func:`mean_interval`.
 
     Returns:
         Mean of b minus mean of a, interval, test and p-value, which is NaN for fewer than six texts or groups.
@@ -207,14 +203,11 @@ def score_gains(a: Tensor, b: Tensor) -> Tensor:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Adjust p-values for multiple comparisons (Holm, Scandinavian Journal of Statistics 1979).
-
-    Args:
-        p_values: p-value of each comparison, which may depend on each other.
+    """Adjust p-values, which may depend on each other, for multiple comparisons.
 
     Returns:
-        Adjusted p-values, in the same order. Without any true difference, the probability that one of them is below x
-        is at most x.
+        Adjusted p-values, in the same order (Holm, Scandinavian Journal of Statistics 1979). Without any true
+        difference, the probability that one of them is below x is at most x.
 
     Raises:
         ValueError: a p-value is not between 0 and 1.
