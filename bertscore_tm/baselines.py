@@ -119,9 +119,6 @@ def make_baseline(
         num_pairs: number of pairs n. The standard error decreases with its square root.
         seed: seed of the random pairs.
 
-    Returns:
-        The baseline.
-
     Raises:
         TypeError: ``texts`` is a single string, or one of them is not a string.
         ValueError: an argument is out of range, or there are fewer than two distinct texts.

