@@ -216,7 +216,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
         >>> holm([0.25, 0.01, 0.5])
         [0.5, 0.03, 0.5]
     """
-    adjusted = np.asarray(p_values, dtype=np.float64)
+    adjusted = np.array(p_values, dtype=np.float64)
     if not ((adjusted >= 0) & (adjusted <= 1)).all():
         raise ValueError(f"p-values must be between 0 and 1, got {list(p_values)}")
     order = adjusted.argsort()

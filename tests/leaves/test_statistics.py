@@ -74,6 +74,12 @@ def test_holm_is_the_closed_bonferroni_test():
     assert holm([]) == []
 
 
+def test_holm_leaves_an_array_as_it_is():
+    p_values = np.array([0.25, 0.01, 0.5])
+    assert holm(p_values) == [0.5, 0.03, 0.5]
+    assert p_values.tolist() == [0.25, 0.01, 0.5]
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
