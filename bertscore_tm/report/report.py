@@ -196,27 +196,26 @@ class Report:
         means = [row.mean().item() for row in f1.double().nan_to_num()]
         best, *others = sorted(range(len(names)), key=lambda number: -means[number])
         last = len(names) - 1
-        main = sorted({0, best, max(last - 1, 0), last})
+        # Of a history of hundreds of validations, all pairs would take minutes.
+        main = sorted({0, best, max(last - 1, 0), last}) if self.is_history else list(range(len(names)))
         full, truncated, unknown = self._read_texts()
         empty = [self._find_empty(texts, full) for texts in self.candidates.values()]
         bounds = [end[2].item() for end in self.bounds]
         span = bounds[1] - bounds[0]
-        # Of a history of hundreds of validations, all pairs would take minutes.
-        tested = [number for number in (main if kind == "history" else range(len(f1))) if f1[number].isfinite().all()]
-        settings: dict[str, Any] = {"bounds": bounds, "groups": self.groups}
-        comparisons = compare_all_pairs(f1, tested, **settings) if len(self.references) > 1 else {}
+        tested = [number for number in main if f1[number].isfinite().all()] if len(self.references) > 1 else []
+        comparisons = compare_all_pairs(f1, tested, bounds=bounds, groups=self.groups)
         p_values = {
             pair: format_p_value(p, comparison.is_p_value_at_most)
             for pair, (comparison, p) in comparisons.items()
             if comparison.test
         }
-        titled = [names[0], names[-1]] if kind == "history" else names
-        counted = {names[i]: own for i, own in enumerate(self.candidates.values()) if kind != "history" or i in main}
+        title = f"{names[0]} to {names[-1]}" if kind == "history" else ", ".join(names)
+        counted = {names[number]: self.candidates[names[number]] for number in main}
         identical = count_identical(counted, self.references, self.sources)
         # The two systems that are shown first.
         pair = sorted([best, others[0]]) if kind == "several" else [0, last]
         return {
-            "title": self.title or f"BERTScore: {(' to ' if kind == 'history' else ', ').join(titled)}",
+            "title": self.title or f"BERTScore: {title}",
             "signature": self.signature,
             "kind": kind,
             "names": names,
@@ -242,7 +241,7 @@ class Report:
             "truncated": self._describe_rows(truncated),
             "unknown": self._describe_rows(unknown),
             "empty": empty,
-            "alignments": self._align_rows(f1.nan_to_num(), main if self.is_history else range(len(f1)), pair, empty),
+            "alignments": self._align_rows(f1.nan_to_num(), main, pair, empty),
         }
 
     def _estimate_means(self, values: Tensor, bounds: tuple[Tensor | float, Tensor | float]) -> Any:
@@ -296,13 +295,13 @@ class Report:
         return described
 
     def _align_rows(
-        self, f1: Tensor, systems: Sequence[int], pair: list[int], empty: list[list[int]]
+        self, f1: Tensor, systems: list[int], pair: list[int], empty: list[list[int]]
     ) -> dict[int, dict[int, Any]]:
         """Return the alignments of the chosen rows by the number of the system."""
         if self.align is None:
             return {}
         # The last system first, and of differences those in which the second is worse.
-        scores = f1[[*reversed(systems)]]
+        scores = f1[systems[::-1]]
         differences = f1[pair[1:]] - f1[pair[:1]] if len(systems) > 1 else f1[:0]
         orders = torch.cat([differences, -differences, scores, -scores]).argsort(stable=True)  # (orders, pairs)
         generator = torch.Generator("cpu").manual_seed(0)
