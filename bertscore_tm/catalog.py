@@ -33,7 +33,7 @@ _LANGUAGES = (_DATA / "iso_639_1.txt").read_text(encoding="utf-8").split()
 
 
 def default_model(language: str) -> str:
-    """Return the default model of a language: multilingual BERT for those without a model in the table.
+    """Return the default model of a language, else multilingual BERT.
 
     Raises:
         ValueError: it is not a language code, or names a variety, such as ``"en-US"``, of a language in the table.
@@ -64,7 +64,7 @@ def models() -> list[str]:
 
 
 def listed_as(model: str) -> str | None:
-    """Return the name of a model in the published tables, or ``None`` if it is not listed.
+    """Return the name of a model in the published tables, ``None`` if it has none.
 
     Models that the tables list without an owner are also found with their current one.
 

@@ -132,9 +132,10 @@ class Report:
         title: str | None = None,
         sources: Sequence[str] | None = None,
     ) -> Report:
-        """Score texts and report them; ``encoder``, ``idf``, ``rescale`` and ``verbose`` are those of ``bert_score``.
+        """Score texts and report them.
 
-        The other arguments are those of the class, the errors those of :func:`bertscore_tm.bert_score`.
+        ``encoder``, ``idf``, ``rescale``, ``verbose`` and errors are those of :func:`bertscore_tm.bert_score`, the
+        other arguments those of the class.
         """
         used = as_encoder(encoder, single_layer=True)
         candidates, reference_lists = _as_named(systems, references)
@@ -178,11 +179,11 @@ class Report:
         return report
 
     def to_html(self) -> str:
-        """Return the page, which needs no other file; texts are compressed data, and names are escaped."""
+        """Return the page, which needs no other file."""
         return render_page(Path(__file__).parent / "page.jinja", self._describe(), _SCRIPTS)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the page to a file, completely or not at all; an OSError if its folder does not exist."""
+        """Write the page to a file in an existing folder, completely or not at all."""
         write_atomically(path, self.to_html())
 
     def _repr_html_(self) -> str:
