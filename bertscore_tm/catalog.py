@@ -4,7 +4,6 @@ A ``model`` is its name on the hub, a ``language`` its code, such as ``"en"``, `
 English. ``data/SOURCE.md`` states the source and licence of the tables.
 """
 
-import csv
 import json
 import os
 import re
@@ -14,6 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -190,8 +190,7 @@ def baseline(language: str, model: str) -> Tensor:
     if name not in tables:
         shown = similar_names(name, tables) or sorted(tables)[:5]
         raise ValueError(f"{missing}: {remedy}; models with a table for {language!r} include {', '.join(shown)}")
-    rows = csv.reader(tables[name].read_text(encoding="utf-8").splitlines()[1:])
-    return torch.tensor([[float(cell) for cell in row[1:]] for row in rows], dtype=torch.float64, device="cpu")
+    return torch.from_numpy(np.loadtxt(tables[name], delimiter=",", skiprows=1, usecols=(1, 2, 3)))
 
 
 def baseline_languages(model: str) -> list[str]:
