@@ -32,7 +32,6 @@ from bertscore_tm.views.page import describe_alignments, render_page, round_numb
 Systems = Sequence[str] | Mapping[str, Sequence[str] | None]
 References = Sequence[str] | Sequence[Sequence[str]]
 Results = Mapping[str, Any]
-Align = Callable[[str, str], AlignmentData]
 
 _SINGLE = "candidates"
 # By what a person does; joined in this order.
@@ -88,7 +87,7 @@ class Report:
         references: References,
         scores: Results,
         *,
-        align: Align | None = None,
+        align: Callable[[str, str], AlignmentData] | None = None,
         encoder: FrozenEncoder | None = None,
         signature: str = "",
         bounds: Sequence[Tensor] | None = None,

@@ -9,6 +9,8 @@ from importlib.util import find_spec
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from bertscore_tm.scoring.alignment import SPECIAL, AlignedText, AlignmentData
 from bertscore_tm.views.fonts import choose_fonts
 
@@ -92,7 +94,9 @@ def _draw_matrix(ax: Axes, alignment: AlignmentData, cell: float) -> None:
     ax.grid(False)
     ax.tick_params(length=0)
     if cell >= _CELL_WITH_NUMBER:
-        _write_numbers(ax, alignment, min(cell * 72 * 0.25, _LARGEST_NUMBER))
+        font = min(cell * 72 * 0.25, _LARGEST_NUMBER)
+        for (row, column), value in np.ndenumerate(similarity):
+            ax.text(column, row, f"{value:z.2f}", ha="center", va="center", fontsize=font, color="black")
     _mark_matches(ax, alignment, cell)
     _label_axis(ax.xaxis, alignment.reference, cell, upright=True)
     _label_axis(ax.yaxis, alignment.candidate, cell, upright=False)
@@ -112,12 +116,6 @@ def _draw_matrix(ax: Axes, alignment: AlignmentData, cell: float) -> None:
     above = bar * 72 + _write_legend(ax, alignment, 1 + (bar + 0.04) / height)
     scores = f"P {alignment.precision:.3f}   R {alignment.recall:.3f}   F1 {alignment.f1:.3f}"
     ax.set_title(scores, loc="left", fontsize=_LARGEST_FONT + 1, pad=above + 6)
-
-
-def _write_numbers(ax: Axes, alignment: AlignmentData, font: float) -> None:
-    for row, values in enumerate(alignment.similarity.tolist()):
-        for column, value in enumerate(values):
-            ax.text(column, row, f"{round(value, 2) + 0:.2f}", ha="center", va="center", fontsize=font, color="black")
 
 
 def _mark_matches(ax: Axes, alignment: AlignmentData, cell: float) -> None:
