@@ -26,7 +26,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
-    """Print what is installed and used."""
+    """Print what is installed and used by the first rank."""
+    if ranks.rank != 0:
+        return
     document = _describe()
     lines = [f"{name}: {value}\n" for name, value in document.items()]
     output.write_output(output.to_json(document) if arguments.json else "".join(lines), None)

@@ -199,6 +199,13 @@ def test_two_ranks_write_what_one_does(command, tmp_path, monkeypatch, case):
     assert numbers == pytest.approx(expected, abs=2e-6)
 
 
+@pytest.mark.distributed
+def test_env_prints_once(tmp_path):
+    first, second = run_on_ranks(tmp_path, ["env"], ["env"])
+    assert (first.exit_code, first.err, *second) == (0, "", 0, "", "")
+    assert first.out.startswith(f"bertscore-tm: {version('bertscore-tm')}\n")
+
+
 SCORE = [*SHARED["score"], "-m", "model", "--device", "cpu"]
 NO_MODEL = ["no-model" if argument == "model" else argument for argument in SCORE]
 NO_FILES = ["score", "-c", "no.txt", "-r", "no.txt"]
