@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("comparison")
     options.add_component_argument(group, "the score to compare")
     group.add_argument("--all-pairs", action="store_true", help="compare all pairs of systems")
-    options.add_document_argument(group)
+    options.add_label_arguments(group)
     options.add_confidence_argument(group)
     output.add_report_argument(output.add_output_arguments(parser, _SUFFIXES))
 
@@ -62,6 +62,11 @@ def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
     scored = score_systems(ranks, arguments, systems)
     if scored is not None:
         document = _compare(scored, arguments)
+        if not document["differences"]:
+            raise CommandError("a comparison needs at least two texts, got one")
+        if parts := scored.parts():
+            document["groups"] = [{"group": label, **_compare(part, arguments)} for label, part in parts.items()]
+        document |= {"num_skipped": scored.corpus.num_skipped, "signature": scored.corpus.signature}
         content = output.to_json(document) if suffix == ".json" else _format_summary(document, suffix)
         output.write_output(content, arguments.output)
         output.write_report(arguments, scored)
@@ -71,13 +76,12 @@ def _format_summary(document: dict[str, Any], suffix: str) -> str:
     """Format a table of systems and a table of differences, the settings and the signature."""
     from bertscore_tm.scoring.texts import describe_identical
 
-    label = output.SCORE_LABELS[document["component"]]
-    interval = f"{100 * document['confidence']:g}% interval"
-    systems = [["system", *output.SCORE_LABELS.values(), f"{interval} of {label}"]]
-    for system in document["systems"]:
-        means = [f"{system[name]:.4f}" for name in output.SCORE_NAMES]
-        systems.append([system["name"], *means, output.format_interval(system["low"], system["high"])])
-    tables = [systems, _difference_rows(label, interval, document)]
+    tables = [_system_rows(document), _difference_rows(document)]
+    for make_rows, width in ((_system_rows, 5), (_difference_rows, 3)) if "groups" in document else ():
+        rows = [["group", "texts", *make_rows(document)[0][:width]]]
+        for group in document["groups"]:
+            rows += [[group["group"], str(group["num_texts"]), *row[:width]] for row in make_rows(group)[1:]]
+        tables.append(rows)
     unit, test = "text" if document["num_documents"] is None else "document", document["differences"][0]["test"]
     counts = output.format_counts(document, dict.fromkeys(("text", "reference", unit)))
     lines = [f"{counts}; paired {'t' if test == 't' else 'permutation'} test, Student's t intervals"]
@@ -85,7 +89,7 @@ def _format_summary(document: dict[str, Any], suffix: str) -> str:
         lines.append("t test, since the documents are of unequal size")
     if test is None:
         lines.append(f"no p-values: they need at least 6 {unit}s")
-    elif (count := len(systems) - 1) > 2:
+    elif (count := len(document["systems"])) > 2:
         lines.append(f"p (Holm): adjusted for all {count * (count - 1) // 2} pairs of {count} systems")
     lines += describe_identical({row["name"]: row for row in document["systems"]}, document["num_texts"])
     lines += [f"signature: {document['signature']}", *filter(None, [document["verdict"]])]
@@ -94,9 +98,19 @@ def _format_summary(document: dict[str, Any], suffix: str) -> str:
     return "\n".join([*(output.format_rows(table, suffix) for table in tables), *lines]) + "\n"
 
 
-def _difference_rows(label: str, interval: str, document: dict[str, Any]) -> list[list[str]]:
+def _system_rows(document: dict[str, Any]) -> list[list[str]]:
+    label = output.SCORE_LABELS[document["component"]]
+    rows = [["system", *output.SCORE_LABELS.values(), f"{100 * document['confidence']:g}% interval of {label}"]]
+    for system in document["systems"]:
+        means = [f"{system[name]:.4f}" for name in output.SCORE_NAMES]
+        rows.append([system["name"], *means, output.format_interval(system["low"], system["high"])])
+    return rows
+
+
+def _difference_rows(document: dict[str, Any]) -> list[list[str]]:
     from bertscore_tm.statistics import format_p_value
 
+    label, interval = output.SCORE_LABELS[document["component"]], f"{100 * document['confidence']:g}% interval"
     is_adjusted = len(document["systems"]) > 2
     header = [f"difference in {label}", "mean", interval, "p", *(["p (Holm)"] if is_adjusted else [])]
     rows = [[*header, "wins", "ties", "losses"]]
@@ -173,7 +187,9 @@ def _compare(scored: SystemScores, arguments: argparse.Namespace) -> dict[str, A
         for i, name in enumerate(names)
     ]
     best_by = "Best" if arguments.component == "f1" else f"Best by {output.SCORE_LABELS[arguments.component]}"
-    comparisons = compare_all_pairs(compared, range(len(names)), **settings)
+    # A group of one text has means only.
+    tested = range(len(names)) if compared.shape[-1] > 1 else ()
+    comparisons = compare_all_pairs(compared, tested, **settings)
     differences = []
     for (j, i), (test, p) in comparisons.items():
         if j == 0 or arguments.all_pairs:
@@ -188,6 +204,4 @@ def _compare(scored: SystemScores, arguments: argparse.Namespace) -> dict[str, A
         "num_texts": compared.shape[-1],
         "num_documents": None if systems.groups is None else len(set(systems.groups)),
         "num_references": sum(map(len, systems.references)),
-        "num_skipped": scored.corpus.num_skipped,
-        "signature": scored.corpus.signature,
     }

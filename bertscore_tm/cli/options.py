@@ -80,10 +80,12 @@ def take_files(arguments: argparse.Namespace) -> None:
         arguments.references = [*files, *(arguments.references or ())]
 
 
-def add_document_argument(group: argparse._ArgumentGroup) -> None:
-    """Declare the argument for the column of the documents."""
+def add_label_arguments(group: argparse._ArgumentGroup) -> None:
+    """Declare the arguments for the columns of the documents and of the groups."""
     help = "column or key of each text's document, in the first file that has it, to resample whole documents"
     group.add_argument("--document-column", metavar="NAME", help=help)
+    help = "column or key of each text's group, such as its domain, in the first file that has it, to score each group"
+    group.add_argument("--group-column", metavar="NAME", help=help)
 
 
 def add_scoring_arguments(

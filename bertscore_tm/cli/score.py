@@ -46,9 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--worst", type=options.positive, metavar="N", help=help)
     output.add_report_argument(group)
     options.add_confidence_argument(group, None)
-    options.add_document_argument(group)
-    help = "column or key of each text's group, such as its domain, in the first file that has it, to score each group"
-    group.add_argument("--group-column", metavar="NAME", help=help)
+    options.add_label_arguments(group)
     help = "show the progress on standard error even if it is not a terminal"
     group.add_argument("-v", "--verbose", action="store_true", help=help)
     _add_bert_score_options(parser)

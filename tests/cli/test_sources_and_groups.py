@@ -1,12 +1,13 @@
 """Sources of the candidates, the worst pairs with their texts, and scores of groups."""
 
 import json
+import re
 
 import pytest
 
 from tests.support.oracle import oracle_scores
 from tests.support.report_pages import read_data
-from tests.support.shell import check_error, run_here, write_lines, write_records
+from tests.support.shell import check_error, numbers_in, run_here, write_lines, write_records
 from tests.support.texts import real_pairs
 
 CANDIDATES, REFERENCES = real_pairs(9, words=8)
@@ -223,3 +224,59 @@ def test_the_table_of_groups_has_intervals(command, tmp_path):
     groups = json.loads(command(*words, *skip).out)["groups"]
     assert [(group["group"], group["num_candidates"]) for group in groups] == [("news", 5), ("web", 1)]
     assert read_data(tmp_path / "page.html")["labels"] == [name for name in DOMAINS if name != "chat"]
+
+
+@pytest.fixture
+def both(command, tmp_path):
+    """Run compare on two systems in one file, of the texts with these numbers."""
+
+    def compare(rows, *words, **options):
+        records = [
+            {**record(i), "system": name, "candidate": texts[i]}
+            for name, texts in (("a", COPIES), ("b", OTHERS))
+            for i in rows
+        ]
+        write_records(tmp_path / "both.jsonl", records)
+        return command("compare", "both.jsonl", "--system-column", "system", "--confidence", "0.9", *words, **options)
+
+    return compare
+
+
+@pytest.mark.parametrize("documents", [[], ["--document-column", "document"]])
+def test_compare_has_the_differences_of_filtered_files(both, documents):
+    words = [*documents, "--sources", "both.jsonl", "--component", "recall", "--json"]
+    whole = json.loads(both(range(9), *words).out)
+    document = json.loads(both(range(9), "--group-column", "domain", *words).out)
+    groups = document.pop("groups")
+    assert document == whole
+    assert [group.pop("group") for group in groups] == ["news", "chat", "web"]
+    for name, group in zip(("news", "chat"), groups, strict=False):
+        part = json.loads(both([i for i in range(9) if DOMAINS[i] == name], *words).out)
+        del part["signature"], part["num_skipped"]
+        for key in ("systems", "differences"):
+            for values, expected in zip(group.pop(key), part.pop(key), strict=True):
+                assert values == pytest.approx(expected, abs=2e-6)
+        assert group == part
+    # A single text has no differences to test.
+    assert (groups[2]["num_texts"], groups[2]["differences"], groups[2]["verdict"]) == (1, [], "")
+    assert [system["low"] for system in groups[2]["systems"]] == [None, None]
+
+
+def test_the_tables_of_compare_have_groups(command, both, tmp_path):
+    words = ["--group-column", "domain", "--report", "page.html"]
+    groups = json.loads(both(range(9), *words, "--json").out)["groups"]
+    tables = [table.splitlines() for table in both(range(9), *words).out.split("\n\n")]
+    assert tables[2][0].split() == ["group", "texts", "system", "P", "R", "F1", "90%", "interval", "of", "F1"]
+    assert re.split(" {2,}", tables[3][0]) == ["group", "texts", "difference in F1", "mean", "90% interval"]
+    for table, key, names in ((tables[2], "systems", NAMES), (tables[3], "differences", ["difference"])):
+        rows = [(group, values) for group in groups for values in group[key]]
+        for line, (group, values) in zip(table[1:], rows, strict=True):
+            assert line.split()[:2] == [group["group"], str(DOMAINS.count(group["group"]))]
+            numbers = [values[name] for name in (*names, "low", "high") if values[name] is not None]
+            assert numbers_in(line) == pytest.approx(numbers, abs=6e-5)
+    assert read_data(tmp_path / "page.html")["labels"] == DOMAINS
+    # Of texts that are alone in their groups.
+    assert both([1, 8], *words[:2]).out.split("\n\n")[3].splitlines()[0].startswith("group ")
+    assert both([8], *words[:2], exit_code=2).err.endswith("error: a comparison needs at least two texts, got one\n")
+    error = command("compare", "hyps.txt", "others.txt", "-r", "refs.txt", *words, exit_code=2)
+    check_error(error, "^argument --group-column: give a file with columns")
