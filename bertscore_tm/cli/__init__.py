@@ -29,6 +29,7 @@ from bertscore_tm.cli.errors import (
     print_message,
 )
 from bertscore_tm.cli.options import input_files
+from bertscore_tm.cli.output import choose_format
 from bertscore_tm.utilities.option_names import name_flags
 from bertscore_tm.utilities.version import __version__
 
@@ -86,6 +87,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             arguments = _parse(sys.argv[1:] if argv is None else list(argv))
             _require_files(arguments)
             with join_ranks() as ranks:
+                if "suffixes" in arguments:
+                    arguments.suffix = ranks.run_on_first(lambda: choose_format(arguments))
                 arguments.run(arguments, ranks)
             # A closed pipe cannot be caught at exit.
             sys.stdout.flush()

@@ -20,14 +20,10 @@ from typing import TYPE_CHECKING, Any
 from bertscore_tm.cli import options, output
 from bertscore_tm.cli.distributed import RankGroup
 from bertscore_tm.cli.inputs import FORMATS, read_texts
-from bertscore_tm.cli.scored_corpus import build_encoders, score_in_parts
 from bertscore_tm.utilities.user_warnings import warn_user
 
 if TYPE_CHECKING:
-    from bertscore_tm.baselines import MeasuredBaseline, RandomPairs
-    from bertscore_tm.encoder import FrozenEncoder
-
-_SUFFIXES = (".csv",)
+    from bertscore_tm.baselines import MeasuredBaseline
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,18 +40,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--pairs", type=int, metavar="N", default=10_000, help=help)
     help = "seed of the random pairs (default: %(default)s)"
     add("--seed", type=int, default=0, help=help)
-    output.add_output_arguments(parser, _SUFFIXES)
+    options.add_output_arguments(parser, (".csv",))
 
 
 def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
     """Make the table and print it with its standard errors."""
-    output.choose_format(ranks, arguments, _SUFFIXES)
-    encoder = build_encoders(ranks, arguments, all_layers=True)
-    drawn = ranks.run_on_first(lambda: _draw_pairs(arguments, encoder))
-
+    from bertscore_tm.baselines import RandomPairs
+    from bertscore_tm.cli.encoders import build_encoders
+    from bertscore_tm.cli.scored_corpus import score_in_parts
     from bertscore_tm.scoring.messages import describe_truncation
     from bertscore_tm.scoring.token_weights import token_weights
 
+    encoder = build_encoders(ranks, arguments, all_layers=True)
+
+    def draw_pairs() -> RandomPairs:
+        texts = read_texts(arguments.corpus, arguments.format, arguments.column)
+        return RandomPairs.draw(encoder, texts, arguments.pairs, arguments.seed)
+
+    drawn = ranks.run_on_first(draw_pairs)
     scored = score_in_parts(ranks, arguments, drawn.pairs, encoder, token_weights(encoder))
     if scored is None:
         return
@@ -66,13 +68,6 @@ def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
         warn_user(f"{truncation} (of {baseline.num_texts} texts)")
     document = _summarize(baseline, arguments)
     output.write_output(output.to_json(document) if arguments.json else _format_summary(document), None)
-
-
-def _draw_pairs(arguments: argparse.Namespace, encoder: FrozenEncoder) -> RandomPairs:
-    from bertscore_tm.baselines import RandomPairs
-
-    texts = read_texts(arguments.corpus, arguments.format, arguments.column)
-    return RandomPairs.draw(encoder, texts, arguments.pairs, arguments.seed)
 
 
 def _summarize(baseline: MeasuredBaseline, arguments: argparse.Namespace) -> dict[str, Any]:

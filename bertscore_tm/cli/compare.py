@@ -20,17 +20,19 @@ Examples::
     bertscore-tm compare all.jsonl --system-column system --document-column doc
 """
 
+from __future__ import annotations
+
 import argparse
 from dataclasses import asdict, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bertscore_tm.cli import options, output
 from bertscore_tm.cli.distributed import RankGroup
 from bertscore_tm.cli.errors import CommandError
-from bertscore_tm.cli.joined_files import join_rows, read_corpus
-from bertscore_tm.cli.scored_corpus import Systems, SystemScores, score_systems
+from bertscore_tm.cli.joined_files import Systems, join_rows, read_corpus
 
-_SUFFIXES = (".txt", ".md", ".tex", ".json")
+if TYPE_CHECKING:
+    from bertscore_tm.cli.scored_corpus import SystemScores
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,15 +52,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--all-pairs", action="store_true", help="compare all pairs of systems")
     options.add_label_arguments(group)
     options.add_confidence_argument(group)
-    output.add_report_argument(output.add_output_arguments(parser, _SUFFIXES))
+    options.add_report_argument(options.add_output_arguments(parser, (".txt", ".md", ".tex", ".json")))
 
 
 def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
     """Score the systems' texts and print their scores and differences."""
     arguments.candidates = [*arguments.files, *(arguments.candidates or ())]
-    suffix = output.choose_format(ranks, arguments, _SUFFIXES)
-    output.choose_format(ranks, arguments, (".html",), option="report")
     systems = ranks.run_on_first(lambda: _read(arguments))
+
+    from bertscore_tm.cli.scored_corpus import score_systems
+
     scored = score_systems(ranks, arguments, systems)
     if scored is not None:
         document = _compare(scored, arguments)
@@ -67,7 +70,9 @@ def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
         if parts := scored.parts():
             document["groups"] = [{"group": label, **_compare(part, arguments)} for label, part in parts.items()]
         document |= {"num_skipped": scored.corpus.num_skipped, "signature": scored.corpus.signature}
-        content = output.to_json(document) if suffix == ".json" else _format_summary(document, suffix)
+        content = (
+            output.to_json(document) if arguments.suffix == ".json" else _format_summary(document, arguments.suffix)
+        )
         output.write_output(content, arguments.output)
         output.write_report(arguments, scored)
 

@@ -17,12 +17,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from importlib import metadata
 from threading import Thread
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from bertscore_tm.cli.errors import FAILED, CommandError, as_command_error, expected_errors, is_only_rank, print_error
-
-if TYPE_CHECKING:
-    import torch
 
 T = TypeVar("T")
 
@@ -109,26 +106,6 @@ def _report_stop() -> None:
     signal.sigwait([signal.SIGTERM])
     print_error(CommandError(f"stopped, as torchrun does when another process of a host has ended: {_REMEDY}"))
     os._exit(128 + signal.SIGTERM)
-
-
-def choose_device(device: str | None) -> torch.device:
-    """Return the device of this rank: by default a GPU if available, a different one for each rank of a machine."""
-    import torch
-
-    from bertscore_tm.encoder import default_device
-
-    try:
-        chosen = default_device(device)
-        if device is not None:
-            # Its numbers must be readable, as those of "meta" are not.
-            torch.empty(0, dtype=torch.uint8, device=chosen).cpu()
-    except (RuntimeError, AssertionError, ImportError) as error:
-        cause = str(error).splitlines()[0].partition(". ")[0]
-        remedy = f"without --device, {default_device()} is used"
-        raise CommandError(f"argument --device: {device!r} cannot be used here: {cause}; {remedy}") from error
-    if str(chosen) == "cuda":
-        return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
-    return chosen
 
 
 def _try(work: Callable[[], T]) -> T | CommandError:

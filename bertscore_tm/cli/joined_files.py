@@ -117,6 +117,21 @@ class Corpus:
         return [labels[row] for row, *_ in rows]
 
 
+class Systems(NamedTuple):
+    """The systems' texts by name, the references of each text, and its document, source and group if requested."""
+
+    texts: dict[str, list[str]]
+    references: list[list[str]]
+    groups: list[str] | None = None
+    sources: list[str] | None = None
+    labels: list[str] | None = None
+
+    def select(self, rows: Sequence[int]) -> Systems:
+        """Return the systems with these texts only."""
+        texts = {name: [own[i] for i in rows] for name, own in self.texts.items()}
+        return Systems(texts, [self.references[i] for i in rows], *(own and [own[i] for i in rows] for own in self[2:]))
+
+
 def read_pairs(
     arguments: argparse.Namespace, *others: str | None, keep_blank: bool = False
 ) -> tuple[TextPairs, Corpus]:

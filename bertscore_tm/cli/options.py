@@ -1,21 +1,12 @@
-"""Arguments that several commands share, and the encoder, idf corpus and baseline that they describe."""
-
-from __future__ import annotations
+"""Arguments that several commands share."""
 
 import argparse
-from typing import TYPE_CHECKING, Any, get_args
+from collections.abc import Sequence
+from typing import Any, get_args
 
-from bertscore_tm.cli.distributed import choose_device
-from bertscore_tm.cli.errors import CommandError
-from bertscore_tm.cli.inputs import FORMATS, read_texts
+from bertscore_tm.cli.inputs import FORMATS
 from bertscore_tm.encoder_options import SHELL_OPTIONS, Option
 from bertscore_tm.utilities.score_names import SCORE_NAMES, EmptyReferences
-from bertscore_tm.utilities.user_warnings import warn_user
-
-if TYPE_CHECKING:
-    from bertscore_tm.encoder import FrozenEncoder
-    from bertscore_tm.scoring.rescaling import Rescale
-
 
 # Arguments that name files to read.
 _TEXT_FILES = ("files", "candidates", "references", "sources", "corpus", "darr")
@@ -43,6 +34,11 @@ def _proportion(text: str) -> float:
     if not 0 < float(text) < 1:
         raise argparse.ArgumentTypeError(f"must be a number between 0 and 1, such as 0.95, got {text!r}")
     return float(text)
+
+
+def _output_file(path: str) -> str | None:
+    """Return ``None`` for standard output, whose file, opened by its name, would be written from its start."""
+    return None if path in ("-", "/dev/stdout") else path
 
 
 def add_file_arguments(
@@ -173,57 +169,32 @@ def add_confidence_argument(group: argparse._ArgumentGroup, default: float | Non
     group.add_argument("--confidence", type=_proportion, metavar="X", default=default, help=described)
 
 
-def take_hash(arguments: argparse.Namespace) -> None:
-    """Take the options that are not given from a hash of ``bert-score``, which may be given as the model too."""
-    from bertscore_tm import catalog
+def add_output_arguments(parser: argparse.ArgumentParser, suffixes: Sequence[str]) -> argparse._ArgumentGroup:
+    """Declare the arguments for the output, a file with one of these suffixes, and return their group.
 
-    text = arguments.hash or arguments.model or ""
-    settings = catalog.read_hash(text)
-    if arguments.hash and not settings:
-        raise CommandError(f"argument --hash: not one of bert-score (-custom-rescaled needs its table), got {text!r}")
-    for name, value in settings.items():
-        given = getattr(arguments, name)
-        if given in (None, text) or given is False:
-            setattr(arguments, name, value)
-    if settings:
-        corpus = ", nor perhaps the texts of its idf (--idf-from)" if arguments.idf is True else ""
-        warn_user(f"{text}: published scores may differ from these, which do not use its versions{corpus}")
-
-
-def build_encoder(arguments: argparse.Namespace, *, all_layers: bool = False) -> FrozenEncoder:
-    """Return the encoder that the arguments describe, of all layers up to ``--num-layers`` if requested.
-
-    The model is loaded on first use.
+    A command with a single one always writes a file, and prints a summary.
     """
-    from bertscore_tm import catalog
-    from bertscore_tm.encoder import FrozenEncoder
-
-    catalog.require_no_hash("argument --model", arguments.model)
-    if arguments.listed_as is not None:
-        # Before the configuration of the model, which may be downloaded.
-        catalog.layer_row(arguments.listed_as)
-    options = {name: getattr(arguments, name) for name in SHELL_OPTIONS}
-    options |= {"all_layers": all_layers, "device": choose_device(arguments.device)}
-    if arguments.model is None or arguments.language is not None:
-        encoder = FrozenEncoder.for_language(arguments.language or "en", arguments.model, **options)
-    else:
-        encoder = FrozenEncoder(arguments.model, **options)
-    # Loading the tokenizer checks --max-length and --long-text.
-    _ = encoder.tokenizer
-    return encoder
+    parser.set_defaults(suffixes=suffixes)
+    group = parser.add_argument_group("output")
+    group.add_argument("--json", action="store_true", help="print one JSON document")
+    group.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE",
+        required=len(suffixes) == 1,
+        type=str if len(suffixes) == 1 else _output_file,
+        help=f"write the output to this file, in the format of its suffix: {', '.join(suffixes)}",
+    )
+    return group
 
 
-def read_baseline(arguments: argparse.Namespace) -> Rescale:
-    """Return the table of ``--rescale-from``, or whether ``--rescale`` is given, of commands that have them."""
-    from bertscore_tm.scoring.rescaling import Baseline
+def add_report_argument(group: argparse._ArgumentGroup) -> None:
+    """Declare the argument for the web page."""
+    help = "also write a web page of all pairs, their scores and token matches to this .html file"
+    group.add_argument("--report", metavar="FILE", help=help)
+    add_title_argument(group)
 
-    rescale: bool | str = getattr(arguments, "rescale", False)
-    return rescale if isinstance(rescale, bool) else Baseline.read(rescale)
 
-
-def read_idf(arguments: argparse.Namespace) -> bool | list[str]:
-    """Return whether ``--idf`` counts the references, or the texts of the file of ``--idf-from``."""
-    if isinstance(arguments.idf, bool):
-        return arguments.idf
-    is_known = arguments.idf.lower().removesuffix(".gz").endswith(tuple(f".{name}" for name in FORMATS))
-    return read_texts(arguments.idf, None if is_known else arguments.format)
+def add_title_argument(group: argparse._ArgumentGroup) -> None:
+    """Declare the argument for the heading of a web page."""
+    group.add_argument("--title", metavar="TEXT", help="heading of the page (default: the names of the systems)")

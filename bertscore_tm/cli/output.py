@@ -20,7 +20,6 @@ from bertscore_tm.utilities.score_names import SCORE_NAMES as SCORE_NAMES
 from bertscore_tm.utilities.untrusted_text import for_terminal
 
 if TYPE_CHECKING:
-    from bertscore_tm.cli.distributed import RankGroup
     from bertscore_tm.cli.scored_corpus import SystemScores
 
 SCORE_LABELS = {"precision": "P", "recall": "R", "f1": "F1"}
@@ -30,53 +29,22 @@ _MARKDOWN = str.maketrans({character: f"\\{character}" for character in "\\`*_<>
 _MINUS = re.compile(r"(?<![\w.])-(?=\d)")
 
 
-def add_output_arguments(parser: argparse.ArgumentParser, suffixes: Sequence[str]) -> argparse._ArgumentGroup:
-    """Declare the arguments for the output, a file with one of these suffixes, and return their group.
-
-    A command with a single one always writes a file, and prints a summary.
-    """
-    group = parser.add_argument_group("output")
-    group.add_argument("--json", action="store_true", help="print one JSON document")
-    group.add_argument(
-        "-o",
-        "--output",
-        metavar="FILE",
-        required=len(suffixes) == 1,
-        help=f"write the output to this file, in the format of its suffix: {', '.join(suffixes)}",
-    )
-    return group
-
-
-def add_report_argument(group: argparse._ArgumentGroup) -> None:
-    """Declare the argument for the web page."""
-    help = "also write a web page of all pairs, their scores and token matches to this .html file"
-    group.add_argument("--report", metavar="FILE", help=help)
-    add_title_argument(group)
-
-
-def add_title_argument(group: argparse._ArgumentGroup) -> None:
-    """Declare the argument for the heading of a web page."""
-    group.add_argument("--title", metavar="TEXT", help="heading of the page (default: the names of the systems)")
-
-
-def choose_format(
-    ranks: RankGroup, arguments: argparse.Namespace, suffixes: Sequence[str], option: str = "output"
-) -> str:
-    """Choose a format by the output's suffix, and check, before scores are computed, that rank 0 can write it.
+def choose_format(arguments: argparse.Namespace) -> str:
+    """Choose a format by the output's suffix, and check, before scores are computed, that files can be written.
 
     The first suffix, or ".json" with ``--json``, is the format on standard output, on devices and in pipes. Files that
     are read are not replaced.
     """
-    # Opened by its name, the file that standard output goes to would be written from its start.
-    if getattr(arguments, option) in ("-", "/dev/stdout"):
-        if len(suffixes) == 1:
-            raise CommandError(f"argument --{option}: the summary is printed on standard output: give a file, not -")
-        arguments.output = None
-    return ranks.run_on_first(lambda: _check_output(arguments, suffixes, option))
+    suffix = _check_output(arguments, arguments.suffixes, "output")
+    if "report" in arguments:
+        _check_output(arguments, (".html",), "report")
+    return suffix
 
 
 def _check_output(arguments: argparse.Namespace, suffixes: Sequence[str], option: str) -> str:
     path, default = getattr(arguments, option), ".json" if arguments.json and len(suffixes) > 1 else suffixes[0]
+    if path in ("-", "/dev/stdout"):
+        raise CommandError(f"argument --{option}: the summary is printed on standard output: give a file, not -")
     if path is None:
         return default
     target = Path(path)

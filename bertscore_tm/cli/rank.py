@@ -24,16 +24,13 @@ from bertscore_tm.cli import options, output
 from bertscore_tm.cli.distributed import RankGroup
 from bertscore_tm.cli.errors import CommandError
 from bertscore_tm.cli.joined_files import read_corpus
-from bertscore_tm.cli.scored_corpus import build_encoders
-from bertscore_tm.cli.shards import Part, Progress, compute_parts
 from bertscore_tm.utilities.user_warnings import warn_user
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from bertscore_tm.cli.shards import Part, Progress
     from bertscore_tm.functional.ranking import Item
-
-_SUFFIXES = (".jsonl",)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,17 +41,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     help = "reduction over several references (default: %(default)s)"
     group.add_argument("--references-reduce", choices=("mean", "max"), default="mean", help=help)
     options.add_scoring_arguments(parser, "candidates", of_references=False, rescale=False)
-    output.add_output_arguments(parser, _SUFFIXES)
+    options.add_output_arguments(parser, (".jsonl",))
 
 
 def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
     """Rank the candidates, write the best ones and print a summary."""
     options.take_files(arguments)
-    output.choose_format(ranks, arguments, _SUFFIXES)
     items = ranks.run_on_first(lambda: _read(arguments))
 
     import torch
 
+    from bertscore_tm.cli.encoders import build_encoders, read_idf
+    from bertscore_tm.cli.shards import compute_parts
     from bertscore_tm.core.scores import selection_f1
     from bertscore_tm.functional.ranking import ranking_settings, score_items
     from bertscore_tm.scoring.messages import UnknownTokens, describe_truncation, warn_of_leftovers
@@ -62,7 +60,7 @@ def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
     from bertscore_tm.scoring.token_weights import token_weights
 
     encoder = build_encoders(ranks, arguments)
-    weights = ranks.run_on_first(lambda: token_weights(encoder, options.read_idf(arguments)))
+    weights = ranks.run_on_first(lambda: token_weights(encoder, read_idf(arguments)))
     unknown = UnknownTokens()
     how = {"component": arguments.component, "references_reduce": arguments.references_reduce}
     signature = score_signature(

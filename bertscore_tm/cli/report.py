@@ -29,16 +29,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("token weights and rescaling")
     group.add_argument("--idf", action="store_true", help="weight tokens by their idf in the references")
     options.add_rescale_arguments(group)
-    output.add_title_argument(output.add_output_arguments(parser, (".html",)))
+    options.add_title_argument(options.add_output_arguments(parser, (".html",)))
 
 
 def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
     """Write the page."""
-    output.choose_format(ranks, arguments, (".html",))
     ranks.run_on_first(lambda: _write_page(arguments))
 
 
 def _write_page(arguments: argparse.Namespace) -> None:
+    from bertscore_tm.cli.encoders import build_encoder, read_baseline
     from bertscore_tm.core.scores import selection_f1
     from bertscore_tm.report import Report, alignment_options
     from bertscore_tm.report.history import read_history, step_of
@@ -53,11 +53,11 @@ def _write_page(arguments: argparse.Namespace) -> None:
             raise CommandError(f"{folder} is given twice")
         runs[folder] = [str(path) for path in paths]
     first, *others = runs.values()
-    rescale = options.read_baseline(arguments)
+    rescale = read_baseline(arguments)
     settings: dict[str, Any] = {"title": arguments.title}
     if arguments.model is not None or arguments.language is not None:
         _, references, *_ = read_history([max(first, key=step_of)])
-        encoder = options.build_encoder(arguments)
+        encoder = build_encoder(arguments)
         settings |= alignment_options(encoder, references, arguments.idf, rescale, selection_f1)
     page = Report.from_files(runs if others else first, num_alignments=40, **settings)
     output.write_output(page.to_html().encode(), arguments.output)

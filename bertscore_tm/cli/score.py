@@ -19,16 +19,14 @@ from typing import TYPE_CHECKING, Any
 from bertscore_tm.cli import options, output
 from bertscore_tm.cli.distributed import RankGroup
 from bertscore_tm.cli.errors import CommandError
-from bertscore_tm.cli.joined_files import read_pairs
-from bertscore_tm.cli.scored_corpus import ScoredCorpus, Systems, SystemScores, score_systems
+from bertscore_tm.cli.joined_files import Systems, read_pairs
 from bertscore_tm.utilities.user_warnings import warn_user
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from bertscore_tm.cli.scored_corpus import ScoredCorpus, SystemScores
     from bertscore_tm.scoring.texts import TextPairs
-
-_SUFFIXES = (".txt", ".json", ".tsv", ".csv")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,12 +37,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--reference-text", metavar="TEXT", action="append", help=help)
     options.add_source_arguments(group)
     options.add_scoring_arguments(parser)
-    group = output.add_output_arguments(parser, _SUFFIXES)
+    group = options.add_output_arguments(parser, (".txt", ".json", ".tsv", ".csv"))
     help = "also print the scores of each pair; pairs and references count from 1, except in JSON arrays"
     group.add_argument("--per-segment", action="store_true", help=help)
     help = "also print the N pairs with the lowest F1 and their texts, the lowest first"
     group.add_argument("--worst", type=options.positive, metavar="N", help=help)
-    output.add_report_argument(group)
+    options.add_report_argument(group)
     options.add_confidence_argument(group, None)
     options.add_label_arguments(group)
     help = "show the progress on standard error even if it is not a terminal"
@@ -77,14 +75,16 @@ def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
     if arguments.rescale is True:
         arguments.rescale = getattr(arguments, "baseline_path", True)
     options.take_files(arguments)
-    suffix = output.choose_format(ranks, arguments, _SUFFIXES)
-    output.choose_format(ranks, arguments, (".html",), option="report")
+    suffix = arguments.suffix
     if suffix in (".tsv", ".csv") and not arguments.per_segment:
         raise CommandError(f"argument --output: a {suffix} file lists the scores of each pair: add --per-segment")
     if arguments.group_column is not None and arguments.confidence is None:
         arguments.confidence = 0.95
     pairs, facts = ranks.run_on_first(lambda: _read(arguments))
     references = pairs.omit_blank_references().references
+
+    from bertscore_tm.cli.scored_corpus import score_systems
+
     systems = Systems({arguments.candidates or "candidates": pairs.candidates}, references, *facts)
     scored = score_systems(ranks, arguments, systems)
     if scored is None:

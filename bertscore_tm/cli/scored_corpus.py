@@ -1,44 +1,30 @@
 """Score a corpus as the arguments of a command describe, divided among the ranks."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Self
 
-from bertscore_tm.cli import options
+import torch
+from torch import Tensor
+
 from bertscore_tm.cli.distributed import RankGroup
+from bertscore_tm.cli.encoders import build_encoders, read_baseline, read_idf, take_hash
 from bertscore_tm.cli.errors import CommandError
+from bertscore_tm.cli.joined_files import Systems
 from bertscore_tm.cli.shards import Part, Progress, compute_parts
+from bertscore_tm.encoder import FrozenEncoder
+from bertscore_tm.scoring.alignment import AlignmentData, compute_alignment
+from bertscore_tm.scoring.corpus import CorpusScores, score_corpus
+from bertscore_tm.scoring.messages import UnknownTokens, count_skipped, warn_about_scores, warn_of_leftovers
+from bertscore_tm.scoring.rescaling import find_baseline, rescale_scores, score_range
+from bertscore_tm.scoring.signature import score_signature
+from bertscore_tm.scoring.texts import IDENTICAL, TextPairs, count_identical, strip_thoughts
+from bertscore_tm.scoring.token_weights import TEXTS_PER_BLOCK, TokenWeights, token_weights
 from bertscore_tm.utilities.score_names import SCORE_NAMES
 from bertscore_tm.utilities.user_warnings import warn_user
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from bertscore_tm.encoder import FrozenEncoder
-    from bertscore_tm.scoring.alignment import AlignmentData
-    from bertscore_tm.scoring.corpus import CorpusScores
-    from bertscore_tm.scoring.texts import TextPairs
-    from bertscore_tm.scoring.token_weights import TokenWeights
-
-
-class Systems(NamedTuple):
-    """The systems' texts by name, the references of each text, and its document, source and group if requested."""
-
-    texts: dict[str, list[str]]
-    references: list[list[str]]
-    groups: list[str] | None = None
-    sources: list[str] | None = None
-    labels: list[str] | None = None
-
-    def select(self, rows: Sequence[int]) -> Systems:
-        """Return the systems with these texts only."""
-        texts = {name: [own[i] for i in rows] for name, own in self.texts.items()}
-        return Systems(texts, [self.references[i] for i in rows], *(own and [own[i] for i in rows] for own in self[2:]))
 
 
 @dataclass(frozen=True)
@@ -86,7 +72,7 @@ class SystemScores:
     scores: Tensor
     best_reference: Tensor
 
-    def parts(self) -> dict[str, SystemScores]:
+    def parts(self) -> dict[str, Self]:
         """Return the scores of each group of texts."""
         labels, parts = self.systems.labels or [], {}
         for label in dict.fromkeys(labels):
@@ -98,8 +84,6 @@ class SystemScores:
 
 def score_systems(ranks: RankGroup, arguments: argparse.Namespace, systems: Systems) -> SystemScores | None:
     """Score the texts of systems with the same references; ``None`` on all ranks but the first."""
-    from bertscore_tm.scoring.texts import IDENTICAL, TextPairs, count_identical
-
     # All systems' texts for a reference follow each other, so that a reference is encoded once.
     candidates = list(chain.from_iterable(zip(*systems.texts.values(), strict=True)))
     pairs = TextPairs(candidates, [references for references in systems.references for _ in systems.texts])
@@ -138,24 +122,17 @@ def score_across_ranks(
 
     The idf counts the texts of the file of ``--idf``, else the ``references``, by default those of the corpus.
     """
-    from bertscore_tm.scoring.alignment import compute_alignment
-    from bertscore_tm.scoring.messages import count_skipped, warn_about_scores, warn_of_leftovers
-    from bertscore_tm.scoring.rescaling import find_baseline, rescale_scores, score_range
-    from bertscore_tm.scoring.signature import score_signature
-    from bertscore_tm.scoring.texts import strip_thoughts
-    from bertscore_tm.scoring.token_weights import token_weights
-
     if arguments.strip_thoughts:
         texts = replace(texts, candidates=list(map(strip_thoughts, texts.candidates)))
     if "hash" in arguments:
-        options.take_hash(arguments)
+        take_hash(arguments)
     # Read before the model, which takes longer.
-    table = ranks.run_on_first(lambda: options.read_baseline(arguments))
+    table = ranks.run_on_first(lambda: read_baseline(arguments))
     encoder = build_encoders(ranks, arguments, all_layers=all_layers)
     baseline = ranks.run_on_first(lambda: find_baseline(encoder, table))
     references = texts.references if references is None else references
     counted = list(chain.from_iterable(references))
-    weights = ranks.run_on_first(lambda: token_weights(encoder, options.read_idf(arguments), counted))
+    weights = ranks.run_on_first(lambda: token_weights(encoder, read_idf(arguments), counted))
     scored = score_in_parts(ranks, arguments, texts, encoder, weights)
     if scored is None:
         return None
@@ -178,19 +155,6 @@ def score_across_ranks(
     )
 
 
-def build_encoders(ranks: RankGroup, arguments: argparse.Namespace, *, all_layers: bool = False) -> FrozenEncoder:
-    """Return this rank's encoder, or raise an error on all ranks if one has another model or other options."""
-    from bertscore_tm.core.precision import fast_half_precision
-
-    encoder = ranks.run_on_all(lambda: options.build_encoder(arguments, all_layers=all_layers))
-    settings = {name: getattr(arguments, name, None) for name in ("output", "component", "references_reduce")}
-    if encoder.dtype == "auto":
-        settings["precision"] = fast_half_precision(encoder.device)
-    # A folder may have another name on another host.
-    ranks.require_equal(lambda: {**encoder.signature_fields(), "model": encoder.identity, **settings})
-    return encoder
-
-
 def score_in_parts(
     ranks: RankGroup,
     arguments: argparse.Namespace,
@@ -199,14 +163,6 @@ def score_in_parts(
     weights: TokenWeights,
 ) -> CorpusScores | None:
     """Score a corpus part by part; the scores on rank 0, ``None`` on all other ranks."""
-    import torch
-
-    from bertscore_tm.scoring.corpus import CorpusScores, score_corpus
-    from bertscore_tm.scoring.messages import UnknownTokens
-    from bertscore_tm.scoring.signature import score_signature
-    from bertscore_tm.scoring.texts import TextPairs
-    from bertscore_tm.scoring.token_weights import TEXTS_PER_BLOCK
-
     unknown = UnknownTokens()
 
     def work(part: Sequence[tuple[str, list[str]]], progress: Progress) -> Part:

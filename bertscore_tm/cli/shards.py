@@ -4,8 +4,6 @@ Each rank computes a part at a time, and rank 0 appends them to the file. A run 
 its parts in memory.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import json
@@ -17,16 +15,17 @@ from contextlib import suppress
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
+
+import torch
+from torch import Tensor
+from tqdm import tqdm
 
 from bertscore_tm.cli.distributed import RankGroup
 from bertscore_tm.cli.errors import FAILED, CommandError, print_message
 from bertscore_tm.utilities.files import is_special
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-Part = dict[str, "Tensor"]
+Part = dict[str, Tensor]
 Progress = Callable[[int], None]
 # Number of a part, its first item and the one after its last.
 Range = tuple[int, int, int]
@@ -51,9 +50,6 @@ def compute_parts(
     The parts of a long run are appended to the file that an interrupted run with the same settings left. ``work``
     computes items, and calls a function with the number of items done since its last call; their name is ``unit``.
     """
-    import torch
-    from tqdm import tqdm
-
     is_long, size = len(items) > LARGEST and arguments.output is not None, LARGEST
     path = ranks.run_on_first(
         lambda: partial_path(arguments.output) if is_long and not is_special(arguments.output) else None
@@ -127,8 +123,6 @@ def _open_file(path: Path) -> IO[bytes]:
 
 def _read_parts(file: IO[bytes], head: str, ranges: Sequence[Range]) -> list[Part]:
     """Return the first parts, which are in a file whose first line has the settings of the run; write it if empty."""
-    import torch
-
     file.seek(0)
     first, *lines = file.read().split(b"\n")
     if not first:

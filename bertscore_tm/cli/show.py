@@ -23,7 +23,6 @@ from bertscore_tm.cli import options, output
 from bertscore_tm.cli.distributed import RankGroup
 from bertscore_tm.cli.errors import CommandError
 from bertscore_tm.cli.joined_files import read_pairs
-from bertscore_tm.cli.scored_corpus import score_across_ranks
 
 if TYPE_CHECKING:
     from bertscore_tm.scoring.texts import TextPairs
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
 
 # Formats that show one pair.
 _PICTURES = (".png", ".pdf", ".svg", ".html")
-_SUFFIXES = (".txt", ".json", *_PICTURES)
 _DOTS_PER_INCH = 200
 
 
@@ -47,28 +45,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_component_argument(group, "the score of --worst")
     options.add_source_arguments(group)
     options.add_scoring_arguments(parser, of_references=False)
-    output.add_output_arguments(parser, _SUFFIXES)
+    options.add_output_arguments(parser, (".txt", ".json", *_PICTURES))
 
 
 def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
     """Show pairs of texts."""
     if arguments.candidates or arguments.references or arguments.row or arguments.worst:
         options.take_files(arguments)
-    suffix = output.choose_format(ranks, arguments, _SUFFIXES)
+    suffix = arguments.suffix
     if suffix in _PICTURES and (arguments.worst or len(arguments.row or [0])) > 1:
         raise CommandError(
             f"{arguments.output} can show one pair: give a single --row, or --worst 1; score --report shows all"
         )
     pairs_read, sources = ranks.run_on_first(lambda: _read(arguments))
+
+    from bertscore_tm.cli.scored_corpus import score_across_ranks
+    from bertscore_tm.views import Alignment
+
     scored = score_across_ranks(ranks, arguments, pairs_read)
     if scored is None:
         return
     texts = scored.texts
     rows = arguments.row or range(1, len(texts) + 1)
     sources = sources and [sources[row - 1] for row in rows]
-
-    from bertscore_tm.views import Alignment
-
     order = list(range(len(texts)))
     if arguments.worst is not None:
         order = scored.worst(arguments.worst, arguments.component)

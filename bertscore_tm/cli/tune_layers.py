@@ -27,14 +27,12 @@ from bertscore_tm.cli.distributed import RankGroup
 from bertscore_tm.cli.errors import CommandError
 from bertscore_tm.cli.inputs import Table
 from bertscore_tm.cli.joined_files import read_corpus, read_pairs
-from bertscore_tm.cli.scored_corpus import ScoredCorpus, score_across_ranks
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from bertscore_tm.cli.scored_corpus import ScoredCorpus
     from bertscore_tm.scoring.texts import TextPairs
-
-_SUFFIXES = (".txt", ".json")
 
 
 class JudgedTexts(NamedTuple):
@@ -60,19 +58,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     choices, help = ("pearson", "spearman", "kendall"), "correlation coefficient (default: %(default)s)"
     group.add_argument("--coefficient", choices=choices, default="pearson", help=help)
     options.add_confidence_argument(group)
-    output.add_output_arguments(parser, _SUFFIXES)
+    options.add_output_arguments(parser, (".txt", ".json"))
 
 
 def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
     """Score with all layers and print the layers, best first."""
     options.take_files(arguments)
-    suffix = output.choose_format(ranks, arguments, _SUFFIXES)
     judged = ranks.run_on_first(lambda: _read(arguments))
+
+    from bertscore_tm.cli.scored_corpus import score_across_ranks
+
     references = judged.texts.references[:: 1 if judged.human else 2]
     scored = score_across_ranks(ranks, arguments, judged.texts, references, all_layers=True)
     if scored is not None:
         document = _summarize(scored, judged, arguments)
-        content = output.to_json(document) if suffix == ".json" else _format_summary(document, arguments)
+        content = output.to_json(document) if arguments.suffix == ".json" else _format_summary(document, arguments)
         output.write_output(content, arguments.output)
 
 

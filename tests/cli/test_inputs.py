@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertscore_tm.cli import main
+from bertscore_tm.cli.encoders import read_idf
 from bertscore_tm.cli.errors import CommandError
 from bertscore_tm.cli.inputs import read_table, read_texts
-from bertscore_tm.cli.options import read_idf
 from tests.support.shell import check_error, from_stdin, run_here, write_records
 
 # Lines that Python's str.splitlines would split.
@@ -190,7 +190,7 @@ def scored_pairs(monkeypatch, *arguments: str):
     """Return the pairs that the command would score."""
     seen = []
 
-    monkeypatch.setattr("bertscore_tm.cli.score.score_systems", lambda ranks, options, systems: seen.append(systems))
+    monkeypatch.setattr("bertscore_tm.cli.scored_corpus.score_systems", lambda ranks, options, systems: seen.append(systems))
     assert main(["score", *arguments]) == 0
     (candidates,) = seen[0].texts.values()
     return list(zip(candidates, seen[0].references, strict=True))

@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from bertscore_tm.cli import main, shards
-from bertscore_tm.cli.distributed import choose_device
+from bertscore_tm.cli.encoders import choose_device
 from bertscore_tm.core.precision import fast_half_precision
 from bertscore_tm.encoder import FrozenEncoder
 from bertscore_tm.scoring import corpus
@@ -316,7 +316,7 @@ def test_ranks_with_other_versions_or_precision_end_before_they_score(refused):
     said = refused(SCORE, SCORE, **{"importlib.metadata.version": version_of_another_host})
     assert f"has transformers 4.0; the other ranks have transformers {version('transformers')}: " in said
     words = [*SCORE, "--dtype", "auto"]
-    said = refused(words, words, **{"bertscore_tm.core.precision.fast_half_precision": precision_of_another_host})
+    said = refused(words, words, **{"bertscore_tm.cli.encoders.fast_half_precision": precision_of_another_host})
     assert (
         f"has precision torch.float16; the other ranks have precision {fast_half_precision(torch.device('cpu'))}: "
         in said

@@ -1,0 +1,92 @@
+"""The encoder, idf corpus and baseline that the arguments of a command describe."""
+
+import argparse
+import os
+
+import torch
+
+from bertscore_tm import catalog
+from bertscore_tm.cli.distributed import RankGroup
+from bertscore_tm.cli.errors import CommandError
+from bertscore_tm.cli.inputs import FORMATS, read_texts
+from bertscore_tm.core.precision import fast_half_precision
+from bertscore_tm.encoder import FrozenEncoder, default_device
+from bertscore_tm.encoder_options import SHELL_OPTIONS
+from bertscore_tm.scoring.rescaling import Baseline, Rescale
+from bertscore_tm.utilities.user_warnings import warn_user
+
+
+def take_hash(arguments: argparse.Namespace) -> None:
+    """Take the options that are not given from a hash of ``bert-score``, which may be given as the model too."""
+    text = arguments.hash or arguments.model or ""
+    settings = catalog.read_hash(text)
+    if arguments.hash and not settings:
+        raise CommandError(f"argument --hash: not one of bert-score (-custom-rescaled needs its table), got {text!r}")
+    for name, value in settings.items():
+        given = getattr(arguments, name)
+        if given in (None, text) or given is False:
+            setattr(arguments, name, value)
+    if settings:
+        corpus = ", nor perhaps the texts of its idf (--idf-from)" if arguments.idf is True else ""
+        warn_user(f"{text}: published scores may differ from these, which do not use its versions{corpus}")
+
+
+def build_encoder(arguments: argparse.Namespace, *, all_layers: bool = False) -> FrozenEncoder:
+    """Return the encoder that the arguments describe, of all layers up to ``--num-layers`` if requested.
+
+    The model is loaded on first use.
+    """
+    catalog.require_no_hash("argument --model", arguments.model)
+    if arguments.listed_as is not None:
+        # Before the configuration of the model, which may be downloaded.
+        catalog.layer_row(arguments.listed_as)
+    options = {name: getattr(arguments, name) for name in SHELL_OPTIONS}
+    options |= {"all_layers": all_layers, "device": choose_device(arguments.device)}
+    if arguments.model is None or arguments.language is not None:
+        encoder = FrozenEncoder.for_language(arguments.language or "en", arguments.model, **options)
+    else:
+        encoder = FrozenEncoder(arguments.model, **options)
+    # Loading the tokenizer checks --max-length and --long-text.
+    _ = encoder.tokenizer
+    return encoder
+
+
+def build_encoders(ranks: RankGroup, arguments: argparse.Namespace, *, all_layers: bool = False) -> FrozenEncoder:
+    """Return this rank's encoder, or raise an error on all ranks if one has another model or other options."""
+    encoder = ranks.run_on_all(lambda: build_encoder(arguments, all_layers=all_layers))
+    settings = {name: getattr(arguments, name, None) for name in ("output", "component", "references_reduce")}
+    if encoder.dtype == "auto":
+        settings["precision"] = fast_half_precision(encoder.device)
+    # A folder may have another name on another host.
+    ranks.require_equal(lambda: {**encoder.signature_fields(), "model": encoder.identity, **settings})
+    return encoder
+
+
+def choose_device(device: str | None) -> torch.device:
+    """Return the device of this rank: by default a GPU if available, a different one for each rank of a machine."""
+    try:
+        chosen = default_device(device)
+        if device is not None:
+            # Its numbers must be readable, as those of "meta" are not.
+            torch.empty(0, dtype=torch.uint8, device=chosen).cpu()
+    except (RuntimeError, AssertionError, ImportError) as error:
+        cause = str(error).splitlines()[0].partition(". ")[0]
+        remedy = f"without --device, {default_device()} is used"
+        raise CommandError(f"argument --device: {device!r} cannot be used here: {cause}; {remedy}") from error
+    if str(chosen) == "cuda":
+        return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+    return chosen
+
+
+def read_baseline(arguments: argparse.Namespace) -> Rescale:
+    """Return the table of ``--rescale-from``, or whether ``--rescale`` is given, of commands that have them."""
+    rescale: bool | str = getattr(arguments, "rescale", False)
+    return rescale if isinstance(rescale, bool) else Baseline.read(rescale)
+
+
+def read_idf(arguments: argparse.Namespace) -> bool | list[str]:
+    """Return whether ``--idf`` counts the references, or the texts of the file of ``--idf-from``."""
+    if isinstance(arguments.idf, bool):
+        return arguments.idf
+    is_known = arguments.idf.lower().removesuffix(".gz").endswith(tuple(f".{name}" for name in FORMATS))
+    return read_texts(arguments.idf, None if is_known else arguments.format)
