@@ -12,18 +12,13 @@ Examples::
     bertscore-tm score c.txt r.txt -m my/model -l 9 --rescale-from my-model.csv
 """
 
-from __future__ import annotations
-
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bertscore_tm.cli import options, output
 from bertscore_tm.cli.distributed import RankGroup
 from bertscore_tm.cli.inputs import FORMATS, read_texts
 from bertscore_tm.utilities.user_warnings import warn_user
-
-if TYPE_CHECKING:
-    from bertscore_tm.baselines import MeasuredBaseline
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -66,12 +61,7 @@ def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
     if baseline.num_truncated:
         truncation = describe_truncation(baseline.num_truncated, encoder.tokenizer.max_length)
         warn_user(f"{truncation} (of {baseline.num_texts} texts)")
-    document = _summarize(baseline, arguments)
-    output.write_output(output.to_json(document) if arguments.json else _format_summary(document), None)
-
-
-def _summarize(baseline: MeasuredBaseline, arguments: argparse.Namespace) -> dict[str, Any]:
-    return {
+    document = {
         "mean": dict(zip(output.SCORE_NAMES, baseline.mean.T.tolist(), strict=True)),
         "standard_error": dict(zip(output.SCORE_NAMES, baseline.standard_error.T.tolist(), strict=True)),
         "num_pairs": baseline.num_pairs,
@@ -81,6 +71,7 @@ def _summarize(baseline: MeasuredBaseline, arguments: argparse.Namespace) -> dic
         "signature": baseline.signature,
         "output": arguments.output,
     }
+    output.write_output(output.to_json(document) if arguments.json else _format_summary(document), None)
 
 
 def _format_summary(document: dict[str, Any]) -> str:

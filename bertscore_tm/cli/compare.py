@@ -163,7 +163,7 @@ def _read_column(arguments: argparse.Namespace) -> Systems:
     if len(rows) < 2:
         raise CommandError(f"{table.name}: {arguments.system_column!r} has one system; a comparison needs two")
     parts = [replace(table, name=f"{table.name} ({name})", rows=[table.rows[i] for i in rows[name]]) for name in rows]
-    joined = join_rows(parts, [], corpus.columns)
+    joined = join_rows(parts, [], arguments)
     rows = {name: [rows[name][place] for (place,) in places] for name, places in zip(rows, joined, strict=True)}
     first, *others = rows
     shared = [references[row] for row in rows[first]]

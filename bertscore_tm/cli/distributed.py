@@ -48,13 +48,17 @@ class RankGroup:
 
     def run_on_all(self, work: Callable[[], T]) -> T:
         """Run a function on every rank, and raise an error of any of them on all."""
-        outcome = _try(work)
-        self._exchange(outcome if isinstance(outcome, CommandError) else None)
-        return outcome  # type: ignore[return-value]
+        results: list[T] = []
+        self.gather(lambda: results.append(work()))
+        return results[0]
 
     def gather(self, work: Callable[[], T]) -> list[T]:
         """Run a function on every rank, and return the results of all, or raise an error of any of them, on all."""
-        return self._exchange(_try(work))
+        outcome = _try(work)
+        outcomes: list[Any] = [outcome] * self.size
+        if self.size > 1:
+            _communicate(lambda dist: dist.all_gather_object(outcomes, outcome, self.group))
+        return _raise_first(outcomes)
 
     def require_equal(self, describe: Callable[[], dict[str, object]]) -> None:
         """Raise an error on all ranks that names the hosts where settings differ from those of most ranks."""
@@ -66,12 +70,6 @@ class RankGroup:
         if others:
             remedy = "give all hosts the same model, options and versions"
             raise CommandError(f"{'; '.join(dict.fromkeys(others))}; the other ranks have {usual}: {remedy}")
-
-    def _exchange(self, outcome: Any) -> list[Any]:
-        outcomes = [outcome] * self.size
-        if self.size > 1:
-            _communicate(lambda dist: dist.all_gather_object(outcomes, outcome, self.group))
-        return _raise_first(outcomes)
 
 
 @contextmanager

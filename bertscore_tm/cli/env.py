@@ -11,7 +11,6 @@ Examples::
 import argparse
 import platform
 from importlib import metadata
-from typing import Any
 
 from bertscore_tm.cli import output
 from bertscore_tm.cli.distributed import RankGroup
@@ -29,12 +28,6 @@ def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
     """Print what is installed and used by the first rank."""
     if ranks.rank != 0:
         return
-    document = _describe()
-    lines = [f"{name}: {value}\n" for name, value in document.items()]
-    output.write_output(output.to_json(document) if arguments.json else "".join(lines), None)
-
-
-def _describe() -> dict[str, Any]:
     import torch
 
     from bertscore_tm.core.onednn import can_use_onednn
@@ -46,7 +39,7 @@ def _describe() -> dict[str, Any]:
     fast, weight = fast_half_precision(device), torch.zeros(1, 1, dtype=torch.float32, device="cpu")
     has_kernel = has_attention_kernel(device, torch.bfloat16)
     gpus = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
-    return {
+    document = {
         "bertscore-tm": __version__,
         "python": platform.python_version(),
         "system": platform.platform(),
@@ -59,6 +52,8 @@ def _describe() -> dict[str, Any]:
         "TF32": "allowed" if may_use_tf32(device) else "no",
         "attention of packed texts": "kernel" if has_kernel else "by length or padded",
     }
+    lines = [f"{name}: {value}\n" for name, value in document.items()]
+    output.write_output(output.to_json(document) if arguments.json else "".join(lines), None)
 
 
 def _version(name: str) -> str:

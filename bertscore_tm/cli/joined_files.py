@@ -19,28 +19,6 @@ if TYPE_CHECKING:
 REFERENCES = ("reference", "references")
 
 
-class Columns(NamedTuple):
-    """Columns of texts, documents, groups and keys, and the format of all files; ``None`` if not named."""
-
-    candidate: str
-    references: tuple[str, ...] | None
-    source: str
-    document: str | None
-    group: str | None
-    key: str | None
-    format: str | None
-
-    @classmethod
-    def of(cls, arguments: argparse.Namespace) -> Columns:
-        """Return the columns that the arguments of a command name."""
-        named, source = arguments.reference_column, getattr(arguments, "source_column", None)
-        if source is not None and arguments.sources is None:
-            raise CommandError("argument --source-column: give --sources FILE too; it may be the file of -c")
-        document, group = (getattr(arguments, name, None) for name in ("document_column", "group_column"))
-        texts = arguments.candidate_column, named and tuple(named), source or "source"
-        return cls(*texts, document, group, arguments.key, arguments.format)
-
-
 @dataclass(frozen=True)
 class Corpus:
     """Files of the candidates of systems, and of references.
@@ -49,7 +27,7 @@ class Corpus:
     ``source_file`` is the file of sources, if there is one, and its rows.
     """
 
-    columns: Columns
+    arguments: argparse.Namespace
     systems: list[Table]
     reference_files: list[Table]
     rows: list[list[list[int]]]
@@ -57,7 +35,7 @@ class Corpus:
 
     def candidates(self, system: int = 0) -> list[str]:
         """Return the candidates of a system in the order of the first."""
-        texts = self.systems[system].texts(self.columns.candidate)
+        texts = self.systems[system].texts(self.arguments.candidate_column)
         return [texts[row] for (row,) in self.rows[system]]
 
     def references(self, *, keep_blank: bool = False) -> list[list[str]]:
@@ -69,7 +47,7 @@ class Corpus:
         """
         from bertscore_tm.scoring.texts import omit_blank
 
-        own, names = self.systems[0], self.columns.references
+        own, names = self.systems[0], self.arguments.reference_column
         files = list(zip(self.reference_files, self.rows[len(self.systems) :], strict=True))
         is_named = names is not None and own.has_columns and not any(table.has_columns for table, _ in files)
         if not files and not own.has_columns:
@@ -96,13 +74,13 @@ class Corpus:
         sources = None
         if self.source_file is not None:
             table, rows = self.source_file
-            texts = table.texts(self.columns.source)
+            texts = table.texts(self.arguments.source_column or "source")
             for first, *others in rows:
                 if different := [row for row in others if texts[row] != texts[first]]:
                     raise table.error(different[0], "another row with the same key has another source")
             sources = [texts[row] for row, *_ in rows]
-        documents = self._labels(self.columns.document, "--document-column")
-        return documents, sources, self._labels(self.columns.group, "--group-column")
+        documents = self._labels(self.arguments.document_column, "--document-column")
+        return documents, sources, self._labels(self.arguments.group_column, "--group-column")
 
     def _labels(self, column: str | None, option: str) -> list[str] | None:
         """Return the value of each text in a column of the first file that has it; ``None`` without the option."""
@@ -147,20 +125,25 @@ def read_pairs(
 
 def read_corpus(arguments: argparse.Namespace, paths: Sequence[str], *others: str | None) -> Corpus:
     """Read files of candidates, which may contain their references and ``others`` too, of references and of sources."""
-    columns = Columns.of(arguments)
-    references, keys = columns.references or REFERENCES, [] if columns.key is None else [columns.key]
-    names = [columns.candidate, *filter(None, others), *keys, *(references if arguments.references is None else ())]
-    systems = [read_table(path, columns.format, names) for path in paths]
-    files = [read_table(path, columns.format, [*references, *keys]) for path in arguments.references or ()]
-    rows, source_file = join_rows(systems, files, columns), None
-    if (path := getattr(arguments, "sources", None)) is not None:
-        table = read_table(path, columns.format, [columns.source, *keys])
+    if arguments.source_column is not None and arguments.sources is None:
+        raise CommandError("argument --source-column: give --sources FILE too; it may be the file of -c")
+
+    def read(path: str, *columns: str | None) -> Table:
+        return read_table(path, arguments.format, [name for name in (*columns, arguments.key) if name is not None])
+
+    references = arguments.reference_column or REFERENCES
+    names = [arguments.candidate_column, *others, *(references if arguments.references is None else ())]
+    systems = [read(path, *names) for path in paths]
+    files = [read(path, *references) for path in arguments.references or ()]
+    rows, source_file = join_rows(systems, files, arguments), None
+    if arguments.sources is not None:
+        table = read(arguments.sources, arguments.source_column or "source")
         # Joined on their own, so that sources without keys do not change how references are joined.
-        source_file = (table, join_rows(systems[:1], [table], columns)[1])
-    return Corpus(columns, systems, files, rows, source_file)
+        source_file = (table, join_rows(systems[:1], [table], arguments)[1])
+    return Corpus(arguments, systems, files, rows, source_file)
 
 
-def join_rows(systems: Sequence[Table], files: Sequence[Table], columns: Columns) -> list[list[list[int]]]:
+def join_rows(systems: Sequence[Table], files: Sequence[Table], arguments: argparse.Namespace) -> list[list[list[int]]]:
     """Return, for each system and file of references, the rows of each text of the first system.
 
     Rows are joined by the column of keys, by default one that all files have with the same values, none of them twice
@@ -168,7 +151,7 @@ def join_rows(systems: Sequence[Table], files: Sequence[Table], columns: Columns
     """
     tables = [*systems, *files]
     first, joins = tables[0], {}
-    for name, keys in _find_keys(systems, files, columns).items():
+    for name, keys in _find_keys(systems, files, arguments).items():
         indices: list[dict[str, list[int]]] = [{} for _ in tables]
         for number, (table, table_keys, index) in enumerate(zip(tables, keys, indices, strict=True)):
             for row, key in enumerate(table_keys):
@@ -195,11 +178,13 @@ def join_rows(systems: Sequence[Table], files: Sequence[Table], columns: Columns
     return rows
 
 
-def _find_keys(systems: Sequence[Table], files: Sequence[Table], columns: Columns) -> dict[str, list[list[str]]]:
+def _find_keys(
+    systems: Sequence[Table], files: Sequence[Table], arguments: argparse.Namespace
+) -> dict[str, list[list[str]]]:
     """Return columns by which files can be joined, and the keys of the rows of each file."""
     tables = [*systems, *files]
-    if columns.key is not None:
-        return {columns.key: [table.row_keys(columns.key) for table in tables]}
+    if arguments.key is not None:
+        return {arguments.key: [table.row_keys(arguments.key) for table in tables]}
     with_keys = [table for table in tables if table.has_columns or table.keys is not None]
     if len(tables) == 1 or len(with_keys) < len(tables):
         if unused := [table.name for table in with_keys if table.keys is not None and len(tables) > 1]:
@@ -207,7 +192,8 @@ def _find_keys(systems: Sequence[Table], files: Sequence[Table], columns: Column
         return {}
     found: dict[bool, dict[str, list[list[str]]]] = {True: {}, False: {}}
     named = next((table.rows[0] for table in tables if table.has_columns), ["id"])
-    for name in [name for name in named if name not in (columns.candidate, *(columns.references or REFERENCES))]:
+    texts = {arguments.candidate_column, *(arguments.reference_column or REFERENCES)}
+    for name in [name for name in named if name not in texts]:
         try:
             keys = [table.row_keys(name) for table in tables]
         except CommandError:  # not a column of all files, or not one of keys

@@ -96,6 +96,8 @@ def add_scoring_arguments(
 
     ``candidates`` is the column of the candidates; without ``of_references`` only the texts of a file give the idf.
     """
+    # Of commands without these arguments.
+    parser.set_defaults(sources=None, source_column=None, document_column=None, group_column=None)
     add = parser.add_argument_group("file formats").add_argument
     help = f"format of all files: {', '.join(FORMATS)} (default: by suffix; txt for standard input)"
     add("--format", choices=FORMATS, metavar="NAME", help=help)

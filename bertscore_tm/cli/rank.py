@@ -77,7 +77,7 @@ def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
         )
         return {"scores": torch.cat(scores), "num_truncated": torch.tensor([num_truncated], device="cpu")}
 
-    scored = compute_parts(ranks, arguments, items, work, unit="line", settings={"signature": signature})
+    scored = compute_parts(ranks, arguments, items, work, unit="line", signature=signature)
     if scored is None:
         return
     warn_of_leftovers([text for item in items for text in item.candidates], encoder.tokenizer)

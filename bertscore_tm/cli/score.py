@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import replace
+from functools import partial
 from itertools import compress
 from typing import TYPE_CHECKING, Any
 
@@ -52,19 +53,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_bert_score_options(parser: argparse.ArgumentParser) -> None:
     """Accept the options of the ``bert-score`` command too, without listing them."""
-
-    def add(*names: str, dest: str, **options: Any) -> None:
-        parser.add_argument(*names, dest=dest, default=argparse.SUPPRESS, help=argparse.SUPPRESS, **options)
-
+    add = partial(parser.add_argument, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
     add("--cand", dest="candidates")
     add("--ref", dest="references", nargs="+", action="extend")
-    add("--num_layers", dest="num_layers", type=int)
-    add("--batch_size", dest="batch_size", type=int)
     add("-s", "--seg_level", dest="per_segment", action="store_true")
     add("--rescale_with_baseline", dest="rescale", action="store_true")
-    add("--baseline_path", dest="baseline_path")
-    add("--nthreads", dest="nthreads", type=int)
-    add("--use_fast_tokenizer", dest="use_fast_tokenizer", action="store_true")
+    add("--baseline_path")
+    add("--use_fast_tokenizer", action="store_true")
+    for name in ("--num_layers", "--batch_size", "--nthreads"):
+        add(name, type=int)
 
 
 def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:

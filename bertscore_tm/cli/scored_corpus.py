@@ -171,9 +171,9 @@ def score_in_parts(
         num_truncated = torch.tensor([scored.num_truncated], device="cpu")
         return {"scores": scored.scores, "best": scored.best_reference, "num_truncated": num_truncated}
 
-    settings = {"signature": score_signature(encoder, weights.source)}
+    signature = score_signature(encoder, weights.source)
     pairs = list(zip(texts.candidates, texts.references, strict=True))
-    scored = compute_parts(ranks, arguments, pairs, work, unit="pair", settings=settings)
+    scored = compute_parts(ranks, arguments, pairs, work, unit="pair", signature=signature)
     if scored is None:
         return None
     unknown.warn()

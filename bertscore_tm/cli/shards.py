@@ -43,27 +43,28 @@ def compute_parts(
     work: Callable[[Sequence[Any], Progress], Part],
     *,
     unit: str,
-    settings: dict[str, Any],
+    signature: str,
 ) -> Part | None:
     """Compute a run part by part, and return the joined parts on rank 0, ``None`` on all other ranks.
 
     The parts of a long run are appended to the file that an interrupted run with the same settings left. ``work``
     computes items, and calls a function with the number of items done since its last call; their name is ``unit``.
     """
-    is_long, size = len(items) > LARGEST and arguments.output is not None, LARGEST
-    path = ranks.run_on_first(
-        lambda: partial_path(arguments.output) if is_long and not is_special(arguments.output) else None
-    )
+    path, size = None, LARGEST
+    if len(items) > LARGEST and arguments.output is not None and not is_special(arguments.output):
+        path = partial_path(arguments.output)
     if path is not None or ranks.size > 1:
         size = min(LARGEST, max(SMALLEST, math.ceil(len(items) / _NUM_PARTS)))
     starts = range(0, len(items), size)
     ranges = [(number, start, min(start + size, len(items))) for number, start in enumerate(starts)]
 
-    def resume(path: Path) -> list[Part]:
+    def resume() -> list[Part]:
+        if path is None:
+            return []
         arguments.unfinished = _open_file(path)
-        return _read_parts(arguments.unfinished, _describe(settings | {"size": size}, items), ranges)
+        return _read_parts(arguments.unfinished, {"signature": signature, "size": size}, items, ranges)
 
-    results = ranks.run_on_first(lambda: [] if path is None else resume(path))
+    results = ranks.run_on_first(resume)
     num_finished = ranges[len(results) - 1][2] if results else 0
     if num_finished:
         print_message(f"resuming: {num_finished} of {len(items)} {unit}s are in {path}")
@@ -73,8 +74,7 @@ def compute_parts(
             chosen = ranges[number : number + ranks.size]
             computed = _compute_next(ranks, [items[start:stop] for _, start, stop in chosen], work, bar.update)
             results += computed
-            if path is not None:
-                ranks.run_on_first(partial(_append_parts, arguments, computed, chosen))
+            ranks.run_on_first(partial(_append_parts, arguments, computed, chosen))
     if ranks.rank != 0:
         return None
     return {name: torch.cat([part[name] for part in results], dim=-1) for name in results[0]}
@@ -98,14 +98,6 @@ def partial_path(output: str) -> Path:
     return Path(f"{output}.partial")
 
 
-def _describe(settings: dict[str, Any], items: Sequence[Any]) -> str:
-    """Return a line with the settings and a digest of the items, by which a repeated run is recognized."""
-    digest = hashlib.sha256()
-    for item in items:
-        digest.update(json.dumps(item, default=vars).encode())
-    return json.dumps(settings | {"input": digest.hexdigest()})
-
-
 def _open_file(path: Path) -> IO[bytes]:
     """Open the file with the parts, which one run at a time may do; it is closed when the run has ended."""
     file = path.open("a+b")
@@ -121,18 +113,23 @@ def _open_file(path: Path) -> IO[bytes]:
     return file
 
 
-def _read_parts(file: IO[bytes], head: str, ranges: Sequence[Range]) -> list[Part]:
-    """Return the first parts, which are in a file whose first line has the settings of the run; write it if empty."""
+def _read_parts(file: IO[bytes], settings: dict[str, Any], items: Sequence[Any], ranges: Sequence[Range]) -> list[Part]:
+    """Return the first parts, which are in a file whose first line has the settings of the run and a digest of items.
+
+    The line is written if the file is empty.
+    """
+    digest = hashlib.sha256()
+    for item in items:
+        digest.update(json.dumps(item, default=vars).encode())
+    head = json.dumps(settings | {"input": digest.hexdigest()})
     file.seek(0)
     first, *lines = file.read().split(b"\n")
     if not first:
         _append(file, f"{head}\n")
         return []
     if first != head.encode() or not lines:
-        raise CommandError(
-            f"{file.name} belongs to a run with other files or settings: delete it to start anew, or repeat that "
-            f"command"
-        )
+        remedy = "delete it to start anew, or repeat that command"
+        raise CommandError(f"{file.name} belongs to a run with other files or settings: {remedy}")
     # The last line is empty, or was cut off.
     file.truncate(file.tell() - len(lines[-1]))
     parts = [json.loads(line) for line in lines[:-1]]
@@ -142,6 +139,8 @@ def _read_parts(file: IO[bytes], head: str, ranges: Sequence[Range]) -> list[Par
 
 
 def _append_parts(arguments: argparse.Namespace, parts: Sequence[Part], ranges: Sequence[Range]) -> None:
+    if "unfinished" not in arguments:
+        return
     # Integers and float32, which JSON keeps exactly.
     values = [{name: tensor.tolist() for name, tensor in part.items()} for part in parts]
     records = [{"range": chosen, **part} for chosen, part in zip(ranges, values, strict=True)]
