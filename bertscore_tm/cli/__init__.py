@@ -1,11 +1,11 @@
 """The shell command ``bertscore-tm``: parse arguments, read files, call the library, print.
 
 The top room: it may import every other room except ``losses`` and ``callbacks``, and no room imports it. Each
-subcommand is a module of its name. Its docstring is the text of its ``--help``, of which
-the list of commands has the first line, ``add_arguments(parser)`` declares the arguments, and
-``run(arguments, ranks)`` works on each of the ranks, of which the first prints.
+subcommand is a module of its name. Its docstring is the text of its ``--help``, ``add_arguments(parser)`` declares the
+arguments, and ``run(arguments, ranks)`` works on each of the ranks, of which the first prints.
 
-Only the requested subcommand is imported. torch is imported when it runs, so that ``--help`` is fast.
+Only the requested subcommand is imported. torch is imported when it runs, so that ``--help`` is fast, and transformers,
+with the modules ``encoders`` and ``scored_corpus``, when texts are read, so that errors in files are reported soon.
 """
 
 import argparse

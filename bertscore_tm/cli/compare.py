@@ -132,22 +132,21 @@ def _read(arguments: argparse.Namespace) -> Systems:
     from bertscore_tm.statistics import scipy_stats
 
     scipy_stats()
-    systems = (_read_files if arguments.system_column is None else _read_column)(arguments)
+    if arguments.system_column is not None:
+        systems = _read_column(arguments)
+    elif len(set(arguments.candidates)) < max(len(arguments.candidates), 2):
+        raise CommandError("give different files of at least two systems, or one with --system-column")
+    elif arguments.references is None:
+        raise CommandError("no references: give -r FILE")
+    else:
+        corpus = read_corpus(arguments, arguments.candidates)
+        texts = {name: corpus.candidates(number) for number, name in enumerate(arguments.candidates)}
+        systems = Systems(texts, corpus.references(), *corpus.facts())
     if arguments.names is None:
         return systems
     if not len(arguments.names) == len(set(arguments.names)) == len(systems.texts):
         raise CommandError(f"argument --names: give {len(systems.texts)} different names, one per system")
     return systems._replace(texts=dict(zip(arguments.names, systems.texts.values(), strict=True)))
-
-
-def _read_files(arguments: argparse.Namespace) -> Systems:
-    if len(set(arguments.candidates)) < max(len(arguments.candidates), 2):
-        raise CommandError("give different files of at least two systems, or one with --system-column")
-    if arguments.references is None:
-        raise CommandError("no references: give -r FILE")
-    corpus = read_corpus(arguments, arguments.candidates)
-    texts = {name: corpus.candidates(number) for number, name in enumerate(arguments.candidates)}
-    return Systems(texts, corpus.references(), *corpus.facts())
 
 
 def _read_column(arguments: argparse.Namespace) -> Systems:

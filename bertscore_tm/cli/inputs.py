@@ -167,7 +167,9 @@ def read_table(path: str, file_format: str | None = None, columns: Sequence[str]
     if file_format == "fairseq":
         return _read_fairseq(lines, name)
     if file_format == "txt":
-        _warn_of_marked_lines(lines, name)
+        for marked, pattern in _MARKED_LINES.items():
+            if 2 * sum(pattern.match(line) is not None for line in lines) > len(lines):
+                warn_user(f"{name}: most lines seem to be those of a file with marks: read it with --format {marked}")
         return Table(name, lines, range(1, len(lines) + 1))
     while lines and not lines[-1].strip():
         lines.pop()
@@ -210,12 +212,6 @@ def _decode(data: bytes, name: str) -> str:
 def _split_lines(text: str) -> list[str]:
     # str.splitlines would also split at characters that occur within texts, such as U+2028.
     return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")] if text else []
-
-
-def _warn_of_marked_lines(lines: Sequence[str], name: str) -> None:
-    for file_format, pattern in _MARKED_LINES.items():
-        if 2 * sum(pattern.match(line) is not None for line in lines) > len(lines):
-            warn_user(f"{name}: most lines seem to be those of a file with marks: read it with --format {file_format}")
 
 
 def _read_segments(text: str, name: str) -> Table:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
+from argparse import Namespace
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import chain, zip_longest
@@ -17,21 +17,19 @@ if TYPE_CHECKING:
 
 # The column of the references if none is named: a file has one of these.
 REFERENCES = ("reference", "references")
+# The rows of each text in a file: several where it has several references of the text.
+Rows = list[list[int]]
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """Files of the candidates of systems, and of references.
+    """Files of the candidates of systems, of references and, if requested, of sources, with their rows of each text."""
 
-    ``rows`` are, for each file, the rows of each text: several where the file has several references of it.
-    ``source_file`` is the file of sources, if there is one, and its rows.
-    """
-
-    arguments: argparse.Namespace
+    arguments: Namespace
     systems: list[Table]
     reference_files: list[Table]
-    rows: list[list[list[int]]]
-    source_file: tuple[Table, list[list[int]]] | None = None
+    rows: list[Rows]
+    source_file: tuple[Table, Rows] | None = None
 
     def candidates(self, system: int = 0) -> list[str]:
         """Return the candidates of a system in the order of the first."""
@@ -68,6 +66,12 @@ class Corpus:
             # A null is an empty cell.
             lists[i] = [text or "" for text in references]
         return lists if keep_blank else [omit_blank(texts) for texts in lists]
+
+    def pairs(self, *, keep_blank: bool = False) -> TextPairs:
+        """Return the first system's candidates with their references."""
+        from bertscore_tm.scoring.texts import TextPairs
+
+        return TextPairs(self.candidates(), self.references(keep_blank=keep_blank))
 
     def facts(self) -> tuple[list[str] | None, list[str] | None, list[str] | None]:
         """Return the document, the source and the group of each text; ``None`` for those that are not requested."""
@@ -110,20 +114,7 @@ class Systems(NamedTuple):
         return Systems(texts, [self.references[i] for i in rows], *(own and [own[i] for i in rows] for own in self[2:]))
 
 
-def read_pairs(
-    arguments: argparse.Namespace, *others: str | None, keep_blank: bool = False
-) -> tuple[TextPairs, Corpus]:
-    """Read the candidates and their references, at least one pair, and return their files too.
-
-    ``others`` are further columns that will be read, and ``keep_blank`` is that of :meth:`Corpus.references`.
-    """
-    from bertscore_tm.scoring.texts import TextPairs
-
-    corpus = read_corpus(arguments, [arguments.candidates], *others)
-    return TextPairs(corpus.candidates(), corpus.references(keep_blank=keep_blank)), corpus
-
-
-def read_corpus(arguments: argparse.Namespace, paths: Sequence[str], *others: str | None) -> Corpus:
+def read_corpus(arguments: Namespace, paths: Sequence[str], *others: str | None) -> Corpus:
     """Read files of candidates, which may contain their references and ``others`` too, of references and of sources."""
     if arguments.source_column is not None and arguments.sources is None:
         raise CommandError("argument --source-column: give --sources FILE too; it may be the file of -c")
@@ -143,7 +134,7 @@ def read_corpus(arguments: argparse.Namespace, paths: Sequence[str], *others: st
     return Corpus(arguments, systems, files, rows, source_file)
 
 
-def join_rows(systems: Sequence[Table], files: Sequence[Table], arguments: argparse.Namespace) -> list[list[list[int]]]:
+def join_rows(systems: Sequence[Table], files: Sequence[Table], arguments: Namespace) -> list[Rows]:
     """Return, for each system and file of references, the rows of each text of the first system.
 
     Rows are joined by the column of keys, by default one that all files have with the same values, none of them twice
@@ -178,9 +169,7 @@ def join_rows(systems: Sequence[Table], files: Sequence[Table], arguments: argpa
     return rows
 
 
-def _find_keys(
-    systems: Sequence[Table], files: Sequence[Table], arguments: argparse.Namespace
-) -> dict[str, list[list[str]]]:
+def _find_keys(systems: Sequence[Table], files: Sequence[Table], arguments: Namespace) -> dict[str, list[list[str]]]:
     """Return columns by which files can be joined, and the keys of the rows of each file."""
     tables = [*systems, *files]
     if arguments.key is not None:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from bertscore_tm.cli import options, output
 from bertscore_tm.cli.distributed import RankGroup
 from bertscore_tm.cli.errors import CommandError
-from bertscore_tm.cli.joined_files import Systems, read_pairs
+from bertscore_tm.cli.joined_files import Systems, read_corpus
 from bertscore_tm.utilities.user_warnings import warn_user
 
 if TYPE_CHECKING:
@@ -129,8 +129,8 @@ def _read(arguments: argparse.Namespace) -> tuple[TextPairs, tuple[list[str] | N
         return TextPairs([arguments.candidate_text], [arguments.reference_text]), ()
     if num_texts or arguments.candidates is None:
         raise CommandError("give either -c FILE -r FILE, or --candidate-text TEXT --reference-text TEXT")
-    pairs, corpus = read_pairs(arguments, keep_blank=True)
-    return pairs, corpus.facts()
+    corpus = read_corpus(arguments, [arguments.candidates])
+    return corpus.pairs(keep_blank=True), corpus.facts()
 
 
 def _summarize(scored: SystemScores, arguments: argparse.Namespace) -> dict[str, Any]:

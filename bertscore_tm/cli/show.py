@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from bertscore_tm.cli import options, output
 from bertscore_tm.cli.distributed import RankGroup
 from bertscore_tm.cli.errors import CommandError
-from bertscore_tm.cli.joined_files import read_pairs
+from bertscore_tm.cli.joined_files import read_corpus
 
 if TYPE_CHECKING:
     from bertscore_tm.scoring.texts import TextPairs
@@ -52,41 +52,35 @@ def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
     """Show pairs of texts."""
     if arguments.candidates or arguments.references or arguments.row or arguments.worst:
         options.take_files(arguments)
-    suffix = arguments.suffix
-    if suffix in _PICTURES and (arguments.worst or len(arguments.row or [0])) > 1:
-        raise CommandError(
-            f"{arguments.output} can show one pair: give a single --row, or --worst 1; score --report shows all"
-        )
-    pairs_read, sources = ranks.run_on_first(lambda: _read(arguments))
+    if arguments.suffix in _PICTURES and (arguments.worst or len(arguments.row or [0])) > 1:
+        remedy = "give a single --row, or --worst 1; score --report shows all"
+        raise CommandError(f"{arguments.output} can show one pair: {remedy}")
+    texts, sources = ranks.run_on_first(lambda: _read(arguments))
 
     from bertscore_tm.cli.scored_corpus import score_across_ranks
     from bertscore_tm.views import Alignment
 
-    scored = score_across_ranks(ranks, arguments, pairs_read)
+    scored = score_across_ranks(ranks, arguments, texts)
     if scored is None:
         return
-    texts = scored.texts
     rows = arguments.row or range(1, len(texts) + 1)
     sources = sources and [sources[row - 1] for row in rows]
-    order = list(range(len(texts)))
-    if arguments.worst is not None:
-        order = scored.worst(arguments.worst, arguments.component)
     pairs: list[dict[str, Any]] = []
-    for i in order:
+    for i in range(len(texts)) if arguments.worst is None else scored.worst(arguments.worst, arguments.component):
         described = scored.describe_texts(i, sources)
         candidate, reference, *_ = described.values()
         has_tokens = all(scored.encoder.tokenizer([candidate, reference]).has_content)
         alignment = Alignment(**vars(scored.align(candidate, reference))) if has_tokens else None
         row = None if arguments.candidates is None else rows[i]
         pairs.append({"row": row, **described, "alignment": alignment})
-    if suffix == ".json":
+    if arguments.suffix == ".json":
         for pair in pairs:
             pair["alignment"] = pair["alignment"] and pair["alignment"].to_dict()
         content: str | bytes = output.to_json({"pairs": pairs, "signature": scored.signature})
-    elif suffix == ".txt":
+    elif arguments.suffix == ".txt":
         content = "\n".join([*map(_format_pair, pairs), f"signature: {scored.signature}\n"])
     else:
-        content = _draw(pairs[0]["alignment"], suffix)
+        content = _draw(pairs[0]["alignment"], arguments.suffix)
     output.write_output(content, arguments.output)
 
 
@@ -102,8 +96,8 @@ def _read(arguments: argparse.Namespace) -> tuple[TextPairs, list[str] | None]:
         return TextPairs(arguments.files[:1], [arguments.files[1:]]), None
     if (arguments.row is None) == (arguments.worst is None):
         raise CommandError("give either --row N or --worst N to choose the pairs of the files")
-    texts, corpus = read_pairs(arguments)
-    _, sources, _ = corpus.facts()
+    corpus = read_corpus(arguments, [arguments.candidates])
+    texts, (_, sources, _) = corpus.pairs(), corpus.facts()
     if arguments.row is None:
         return texts, sources
     if not 1 <= min(arguments.row) <= max(arguments.row) <= len(texts):

@@ -26,7 +26,7 @@ from bertscore_tm.cli import options, output
 from bertscore_tm.cli.distributed import RankGroup
 from bertscore_tm.cli.errors import CommandError
 from bertscore_tm.cli.inputs import Table
-from bertscore_tm.cli.joined_files import read_corpus, read_pairs
+from bertscore_tm.cli.joined_files import read_corpus
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -86,7 +86,8 @@ def _read(arguments: argparse.Namespace) -> JudgedTexts:
     if arguments.darr is not None:
         return _read_preferences(arguments)
     kinds = arguments.human_column or ["human"]
-    texts, corpus = read_pairs(arguments, *kinds, arguments.system_column)
+    corpus = read_corpus(arguments, [arguments.candidates], *kinds, arguments.system_column)
+    texts = corpus.pairs()
     (table,) = corpus.systems
     human, systems, unit = {kind: _parse_numbers(table, kind) for kind in kinds}, None, "text"
     if arguments.system_column is not None:
