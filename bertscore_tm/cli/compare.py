@@ -82,11 +82,13 @@ def _format_summary(document: dict[str, Any], suffix: str) -> str:
     from bertscore_tm.scoring.texts import describe_identical
 
     tables = [_system_rows(document), _difference_rows(document)]
-    for make_rows, width in ((_system_rows, 5), (_difference_rows, 3)) if "groups" in document else ():
-        rows = [["group", "texts", *make_rows(document)[0][:width]]]
-        for group in document["groups"]:
-            rows += [[group["group"], str(group["num_texts"]), *row[:width]] for row in make_rows(group)[1:]]
-        tables.append(rows)
+    if "groups" in document:
+        # Without p-values, which are not adjusted for the number of groups.
+        for make_rows, width in ((_system_rows, 5), (_difference_rows, 3)):
+            rows = [["group", "texts", *make_rows(document)[0][:width]]]
+            for group in document["groups"]:
+                rows += [[group["group"], str(group["num_texts"]), *row[:width]] for row in make_rows(group)[1:]]
+            tables.append(rows)
     unit, test = "text" if document["num_documents"] is None else "document", document["differences"][0]["test"]
     counts = output.format_counts(document, dict.fromkeys(("text", "reference", unit)))
     lines = [f"{counts}; paired {'t' if test == 't' else 'permutation'} test, Student's t intervals"]

@@ -4,8 +4,6 @@ Rank 0 reads the input and prints the result. Ranks exchange their scores and th
 together and with the same exit code. Each host prints the first error of its ranks.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import signal

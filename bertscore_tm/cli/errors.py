@@ -1,11 +1,10 @@
 """Errors that end a command with one line and an exit code."""
 
-from __future__ import annotations
-
 import os
 import sys
 import threading
 from pathlib import Path
+from typing import Self
 
 from bertscore_tm.utilities.untrusted_text import for_terminal
 
@@ -22,7 +21,7 @@ class CommandError(Exception):
         super().__init__(" ".join(message.split()))
         self.exit_code = exit_code
 
-    def __reduce__(self) -> tuple[type[CommandError], tuple[str, int]]:
+    def __reduce__(self) -> tuple[type[Self], tuple[str, int]]:
         return type(self), (str(self), self.exit_code)
 
 

@@ -1,7 +1,5 @@
 """Read files of texts in several formats; errors name the file and the place."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import html
@@ -114,17 +112,15 @@ class Table:
         if not isinstance(record, dict):
             raise self.error(row, f"must be an object, got {record!r:.80}")
         if repeated := [name for name in columns if name in self.repeated]:
-            raise CommandError(
-                f"{self.name}:{'1:' if self.lines else ''} more than one column is named {repeated[0]!r}"
-            )
+            place = f"{self.name}:1:" if self.lines else f"{self.name}:"
+            raise CommandError(f"{place} more than one column is named {repeated[0]!r}")
         values = {name: value for name in columns if (value := _look_up(record, name)) is not _MISSING}
         if len(values) > 1:
             both = " and ".join(map(repr, values))
             raise self.error(row, f"the columns {both} both exist: choose with --reference-column")
         if not values:
-            raise self.error(
-                row, f"no column or key {columns[0]!r}; there are {', '.join(map(repr, record)) or 'none'}"
-            )
+            names = ", ".join(map(repr, record)) or "none"
+            raise self.error(row, f"no column or key {columns[0]!r}; there are {names}")
         return next(iter(values.values()))
 
 
@@ -303,13 +299,9 @@ def _with_header(name: str, rows: list[tuple[int, list[str]]], columns: Sequence
         header = [str(number) for number in range(1, len(header) + 1)]
     else:
         rows = rows[1:]
-    if (
-        len(header) == 1
-        and header[0] not in columns
-        and (mark := next((mark for mark in ";|,\t" if mark in header[0]), None))
-    ):
+    if len(header) == 1 and header[0] not in columns and (mark := re.search(r"[;|,\t]", header[0])):
         raise CommandError(
-            f"{name}:1: one column, {header[0]!r}, whose columns seem to be separated by {mark!r}: separate them by "
+            f"{name}:1: one column, {header[0]!r}, whose columns seem to be separated by {mark[0]!r}: separate them by "
             f"commas in .csv, by tabs in .tsv"
         )
     records = [dict(zip(header, cells, strict=True)) for _, cells in rows]
