@@ -32,7 +32,7 @@ from bertscore_tm.cli.errors import CommandError
 from bertscore_tm.cli.joined_files import Systems, join_rows, read_corpus
 
 if TYPE_CHECKING:
-    from bertscore_tm.cli.scored_corpus import SystemScores
+    from bertscore_tm.cli.scored_corpus import ScoredSystems
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -64,12 +64,13 @@ def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
 
     scored = score_systems(ranks, arguments, systems)
     if scored is not None:
+        scored = scored.without_skipped()
         document = _compare(scored, arguments)
         if not document["differences"]:
             raise CommandError("a comparison needs at least two texts, got one")
         if parts := scored.parts():
             document["groups"] = [{"group": label, **_compare(part, arguments)} for label, part in parts.items()]
-        document |= {"num_skipped": scored.corpus.num_skipped, "signature": scored.corpus.signature}
+        document |= {"num_skipped": scored.num_skipped, "signature": scored.signature}
         content = (
             output.to_json(document) if arguments.suffix == ".json" else _format_summary(document, arguments.suffix)
         )
@@ -141,9 +142,7 @@ def _read(arguments: argparse.Namespace) -> Systems:
     elif arguments.references is None:
         raise CommandError("no references: give -r FILE")
     else:
-        corpus = read_corpus(arguments, arguments.candidates)
-        texts = {name: corpus.candidates(number) for number, name in enumerate(arguments.candidates)}
-        systems = Systems(texts, corpus.references(), *corpus.facts())
+        systems = read_corpus(arguments, arguments.candidates).read(*arguments.candidates)
     if arguments.names is None:
         return systems
     if not len(arguments.names) == len(set(arguments.names)) == len(systems.texts):
@@ -158,32 +157,30 @@ def _read_column(arguments: argparse.Namespace) -> Systems:
     if corpus is None or not corpus.systems[0].has_columns:
         raise CommandError("--system-column: give one file with columns, such as .tsv or .jsonl, to -c")
     (table,) = corpus.systems
-    candidates, names = corpus.candidates(), table.texts(arguments.system_column)
-    references = corpus.references()
+    names, systems = table.texts(arguments.system_column), corpus.read("all")
     rows = {name: [row for row, other in enumerate(names) if other == name] for name in dict.fromkeys(names)}
     if len(rows) < 2:
         raise CommandError(f"{table.name}: {arguments.system_column!r} has one system; a comparison needs two")
     parts = [replace(table, name=f"{table.name} ({name})", rows=[table.rows[i] for i in rows[name]]) for name in rows]
     joined = join_rows(parts, [], arguments)
     rows = {name: [rows[name][place] for (place,) in places] for name, places in zip(rows, joined, strict=True)}
-    first, *others = rows
-    shared = [references[row] for row in rows[first]]
-    for name in others:
-        if [references[row] for row in rows[name]] != shared:
+    selected = {name: systems.select(own) for name, own in rows.items()}
+    first = next(iter(rows))
+    for name, own in selected.items():
+        if own.references != selected[first].references:
             raise table.error(rows[name][0], f"{name!r} must have the references of {first!r}, in the same order")
-    texts = {name: [candidates[row] for row in system_rows] for name, system_rows in rows.items()}
-    return Systems({}, references, *corpus.facts()).select(rows[first])._replace(texts=texts)
+    return selected[first]._replace(texts={name: own.texts["all"] for name, own in selected.items()})
 
 
-def _compare(scored: SystemScores, arguments: argparse.Namespace) -> dict[str, Any]:
+def _compare(scored: ScoredSystems, arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the JSON document."""
     from bertscore_tm.scoring.texts import count_identical
     from bertscore_tm.statistics import compare_all_pairs, describe_best, mean_interval
 
     index, systems = output.SCORE_NAMES.index(arguments.component), scored.systems
-    names, means = list(systems.texts), scored.scores.double().mean(1).T.tolist()
-    compared = scored.scores[index].T.double()  # (systems, texts)
-    bounds = [end[index].item() for end in scored.corpus.bounds]
+    names, means = list(systems.texts), scored.scores[:, 0].double().mean(1).T.tolist()
+    compared = scored.scores[index, 0].T.double()  # (systems, texts)
+    bounds = [end[index].item() for end in scored.bounds]
     settings: dict[str, Any] = {"confidence": arguments.confidence, "bounds": bounds, "groups": systems.groups}
     low, high = (ends.tolist() for ends in mean_interval(compared, **settings))
     counts = count_identical(systems.texts, systems.references, systems.sources)

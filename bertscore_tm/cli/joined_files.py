@@ -6,19 +6,31 @@ from argparse import Namespace
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import chain, zip_longest
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from bertscore_tm.cli.errors import CommandError, print_message
 from bertscore_tm.cli.inputs import Table, read_table
 from bertscore_tm.utilities.user_warnings import warn_user
 
-if TYPE_CHECKING:
-    from bertscore_tm.scoring.texts import TextPairs
-
 # The column of the references if none is named: a file has one of these.
 REFERENCES = ("reference", "references")
 # The rows of each text in a file: several where it has several references of the text.
 Rows = list[list[int]]
+
+
+class Systems(NamedTuple):
+    """The systems' texts by name, the references of each text, and its document, source and group if requested."""
+
+    texts: dict[str, list[str]]
+    references: list[list[str]]
+    groups: list[str] | None = None
+    sources: list[str] | None = None
+    labels: list[str] | None = None
+
+    def select(self, rows: Sequence[int]) -> Systems:
+        """Return the systems with these texts only."""
+        texts = {name: [own[i] for i in rows] for name, own in self.texts.items()}
+        return Systems(texts, [self.references[i] for i in rows], *(own and [own[i] for i in rows] for own in self[2:]))
 
 
 @dataclass(frozen=True)
@@ -30,11 +42,6 @@ class Corpus:
     reference_files: list[Table]
     rows: list[Rows]
     source_file: tuple[Table, Rows] | None = None
-
-    def candidates(self, system: int = 0) -> list[str]:
-        """Return the candidates of a system in the order of the first."""
-        texts = self.systems[system].texts(self.arguments.candidate_column)
-        return [texts[row] for (row,) in self.rows[system]]
 
     def references(self, *, keep_blank: bool = False) -> list[list[str]]:
         """Return the references of each text, at least one, those of all files and columns.
@@ -67,24 +74,23 @@ class Corpus:
             lists[i] = [text or "" for text in references]
         return lists if keep_blank else [omit_blank(texts) for texts in lists]
 
-    def pairs(self, *, keep_blank: bool = False) -> TextPairs:
-        """Return the first system's candidates with their references."""
-        from bertscore_tm.scoring.texts import TextPairs
-
-        return TextPairs(self.candidates(), self.references(keep_blank=keep_blank))
-
-    def facts(self) -> tuple[list[str] | None, list[str] | None, list[str] | None]:
-        """Return the document, the source and the group of each text; ``None`` for those that are not requested."""
-        sources = None
+    def read(self, *names: str, keep_blank: bool = False) -> Systems:
+        """Return the texts of the systems, which get these names, in the order of the first."""
+        texts = {}
+        for name, table, rows in zip(names, self.systems, self.rows, strict=False):
+            candidates = table.texts(self.arguments.candidate_column)
+            texts[name] = [candidates[row] for (row,) in rows]
+        references, sources = self.references(keep_blank=keep_blank), None
         if self.source_file is not None:
             table, rows = self.source_file
-            texts = table.texts(self.arguments.source_column or "source")
+            values = table.texts(self.arguments.source_column or "source")
             for first, *others in rows:
-                if different := [row for row in others if texts[row] != texts[first]]:
+                if different := [row for row in others if values[row] != values[first]]:
                     raise table.error(different[0], "another row with the same key has another source")
-            sources = [texts[row] for row, *_ in rows]
+            sources = [values[row] for row, *_ in rows]
         documents = self._labels(self.arguments.document_column, "--document-column")
-        return documents, sources, self._labels(self.arguments.group_column, "--group-column")
+        labels = self._labels(self.arguments.group_column, "--group-column")
+        return Systems(texts, references, documents, sources, labels)
 
     def _labels(self, column: str | None, option: str) -> list[str] | None:
         """Return the value of each text in a column of the first file that has it; ``None`` without the option."""
@@ -97,21 +103,6 @@ class Corpus:
         table, rows = max(with_columns, key=lambda file: file[0].has_column(column))
         labels = table.labels(column)
         return [labels[row] for row, *_ in rows]
-
-
-class Systems(NamedTuple):
-    """The systems' texts by name, the references of each text, and its document, source and group if requested."""
-
-    texts: dict[str, list[str]]
-    references: list[list[str]]
-    groups: list[str] | None = None
-    sources: list[str] | None = None
-    labels: list[str] | None = None
-
-    def select(self, rows: Sequence[int]) -> Systems:
-        """Return the systems with these texts only."""
-        texts = {name: [own[i] for i in rows] for name, own in self.texts.items()}
-        return Systems(texts, [self.references[i] for i in rows], *(own and [own[i] for i in rows] for own in self[2:]))
 
 
 def read_corpus(arguments: Namespace, paths: Sequence[str], *others: str | None) -> Corpus:

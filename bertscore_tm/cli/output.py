@@ -20,7 +20,7 @@ from bertscore_tm.utilities.score_names import SCORE_NAMES as SCORE_NAMES
 from bertscore_tm.utilities.untrusted_text import for_terminal
 
 if TYPE_CHECKING:
-    from bertscore_tm.cli.scored_corpus import SystemScores
+    from bertscore_tm.cli.scored_corpus import ScoredSystems
 
 SCORE_LABELS = {"precision": "P", "recall": "R", "f1": "F1"}
 
@@ -86,7 +86,7 @@ def write_output(content: str | bytes, path: str | None) -> None:
     print_message(f"wrote {path}")
 
 
-def write_report(arguments: argparse.Namespace, scored: SystemScores) -> None:
+def write_report(arguments: argparse.Namespace, scored: ScoredSystems) -> None:
     """Write the web page, if one is requested."""
     if arguments.report is None:
         return
@@ -94,11 +94,11 @@ def write_report(arguments: argparse.Namespace, scored: SystemScores) -> None:
 
     texts, references, groups, sources, labels = scored.systems
     results = {
-        name: dict(zip(SCORE_NAMES, scored.scores[..., i], strict=True))
-        | {"best_reference": scored.best_reference[:, i]}
+        name: dict(zip(SCORE_NAMES, scored.scores[:, 0, :, i], strict=True))
+        | {"best_reference": scored.best_reference[0, :, i]}
         for i, name in enumerate(texts)
     }
-    settings = {name: getattr(scored.corpus, name) for name in ("align", "encoder", "signature", "bounds")}
+    settings = {name: getattr(scored, name) for name in ("align", "encoder", "signature", "bounds")}
     page = Report(
         texts, references, results, groups=groups, sources=sources, labels=labels, title=arguments.title, **settings
     )

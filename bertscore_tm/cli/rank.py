@@ -47,18 +47,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
     """Rank the candidates, write the best ones and print a summary."""
     options.take_files(arguments)
-    items = ranks.run_on_first(lambda: _read(arguments))
+    texts = ranks.run_on_first(lambda: _read(arguments))
 
     import torch
 
     from bertscore_tm.cli.encoders import build_encoders, read_idf
     from bertscore_tm.cli.shards import compute_parts
     from bertscore_tm.core.scores import selection_f1
-    from bertscore_tm.functional.ranking import ranking_settings, score_items
+    from bertscore_tm.functional.ranking import Item, ranking_settings, score_items
     from bertscore_tm.scoring.messages import UnknownTokens, describe_truncation, warn_of_leftovers
     from bertscore_tm.scoring.signature import score_signature
+    from bertscore_tm.scoring.texts import strip_thoughts
     from bertscore_tm.scoring.token_weights import token_weights
 
+    if arguments.strip_thoughts:
+        texts = [(list(map(strip_thoughts, candidates)), references) for candidates, references in texts]
+    items = [Item(candidates, references) for candidates, references in texts]
     encoder = build_encoders(ranks, arguments)
     weights = ranks.run_on_first(lambda: token_weights(encoder, read_idf(arguments)))
     unknown = UnknownTokens()
@@ -99,21 +103,15 @@ def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
     output.write_output(output.to_json(summary) if arguments.json else _format_summary(summary, arguments), None)
 
 
-def _read(arguments: argparse.Namespace) -> list[Item]:
+def _read(arguments: argparse.Namespace) -> list[tuple[list[str], list[str] | None]]:
     """Return candidates and references of each line."""
     if arguments.candidates is None:
         raise CommandError("no candidates: give a FILE of JSON lines with an array of candidates each")
     corpus = read_corpus(arguments, [arguments.candidates])
     candidates = corpus.systems[0].text_lists(arguments.candidate_column)
-
-    from bertscore_tm.functional.ranking import Item
-    from bertscore_tm.scoring.texts import strip_thoughts
-
-    if arguments.strip_thoughts:
-        candidates = [list(map(strip_thoughts, texts)) for texts in candidates]
     if arguments.references is None and arguments.reference_column is None:
-        return [Item(texts) for texts in candidates]
-    return list(map(Item, candidates, corpus.references()))
+        return [(texts, None) for texts in candidates]
+    return list(zip(candidates, corpus.references(), strict=True))
 
 
 def _format_summary(summary: dict[str, Any], arguments: argparse.Namespace) -> str:

@@ -26,8 +26,7 @@ from bertscore_tm.utilities.user_warnings import warn_user
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from bertscore_tm.cli.scored_corpus import ScoredCorpus, SystemScores
-    from bertscore_tm.scoring.texts import TextPairs
+    from bertscore_tm.cli.scored_corpus import ScoredSystems
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -77,46 +76,45 @@ def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
         raise CommandError(f"argument --output: a {suffix} file lists the scores of each pair: add --per-segment")
     if arguments.group_column is not None and arguments.confidence is None:
         arguments.confidence = 0.95
-    pairs, facts = ranks.run_on_first(lambda: _read(arguments))
-    references = pairs.omit_blank_references().references
+    given = ranks.run_on_first(lambda: _read(arguments))
 
     from bertscore_tm.cli.scored_corpus import score_systems
+    from bertscore_tm.scoring.texts import TextPairs
 
-    systems = Systems({arguments.candidates or "candidates": pairs.candidates}, references, *facts)
+    pairs = TextPairs([], given.references)
+    systems = given._replace(references=pairs.omit_blank_references().references)
     scored = score_systems(ranks, arguments, systems)
     if scored is None:
         return
-    best = pairs.restore_indices(scored.corpus.best_reference)[0]
-    document = _summarize(scored, arguments)
-    if parts := scored.parts():
+    kept, best = scored.without_skipped(), pairs.restore_indices(scored.best_reference[..., 0])[0]
+    document = _summarize(kept, arguments)
+    if parts := kept.parts():
         document["groups"] = [{"group": label, **_summarize(part, arguments)} for label, part in parts.items()]
-    document |= {"num_skipped": scored.corpus.num_skipped, "signature": scored.corpus.signature}
+    document |= {"num_skipped": scored.num_skipped, "signature": scored.signature}
+    scores = scored.scores[:, 0, :, 0]
     if arguments.worst is not None:
-        corpus, f1 = scored.corpus, scored.corpus.scores[2, 0]
-        worst = {i: corpus.describe_texts(i, systems.sources) for i in corpus.worst(arguments.worst)}
-        document["worst"] = [{"row": i + 1, "f1": f1[i].item(), **texts} for i, texts in worst.items()]
+        worst = {i: scored.describe_texts(i) for i in scored.worst(arguments.worst)}
+        document["worst"] = [{"row": i + 1, "f1": scores[2, i].item(), **texts} for i, texts in worst.items()]
     summary = _format_summary(document, arguments)
     if suffix == ".json":
         if arguments.per_segment:
-            segments = zip(output.SCORE_NAMES, scored.corpus.scores[:, 0].tolist(), strict=True)
+            segments = zip(output.SCORE_NAMES, scores.tolist(), strict=True)
             document["segments"] = {**dict(segments), "best_reference": best.tolist()}
         summary = output.to_json(document)
     elif arguments.per_segment and suffix != ".csv":
         summary = "".join(f"# {line}\n" for line in summary.splitlines())
-        summary += _format_table(scored.corpus, best, document, "\t")
+        summary += _format_table(scored, best, document, "\t")
     if suffix == ".csv":
-        output.write_output(_format_table(scored.corpus, best, document, ","), arguments.output)
+        output.write_output(_format_table(scored, best, document, ","), arguments.output)
     output.write_output(summary, None if suffix == ".csv" else arguments.output)
     # The page has all references too, whose numbers are those of the output.
-    is_kept = ~scored.corpus.scores[2, 0].isnan()
-    shown = scored.systems._replace(references=list(compress(pairs.references, is_kept.tolist())))
-    output.write_report(arguments, replace(scored, systems=shown, best_reference=best[is_kept][:, None]))
+    is_kept = ~scores[2].isnan()
+    shown = kept.systems._replace(references=list(compress(given.references, is_kept.tolist())))
+    output.write_report(arguments, replace(kept, systems=shown, best_reference=best[is_kept][None, :, None]))
 
 
-def _read(arguments: argparse.Namespace) -> tuple[TextPairs, tuple[list[str] | None, ...]]:
-    """Return the pairs and the document, source and group of each."""
-    from bertscore_tm.scoring.texts import TextPairs
-
+def _read(arguments: argparse.Namespace) -> Systems:
+    """Return the texts with all of their references, also blank ones."""
     if arguments.confidence is not None or arguments.report is not None:
         from bertscore_tm.statistics import scipy_stats
 
@@ -126,23 +124,22 @@ def _read(arguments: argparse.Namespace) -> tuple[TextPairs, tuple[list[str] | N
     has_files = any(vars(arguments)[name] for name in ("candidates", "references", "sources", "group_column"))
     num_texts = (arguments.candidate_text is not None) + (arguments.reference_text is not None)
     if num_texts == 2 and not has_files:
-        return TextPairs([arguments.candidate_text], [arguments.reference_text]), ()
+        return Systems({"candidates": [arguments.candidate_text]}, [arguments.reference_text])
     if num_texts or arguments.candidates is None:
         raise CommandError("give either -c FILE -r FILE, or --candidate-text TEXT --reference-text TEXT")
-    corpus = read_corpus(arguments, [arguments.candidates])
-    return corpus.pairs(keep_blank=True), corpus.facts()
+    return read_corpus(arguments, [arguments.candidates]).read(arguments.candidates, keep_blank=True)
 
 
-def _summarize(scored: SystemScores, arguments: argparse.Namespace) -> dict[str, Any]:
+def _summarize(scored: ScoredSystems, arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the means and, if requested, their intervals, and counts, by their keys in JSON."""
     from bertscore_tm.scoring.texts import count_identical
 
-    scores, documents = scored.scores[..., 0].double(), scored.systems.groups
+    scores, documents = scored.scores[:, 0, :, 0].double(), scored.systems.groups
     document: dict[str, Any] = dict(zip(output.SCORE_NAMES, scores.mean(-1).tolist(), strict=True))
     if arguments.confidence is not None:
         from bertscore_tm.statistics import mean_interval
 
-        ends = mean_interval(scores, arguments.confidence, bounds=scored.corpus.bounds, groups=documents)
+        ends = mean_interval(scores, arguments.confidence, bounds=scored.bounds, groups=documents)
         for name, low, high in zip(output.SCORE_NAMES, *(end.tolist() for end in ends), strict=True):
             document |= {f"{name}_low": low, f"{name}_high": high}
         document["confidence"] = arguments.confidence
@@ -180,13 +177,13 @@ def _format_summary(document: dict[str, Any], arguments: argparse.Namespace) -> 
     return "\n".join(["  ".join(cells), *lines]) + "\n"
 
 
-def _format_table(scored: ScoredCorpus, best: Tensor, document: dict[str, Any], separator: str) -> str:
+def _format_table(scored: ScoredSystems, best: Tensor, document: dict[str, Any], separator: str) -> str:
     """Return a header, and a line per candidate with its scores and, of several, its best reference."""
     has_choice = document["num_references"] > document["num_candidates"] or bool(best.any())
     header = ["segment", "layer", *output.SCORE_NAMES, *(["best_reference"] if has_choice else [])]
     lines = [separator.join(header)]
     # Arrays are read row by row: lists of the scores of a large corpus would take ten times the memory.
-    rows = zip(scored.scores[:, 0].T.numpy(), best.numpy(), strict=True)
+    rows = zip(scored.scores[:, 0, :, 0].T.numpy(), best.numpy(), strict=True)
     for segment, (scores, index) in enumerate(rows, 1):
         cells = [str(segment), str(scored.encoder.num_layers), *(f"{score:.6f}" for score in scores)]
         lines.append(separator.join([*cells, str(index + 1)] if has_choice else cells))

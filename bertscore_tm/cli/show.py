@@ -22,10 +22,9 @@ from typing import TYPE_CHECKING, Any
 from bertscore_tm.cli import options, output
 from bertscore_tm.cli.distributed import RankGroup
 from bertscore_tm.cli.errors import CommandError
-from bertscore_tm.cli.joined_files import read_corpus
+from bertscore_tm.cli.joined_files import Systems, read_corpus
 
 if TYPE_CHECKING:
-    from bertscore_tm.scoring.texts import TextPairs
     from bertscore_tm.views import Alignment
 
 # Formats that show one pair.
@@ -55,19 +54,19 @@ def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
     if arguments.suffix in _PICTURES and (arguments.worst or len(arguments.row or [0])) > 1:
         remedy = "give a single --row, or --worst 1; score --report shows all"
         raise CommandError(f"{arguments.output} can show one pair: {remedy}")
-    texts, sources = ranks.run_on_first(lambda: _read(arguments))
+    systems = ranks.run_on_first(lambda: _read(arguments))
 
-    from bertscore_tm.cli.scored_corpus import score_across_ranks
+    from bertscore_tm.cli.scored_corpus import score_systems
     from bertscore_tm.views import Alignment
 
-    scored = score_across_ranks(ranks, arguments, texts)
+    scored = score_systems(ranks, arguments, systems)
     if scored is None:
         return
-    rows = arguments.row or range(1, len(texts) + 1)
-    sources = sources and [sources[row - 1] for row in rows]
+    numbers = range(len(systems.references))
+    rows = arguments.row or [i + 1 for i in numbers]
     pairs: list[dict[str, Any]] = []
-    for i in range(len(texts)) if arguments.worst is None else scored.worst(arguments.worst, arguments.component):
-        described = scored.describe_texts(i, sources)
+    for i in numbers if arguments.worst is None else scored.worst(arguments.worst, arguments.component):
+        described = scored.describe_texts(i)
         candidate, reference, *_ = described.values()
         has_tokens = all(scored.encoder.tokenizer([candidate, reference]).has_content)
         alignment = Alignment(**vars(scored.align(candidate, reference))) if has_tokens else None
@@ -84,25 +83,22 @@ def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
     output.write_output(content, arguments.output)
 
 
-def _read(arguments: argparse.Namespace) -> tuple[TextPairs, list[str] | None]:
-    """Return the pairs of the files, only the rows if some are given, or that of the command line, and all sources."""
-    from bertscore_tm.scoring.texts import TextPairs
-
+def _read(arguments: argparse.Namespace) -> Systems:
+    """Return the pairs of the files, only the rows if some are given, or that of the command line."""
     if arguments.candidates is None:
         if arguments.references or arguments.row or arguments.worst or arguments.sources or len(arguments.files) != 2:
             raise CommandError("give two texts, a candidate and its reference, or files and --row or --worst")
         if all(os.path.isfile(text) for text in arguments.files):  # noqa: PTH113
             raise CommandError(f"{arguments.files[0]} is a file: add --row N or --worst N to show pairs of files")
-        return TextPairs(arguments.files[:1], [arguments.files[1:]]), None
+        return Systems({"candidates": arguments.files[:1]}, [arguments.files[1:]])
     if (arguments.row is None) == (arguments.worst is None):
         raise CommandError("give either --row N or --worst N to choose the pairs of the files")
-    corpus = read_corpus(arguments, [arguments.candidates])
-    texts, (_, sources, _) = corpus.pairs(), corpus.facts()
+    systems = read_corpus(arguments, [arguments.candidates]).read("candidates")
     if arguments.row is None:
-        return texts, sources
-    if not 1 <= min(arguments.row) <= max(arguments.row) <= len(texts):
-        raise CommandError(f"argument --row: {arguments.candidates} has the rows 1 to {len(texts)}")
-    return texts.select([row - 1 for row in arguments.row]), sources
+        return systems
+    if not 1 <= min(arguments.row) <= max(arguments.row) <= len(systems.references):
+        raise CommandError(f"argument --row: {arguments.candidates} has the rows 1 to {len(systems.references)}")
+    return systems.select([row - 1 for row in arguments.row])
 
 
 def _format_pair(pair: dict[str, Any]) -> str:

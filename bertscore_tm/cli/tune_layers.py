@@ -26,19 +26,18 @@ from bertscore_tm.cli import options, output
 from bertscore_tm.cli.distributed import RankGroup
 from bertscore_tm.cli.errors import CommandError
 from bertscore_tm.cli.inputs import Table
-from bertscore_tm.cli.joined_files import read_corpus
+from bertscore_tm.cli.joined_files import Systems, read_corpus
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from bertscore_tm.cli.scored_corpus import ScoredCorpus
-    from bertscore_tm.scoring.texts import TextPairs
+    from bertscore_tm.cli.scored_corpus import ScoredSystems
 
 
 class JudgedTexts(NamedTuple):
     """Texts, and judgements of them or of their systems by kind; without any, a better text is before a worse one."""
 
-    texts: TextPairs
+    texts: Systems
     human: dict[str, Tensor]
     systems: list[str] | None = None
 
@@ -66,10 +65,9 @@ def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
     options.take_files(arguments)
     judged = ranks.run_on_first(lambda: _read(arguments))
 
-    from bertscore_tm.cli.scored_corpus import score_across_ranks
+    from bertscore_tm.cli.scored_corpus import score_systems
 
-    references = judged.texts.references[:: 1 if judged.human else 2]
-    scored = score_across_ranks(ranks, arguments, judged.texts, references, all_layers=True)
+    scored = score_systems(ranks, arguments, judged.texts, all_layers=True)
     if scored is not None:
         document = _summarize(scored, judged, arguments)
         content = output.to_json(document) if arguments.suffix == ".json" else _format_summary(document, arguments)
@@ -87,7 +85,7 @@ def _read(arguments: argparse.Namespace) -> JudgedTexts:
         return _read_preferences(arguments)
     kinds = arguments.human_column or ["human"]
     corpus = read_corpus(arguments, [arguments.candidates], *kinds, arguments.system_column)
-    texts = corpus.pairs()
+    texts = corpus.read("candidates")
     (table,) = corpus.systems
     human, systems, unit = {kind: _parse_numbers(table, kind) for kind in kinds}, None, "text"
     if arguments.system_column is not None:
@@ -102,8 +100,6 @@ def _read(arguments: argparse.Namespace) -> JudgedTexts:
 
 
 def _read_preferences(arguments: argparse.Namespace) -> JudgedTexts:
-    from bertscore_tm.scoring.texts import TextPairs
-
     corpus = read_corpus(arguments, [arguments.darr], "better", "worse")
     (table,) = corpus.systems
     if not table.has_columns:
@@ -111,9 +107,7 @@ def _read_preferences(arguments: argparse.Namespace) -> JudgedTexts:
     if len(table.rows) < 2:
         raise CommandError(f"{table.name}: a ranking needs at least 2 preferences, got {len(table.rows)}")
     references = corpus.references()
-    # Next to each other, so that their reference is encoded once.
-    texts = [text for both in zip(table.texts("better"), table.texts("worse"), strict=True) for text in both]
-    return JudgedTexts(TextPairs(texts, [row for row in references for _ in range(2)]), {})
+    return JudgedTexts(Systems({name: table.texts(name) for name in ("better", "worse")}, references), {})
 
 
 def _parse_numbers(table: Table, column: str) -> Tensor:
@@ -132,18 +126,18 @@ def _parse_numbers(table: Table, column: str) -> Tensor:
 
 
 def _rank_layers(scores: Tensor, judged: JudgedTexts, arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    """Rank layers, best first, by their scores of shape (layers, candidates)."""
+    """Rank layers, best first, by their scores of shape (layers, texts, systems)."""
     from bertscore_tm.layer_tuning import rank_layers, rank_layers_by_preference, system_means
 
     if judged.human:
-        values = scores if judged.systems is None else system_means(scores, judged.systems)
+        values = scores[..., 0] if judged.systems is None else system_means(scores[..., 0], judged.systems)
         layers = rank_layers(values, judged.human, arguments.coefficient, confidence=arguments.confidence)
     else:
-        layers = rank_layers_by_preference(scores[:, ::2], scores[:, 1::2], confidence=arguments.confidence)
+        layers = rank_layers_by_preference(scores[..., 0], scores[..., 1], confidence=arguments.confidence)
     return [{"mean": layer.mean, **asdict(layer)} for layer in layers]
 
 
-def _summarize(scored: ScoredCorpus, judged: JudgedTexts, arguments: argparse.Namespace) -> dict[str, Any]:
+def _summarize(scored: ScoredSystems, judged: JudgedTexts, arguments: argparse.Namespace) -> dict[str, Any]:
     rankings = {
         name: _rank_layers(scores, judged, arguments)
         for name, scores in zip(output.SCORE_NAMES, scored.scores, strict=True)
@@ -161,7 +155,7 @@ def _summarize(scored: ScoredCorpus, judged: JudgedTexts, arguments: argparse.Na
         "rankings": rankings,
         "coefficient": "darr" if arguments.darr else arguments.coefficient,
         "confidence": arguments.confidence,
-        "num_judged": len(judged.texts) // (1 if judged.human else 2),
+        "num_judged": len(judged.texts.references),
         "num_systems": None if judged.systems is None else len(set(judged.systems)),
         "signature": scored.signature,
     }

@@ -190,7 +190,9 @@ def scored_pairs(monkeypatch, *arguments: str):
     """Return the pairs that the command would score."""
     seen = []
 
-    monkeypatch.setattr("bertscore_tm.cli.scored_corpus.score_systems", lambda ranks, options, systems: seen.append(systems))
+    monkeypatch.setattr(
+        "bertscore_tm.cli.scored_corpus.score_systems", lambda ranks, options, systems: seen.append(systems)
+    )
     assert main(["score", *arguments]) == 0
     (candidates,) = seen[0].texts.values()
     return list(zip(candidates, seen[0].references, strict=True))
