@@ -159,10 +159,8 @@ def _format_summary(document: dict[str, Any], arguments: argparse.Namespace) -> 
             share = count / document["num_candidates"]
             lines.insert(-1, f"{count} of the candidates ({share:.0%}) are equal to {equal}")
     if arguments.confidence is not None:
-        ends = [
-            output.format_interval(document[f"{name}_low"], document[f"{name}_high"]) for name in output.SCORE_NAMES
-        ]
-        cells = [f"{cell} {interval}" for cell, interval in zip(cells, ends, strict=True)]
+        for i, name in enumerate(output.SCORE_NAMES):
+            cells[i] += f" {output.format_interval(document[f'{name}_low'], document[f'{name}_high'])}"
         documents = document["num_documents"]
         source = "" if documents is None else f" from {output.format_count(documents, 'document')}"
         lines.insert(0, f"{100 * arguments.confidence:g}% intervals of the means{source}")
