@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class JudgedTexts(NamedTuple):
-    """Texts, and judgements of them or of their systems by kind; without any, a better text is before a worse one."""
+    """Texts, and judgements of them or of their systems by kind; without any, the better and the worse texts."""
 
     texts: Systems
     human: dict[str, Tensor]
@@ -125,23 +125,17 @@ def _parse_numbers(table: Table, column: str) -> Tensor:
     return torch.tensor(numbers, dtype=torch.float64, device="cpu")
 
 
-def _rank_layers(scores: Tensor, judged: JudgedTexts, arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    """Rank layers, best first, by their scores of shape (layers, texts, systems)."""
+def _summarize(scored: ScoredSystems, judged: JudgedTexts, arguments: argparse.Namespace) -> dict[str, Any]:
     from bertscore_tm.layer_tuning import rank_layers, rank_layers_by_preference, system_means
 
-    if judged.human:
-        values = scores[..., 0] if judged.systems is None else system_means(scores[..., 0], judged.systems)
-        layers = rank_layers(values, judged.human, arguments.coefficient, confidence=arguments.confidence)
-    else:
-        layers = rank_layers_by_preference(scores[..., 0], scores[..., 1], confidence=arguments.confidence)
-    return [{"mean": layer.mean, **asdict(layer)} for layer in layers]
-
-
-def _summarize(scored: ScoredSystems, judged: JudgedTexts, arguments: argparse.Namespace) -> dict[str, Any]:
-    rankings = {
-        name: _rank_layers(scores, judged, arguments)
-        for name, scores in zip(output.SCORE_NAMES, scored.scores, strict=True)
-    }
+    rankings = {}
+    for name, scores in zip(output.SCORE_NAMES, scored.scores, strict=True):
+        if arguments.darr is not None:
+            layers = rank_layers_by_preference(scores[..., 0], scores[..., 1], confidence=arguments.confidence)
+        else:
+            values = scores[..., 0] if judged.systems is None else system_means(scores[..., 0], judged.systems)
+            layers = rank_layers(values, judged.human, arguments.coefficient, confidence=arguments.confidence)
+        rankings[name] = [{"mean": layer.mean, **asdict(layer)} for layer in layers]
     best = rankings[arguments.component][0]
     model = Path(scored.encoder.name)
     return {
