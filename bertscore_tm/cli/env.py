@@ -28,6 +28,7 @@ def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
     """Print what is installed and used by the first rank."""
     if ranks.rank != 0:
         return
+
     import torch
 
     from bertscore_tm.core.onednn import can_use_onednn
