@@ -16,7 +16,7 @@ from bertscore_tm.cli import output
 from bertscore_tm.cli.distributed import RankGroup
 from bertscore_tm.utilities.version import __version__
 
-_PACKAGES = ("torch", "transformers", "tokenizers", "torchmetrics", "lightning", "scipy")
+_PACKAGES = ("transformers", "tokenizers", "torchmetrics", "lightning", "scipy")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,6 +44,7 @@ def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
         "bertscore-tm": __version__,
         "python": platform.python_version(),
         "system": platform.platform(),
+        "torch": str(torch.__version__),  # with its build
         **{name: _version(name) for name in _PACKAGES},
         "processor": f"{torch.backends.cpu.get_cpu_capability()}, {torch.get_num_threads()} threads",
         "GPUs": ", ".join(gpus) or "none",

@@ -5,7 +5,7 @@ import pytorch_lightning
 import torch
 from torch.utils.data import DataLoader
 
-from bertscore_tm import BERTScore, bert_score
+from bertscore_tm import BERTScore
 from bertscore_tm.callbacks import BERTScoreCallback, BERTScoreEarlyStopping, BERTScoreReport, SampleLogger
 
 
@@ -20,8 +20,8 @@ class Worse(pytorch_lightning.LightningModule):
         return self.layer(torch.ones(1, 1)).sum()
 
     def validation_step(self, batch, batch_idx):
-        cut = 5 - self.current_epoch
-        return {"preds": [" ".join(text.split()[:cut]) for text in batch[0]], "target": list(batch[1])}
+        preds = [text[: len(text) - 9 * self.current_epoch] for text in batch[1]]
+        return {"preds": preds, "target": list(batch[1])}
 
     def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), 0.1)
@@ -37,9 +37,8 @@ def test_callbacks_work_in_the_other_package(encoder, pairs, tmp_path):
     trainer = pytorch_lightning.Trainer(callbacks=callbacks, max_epochs=5, logger=logger, **options)
     module, data = Worse(), DataLoader(list(zip(preds, target, strict=True)), batch_size=2)
     trainer.fit(module, DataLoader(torch.zeros(2, 1)), data)
-    expected = bert_score([" ".join(text.split()[:5]) for text in preds], target, encoder)["f1"].mean()
     assert trainer.current_epoch == 4
-    assert best.best_model_score.item() == pytest.approx(expected.item(), abs=1e-6)
+    assert best.best_model_score.item() == pytest.approx(1.0, abs=1e-6)
     # Of the third validation of the training, and of the one after it.
     trainer.validate(module, data, verbose=False)
     assert len(list(tmp_path.rglob("val_samples*"))) == 2

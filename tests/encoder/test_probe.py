@@ -5,7 +5,7 @@ import pickle
 import pytest
 import torch
 from torch.nn.functional import normalize
-from transformers import AutoConfig, AutoModel, ErnieModel, FunnelConfig, FunnelModel
+from transformers import CONFIG_MAPPING, AutoConfig, AutoModel, ErnieModel, FunnelConfig, FunnelModel
 
 from bertscore_tm import FrozenEncoder
 from bertscore_tm.encoder import probe
@@ -69,6 +69,8 @@ def tokenizer():
 
 
 def model_of(kind):
+    if kind not in CONFIG_MAPPING:
+        pytest.skip("not a type of this version of transformers")
     sizes = TYPES[kind][0]
     ids = {f"{role}_token_id": getattr(tokenizer(), f"{role}_token_id") for role in ("pad", "bos", "eos")}
     counted = sizes.keys() & {"n_layer", "n_layers", "num_layers", "encoder_layers"}

@@ -28,7 +28,10 @@ def corpus(docstring_pairs, monkeypatch):
 
 @pytest.fixture(scope="session")
 def bert_score_f1(minilm):
-    """F1 of candidates and references by bert-score, one number per candidate; 0 for empty ones, where it raises."""
+    """F1 of candidates and references by bert-score, one number per candidate; 0 for empty ones, where it raises.
+
+    Pair by pair, as it lets padding match tokens whose similarities are all negative.
+    """
     make_scorer = cache(lambda num_layers: oracle.BERTScorer(model_type=minilm, num_layers=num_layers))
 
     def f1(candidates, references, num_layers=5):
@@ -36,7 +39,7 @@ def bert_score_f1(minilm):
         scores = torch.zeros(len(candidates))
         if rows:
             texts = ([side[i] for i in rows] for side in (candidates, references))
-            scores[rows] = make_scorer(num_layers).score(*texts)[2]
+            scores[rows] = make_scorer(num_layers).score(*texts, batch_size=1)[2]
         return scores
 
     return f1

@@ -79,7 +79,7 @@ class Training(pl.LightningModule):
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         # Smaller steps would be lost in rounding the weights to bfloat16.
-        return torch.optim.SGD(self.parameters(), lr=10.0)
+        return torch.optim.SGD(self.parameters(), lr=100.0)
 
     def train_dataloader(self) -> DataLoader[int]:
         return DataLoader(list(range(COUNT)), batch_size=2, collate_fn=list)

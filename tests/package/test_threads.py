@@ -77,10 +77,10 @@ def test_a_tokenizer_is_neither_changed_nor_followed():
     assert (used.backend_tokenizer.truncation, used.backend_tokenizer.padding) == state
     assert torch.equal(FrozenEncoder(model, tokenizer, num_layers=2).encode(text).vectors, expected)
     used.truncation_side = "left"
-    used.add_tokens(["mat"])
+    used.add_tokens(["the mat"])  # not in the vocabulary, unlike words
     assert torch.equal(encoder.encode(text).vectors, expected)
     # One that is made now has tokens of its own, and shares no vectors with the first.
-    with pytest.raises(ValueError, match=r"token 800, 'mat', has none"):
+    with pytest.raises(ValueError, match=r"token 800, 'the mat', has none"):
         FrozenEncoder(model, used, num_layers=2).encode(text)
 
 
