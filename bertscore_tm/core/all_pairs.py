@@ -2,8 +2,8 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import product
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -15,20 +15,12 @@ from bertscore_tm.core.scores import harmonic_mean
 from bertscore_tm.core.token_vectors import Ints, TokenVectors, token_batches
 
 
-@dataclass(frozen=True)
-class _Block:
-    """Texts of similar length that are matched together.
+class _Block(NamedTuple):
+    """Texts of similar length that are matched together."""
 
-    Args:
-        places: place of each text in the list, shape (texts,).
-        tokens: positions of their tokens in the packed vectors, shape (texts, longest). Padding repeats the first
-            token, which changes no maximum.
-        shares: share of each token in its text's mean, 0 for padding, shape (texts, longest).
-    """
-
-    places: Tensor
-    tokens: Tensor
-    shares: Tensor
+    places: Tensor  # of each text in the list, (texts,)
+    tokens: Tensor  # places of their tokens in the packed vectors, (texts, longest); padding repeats the last one
+    shares: Tensor  # share of each token in its text's mean, 0 for padding, (texts, longest)
 
 
 def score_all_pairs(
@@ -88,8 +80,7 @@ def _make_blocks(vectors: TokenVectors, weights: Tensor, texts: Ints, limit: int
     blocks = []
     for batch in token_batches(lengths[with_tokens].tolist(), math.isqrt(limit)):
         places = with_tokens[batch]
-        tokens, real = vectors.locate(texts[places])
-        tokens = np.where(real, tokens, tokens[:, :1])  # (texts, longest)
+        tokens, real = vectors.locate(texts[places])  # (texts, longest)
         shares = torch.where(send(real, device), weights[send(vectors.ids[tokens], device)], 0.0)  # (texts, longest)
         shares = shares / shares.sum(1, keepdim=True).clamp(min=torch.finfo(shares.dtype).tiny)
         blocks.append(_Block(send(places, device), send(tokens, device), shares))

@@ -11,8 +11,9 @@ autocast off.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -20,7 +21,6 @@ from torch import Tensor, nn
 
 from bertscore_tm.core.memory import numbers_per_step, send
 from bertscore_tm.core.token_vectors import (
-    Bools,
     Ints,
     TokenVectors,
     cosine_similarities,
@@ -69,16 +69,7 @@ def match_greedily(similarities: Tensor, mask: Tensor, temperature: float = 0.1)
 def match_by_softmax(similarities: Tensor, mask: Tensor, temperature: float = 0.1) -> Tensor:
     r"""Return each query token's mean similarity under a softmax: :math:`\sum_j \mathrm{softmax}_j(s_{ij}/v)\, s_{ij}`.
 
-    Args:
-        similarities: shape (..., queries, keys).
-        mask: keys that can be matched, shape (..., keys), bool.
-        temperature: v, above 0.
-
-    Returns:
-        Shape (..., queries); 0 in rows without a key.
-
-    Raises:
-        ValueError: the temperature is not positive.
+    Shapes are those of :func:`match_greedily`; the temperature v must be above 0, or a ValueError is raised.
 
     Example:
         >>> match_by_softmax(torch.tensor([[0.2, 0.9, 5.0]]), torch.tensor([True, True, False]))
@@ -95,11 +86,7 @@ def match_by_softmax(similarities: Tensor, mask: Tensor, temperature: float = 0.
 
 @dataclass(frozen=True)
 class TokenwiseMatching:
-    """Matching that matches each token independently of the other tokens of its text.
-
-    Args:
-        match_tokens: function such as :func:`match_greedily`, ``(similarities, mask, temperature) -> matched
-            similarities``, applied to the candidate's and to the reference's tokens.
+    """Matching of each token on its own, by a function such as :func:`match_greedily` for the tokens of both sides.
 
     Example:
         >>> mass = TokenMass(torch.tensor([[True, True]]), torch.tensor([[1.0, 2.0]]))
@@ -138,47 +125,27 @@ TOKENWISE_MATCHINGS: dict[str, Matching] = {
 }
 
 
-@dataclass(frozen=True)
-class MatchedTokens:
-    """Tokens of the candidates or of the references of pairs, packed in the order of the pairs.
+class MatchedTokens(NamedTuple):
+    """Tokens of the candidates or of the references of pairs, packed in the order of the pairs."""
 
-    Args:
-        ids: token ids, shape (tokens,).
-        best: similarity of each token to the most similar one of the other text, shape (tokens, layers).
-        lengths: tokens per text, shape (pairs,).
-    """
-
-    ids: Tensor
-    best: Tensor
-    lengths: Tensor
-
-    @classmethod
-    def concatenate(cls, parts: Sequence[MatchedTokens]) -> MatchedTokens:
-        """Return the tokens of all parts."""
-        names = [field.name for field in fields(cls)]
-        return cls(**{name: torch.cat([getattr(part, name) for part in parts]) for name in names})
+    ids: Tensor  # (tokens,)
+    best: Tensor  # similarity of each token to the most similar one of the other text, (tokens, layers)
+    lengths: Tensor  # tokens per text, (pairs,)
 
 
 @dataclass(frozen=True)
 class MatchedPairs:
-    """Matched tokens of pairs of texts; weights and means are applied when document frequencies are known."""
+    """Matched tokens of pairs of texts, which are weighted when document frequencies are known."""
 
     candidate: MatchedTokens
     reference: MatchedTokens
 
 
 def match_pairs(vectors: TokenVectors, candidates: Ints, references: Ints) -> MatchedPairs:
-    """Match pairs of texts greedily.
+    """Match pairs of texts greedily, given by the number of each pair's candidate and reference, shape (pairs,) each.
 
-    Pairs in which either text has no content token get similarity 0 everywhere, hence score 0.
-
-    Args:
-        vectors: token vectors of all texts.
-        candidates: number of each pair's candidate text, shape (pairs,).
-        references: number of each pair's reference text, shape (pairs,).
-
-    Returns:
-        Ids and best similarities of all tokens, on the vectors' device.
+    Pairs in which either text has no content token get similarity 0 everywhere, hence score 0. The result is on the
+    vectors' device.
 
     Example:
         >>> vectors = TokenVectors(
@@ -192,77 +159,58 @@ def match_pairs(vectors: TokenVectors, candidates: Ints, references: Ints) -> Ma
         >>> matched.candidate.best.T, matched.reference.best.T
         (tensor([[0.0000, 0.8000]]), tensor([[0.8000]]))
     """
+    device = vectors.vectors.device
     num_texts = len(vectors.lengths)
-    codes = np.minimum(candidates, references) * num_texts + np.maximum(candidates, references)  # (pairs,)
-    if len(set(codes.tolist())) == len(codes):
-        return _match_distinct(vectors, candidates, references)
-    codes, numbers = np.unique(codes, return_inverse=True)  # (distinct,), (pairs,)
     # Equal pairs, and those whose texts are exchanged, are compared once.
-    texts = np.concatenate([codes // num_texts, codes % num_texts])  # of both sides
-    matched = _match_distinct(vectors, *np.split(texts, 2))
-    sides = MatchedTokens.concatenate([matched.candidate, matched.reference])
-    device = sides.ids.device
-    lengths, is_exchanged = vectors.lengths[texts], candidates > references
-    starts = np.cumsum(lengths) - lengths
-    chosen = []
-    for is_second in (is_exchanged, ~is_exchanged):
-        places = numbers + is_second * len(codes)  # (pairs,)
-        tokens = send(places_of(starts[places], lengths[places]), device)
-        chosen.append(MatchedTokens(sides.ids[tokens], sides.best[tokens], send(lengths[places], device)))
-    return MatchedPairs(*chosen)
+    codes = np.minimum(candidates, references) * num_texts + np.maximum(candidates, references)  # (pairs,)
+    codes, numbers = np.unique(codes, return_inverse=True)  # (distinct,), (pairs,)
+    texts = np.concatenate([codes // num_texts, codes % num_texts])  # of the first, then of the second side
+    lengths = vectors.lengths[texts]
+    starts = lengths.cumsum() - lengths
+    best = _match_distinct(vectors, texts.reshape(2, -1), starts.reshape(2, -1))  # (tokens of both sides, layers)
+    sides = []
+    for side, is_second in ((candidates, candidates > references), (references, candidates <= references)):
+        of_side = vectors.lengths[side]  # (pairs,)
+        places = starts[numbers + is_second * len(codes)]  # (pairs,)
+        ids = vectors.ids[places_of(vectors.starts[side], of_side)]  # (tokens,)
+        matched = best.index_select(0, send(places_of(places, of_side), device))  # (tokens, layers)
+        sides.append(MatchedTokens(send(ids, device), matched, send(of_side, device)))
+    return MatchedPairs(*sides)
 
 
-def _match_distinct(vectors: TokenVectors, candidates: Ints, references: Ints) -> MatchedPairs:
+def _match_distinct(vectors: TokenVectors, texts: Ints, starts: Ints) -> Tensor:
+    """Return the best similarity of each token of pairs of texts, shape (2, pairs), which start at these places."""
     device = vectors.vectors.device
     limit = numbers_per_step(device)
     num_layers, _, width = vectors.vectors.shape
-    lengths, other_lengths = vectors.lengths[candidates], vectors.lengths[references]  # (pairs,)
-    starts, other_starts = np.cumsum(lengths) - lengths, np.cumsum(other_lengths) - other_lengths
-    best = vectors.vectors.new_zeros(int(lengths.sum()), num_layers)
-    other_best = vectors.vectors.new_zeros(int(other_lengths.sum()), num_layers)
-    scored = np.flatnonzero(vectors.has_content[candidates] & vectors.has_content[references])
-    longer = np.maximum(lengths, other_lengths)[scored]
+    lengths = vectors.lengths[texts]  # (2, pairs)
+    best = vectors.vectors.new_zeros(int(lengths.sum()), num_layers)  # (tokens of both sides, layers)
+    scored = np.flatnonzero(vectors.has_content[texts].all(0))
+    longer = lengths[:, scored].max(0)
     costs = (longer * (longer + 2 * width) * num_layers).tolist()
     # Used again and again, where the allocator would be left with holes in many places.
     memory = vectors.vectors.new_empty(2, min(limit, sum(costs)) // 2)
     for batch in token_batches(costs, limit):
         pairs = scored[batch]
-        places, mask = vectors.locate(candidates[pairs])  # (pairs, candidate tokens)
-        other_places, other_mask = vectors.locate(references[pairs])  # (pairs, reference tokens)
-        states, other_states = (
-            vectors.gather(np.where(real, index, index[:, :1]), None, buffer).flatten(0, 1).unsqueeze(1)
-            for index, real, buffer in ((places, mask, memory[0]), (other_places, other_mask, memory[1]))
-        )  # (layers * pairs, 1, tokens, width) each
-        found = match_blocks(states, other_states, limit)
-        matched, other_matched = (values.view(num_layers, len(pairs), -1) for values in found)
-        _store(best, starts[pairs], mask, matched)
-        _store(other_best, other_starts[pairs], other_mask, other_matched)
-    sides = []
-    for texts, of_texts, similarities in ((candidates, lengths, best), (references, other_lengths, other_best)):
-        ids = vectors.ids[places_of(vectors.starts[texts], of_texts)]
-        sides.append(MatchedTokens(send(ids, device), similarities, send(of_texts, device)))
-    return MatchedPairs(*sides)
-
-
-def _store(best: Tensor, starts: Ints, mask: Bools, matched: Tensor) -> None:
-    """Store similarities of a batch, shape (layers, batch, longest), among those of all pairs, (tokens, layers).
-
-    ``starts`` are the places of each text's first token there, and the mask that of its real tokens.
-    """
-    places = (starts[:, None] + np.arange(mask.shape[1]))[mask]  # (real tokens,)
-    real = send(np.flatnonzero(mask), best.device)  # (real tokens,)
-    chosen = matched.flatten(1).index_select(1, real)  # (layers, real tokens)
-    best.index_copy_(0, send(places, best.device), chosen.T)
+        masks, states = [], []
+        for side, buffer in zip(texts[:, pairs], memory, strict=True):
+            places, mask = vectors.locate(side)  # (pairs, tokens)
+            padded = vectors.gather(places, None, buffer)  # (layers, pairs, tokens, width)
+            masks.append(mask)
+            states.append(padded.flatten(0, 1).unsqueeze(1))  # (layers * pairs, 1, tokens, width)
+        for side, (mask, matched) in enumerate(zip(masks, match_blocks(*states, limit), strict=True)):
+            real = send(mask.ravel().nonzero()[0], device)  # (real tokens,)
+            chosen = matched.view(num_layers, -1).index_select(1, real)  # (layers, real tokens)
+            places = places_of(starts[side, pairs], lengths[side, pairs])  # (real tokens,)
+            best.index_copy_(0, send(places, device), chosen.T)
+    return best
 
 
 def match_blocks(states: Tensor, other_states: Tensor, limit: int) -> tuple[Tensor, Tensor]:
     """Match all pairs of texts of each group greedily, in steps, so that a matrix of two long texts never exists.
 
-    Args:
-        states: unit vectors, shape (groups, texts, tokens, width). Padding repeats a token of its text, which changes
-            no maximum.
-        other_states: those of the other side, shape (groups, other texts, other tokens, width).
-        limit: number of similarities per step.
+    Unit vectors have the shape (groups, texts, tokens, width) on each side. Padding repeats a token of its text, which
+    changes no maximum. ``limit`` is the number of similarities per step.
 
     Returns:
         The best similarity of each token in each text of the other side, shape (groups, texts, tokens, other texts),

@@ -41,7 +41,7 @@ class TokenizedTexts:
     @cached_property
     def starts(self) -> Ints:
         """Place of each text's first token among all tokens, shape (texts,)."""
-        return np.cumsum(self.lengths) - self.lengths
+        return self.lengths.cumsum() - self.lengths
 
     @property
     def num_truncated(self) -> int:
@@ -93,17 +93,15 @@ class TokenVectors(TokenizedTexts):
         return type(self)(self.ids[tokens], *facts, vectors)
 
     def locate(self, texts: Ints) -> tuple[Ints, Bools]:
-        """Return where the tokens of some texts, given by their indices, are among all tokens, as a padded batch.
+        """Return the places of some texts' tokens, and which are real, as padded batches, shape (batch, longest).
 
-        Positions, 0 for padding, and the mask of real tokens have the shape (batch, longest); they have at least one
-        column, also where no text has a token.
+        Padding has the place of the text's last token. There is at least one column, also where no text has a token.
         """
-        lengths = self.lengths[texts]
+        lengths = self.lengths[texts][:, None]  # (batch, 1)
         # A maximum over no positions would be undefined.
         steps = np.arange(max(int(lengths.max()), 1))
-        mask = steps < lengths[:, None]  # (batch, longest)
-        starts = (np.cumsum(self.lengths) - self.lengths)[texts]
-        return np.where(mask, starts[:, None] + steps, 0), mask
+        starts = (self.lengths.cumsum() - self.lengths)[texts][:, None]  # (batch, 1)
+        return np.maximum(starts + np.minimum(steps, lengths - 1), 0), steps < lengths
 
     def gather(self, index: Ints, mask: Tensor | None, memory: Tensor | None = None) -> Tensor:
         """Return the vectors at positions among all tokens, as a padded batch, shape (layers, batch, longest, width).
@@ -130,8 +128,7 @@ def places_of(starts: Ints, lengths: Ints) -> Ints:
         >>> places_of(np.array([5, 0]), np.array([2, 3]))
         array([5, 6, 0, 1, 2])
     """
-    ends = np.cumsum(lengths)
-    places: Ints = np.repeat(starts - (ends - lengths), lengths)
+    places: Ints = (starts + lengths - lengths.cumsum()).repeat(lengths)
     places += np.arange(len(places))
     return places
 
@@ -179,5 +176,6 @@ def cosine_similarities(candidate: Tensor, reference: Tensor) -> Tensor:
     dtype = torch.promote_types(torch.float32, candidate.dtype)
     device_type = candidate.device.type
     exact = exact_products.turned() if device_type == "cuda" else nullcontext()
-    with torch.autocast(device_type=device_type, enabled=False), exact:
+    is_autocast = torch.is_autocast_enabled(device_type)
+    with torch.autocast(device_type, enabled=False) if is_autocast else nullcontext(), exact:
         return candidate.to(dtype) @ reference.to(dtype).transpose(-1, -2)

@@ -294,7 +294,7 @@ def match_batch(
         return matched
     # Copies, or states would hold the memory of all layers.
     candidate, reference = (
-        replace(tokens, best=tokens.best[:, layer : layer + 1].clone())
+        tokens._replace(best=tokens.best[:, layer : layer + 1].clone())
         for tokens in (matched.candidate, matched.reference)
     )
     return replace(matched, candidate=candidate, reference=reference)
@@ -306,7 +306,9 @@ def forget_batch(encoder: FrozenEncoder, device: torch.device) -> None:
 
 
 def _join_steps(steps: Sequence[MatchedTexts]) -> MatchedTexts:
-    candidate = MatchedTokens.concatenate([step.candidate for step in steps])
-    reference = MatchedTokens.concatenate([step.reference for step in steps])
+    candidate, reference = (
+        MatchedTokens(*map(torch.cat, zip(*parts, strict=True)))
+        for parts in ([step.candidate for step in steps], [step.reference for step in steps])
+    )
     counts = torch.cat([step.counts for step in steps])  # (candidates,)
     return MatchedTexts(candidate, reference, counts, sum(step.num_truncated for step in steps))
