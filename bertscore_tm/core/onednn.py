@@ -8,7 +8,7 @@ processor and for layers of every size; by default oneDNN where it is faster, se
 
 import os
 import platform
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -128,7 +128,7 @@ def transposed_matmul(left: Tensor, right: Tensor) -> Tensor:
 
 
 class FrozenLinear(torch.autograd.Function):
-    """A linear layer with a frozen weight, whose gradient is computed by oneDNN too; arguments as :func:`linear`."""
+    """:func:`linear` with a gradient for the rows, which is computed by oneDNN too."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, weight: Tensor, bias: Tensor | None, packed: Tensor | None) -> Tensor:
@@ -154,18 +154,14 @@ class PackedLinear(nn.Linear):
         trained = self.weight.requires_grad or (self.bias is not None and self.bias.requires_grad)
         if not can_use_onednn(input, self.weight) or (trained and torch.is_grad_enabled()):
             return super().forward(input)
-        packed = self.__dict__.get("_packed")
-        if packed is None:
-            with torch.inference_mode(False), torch.no_grad():
-                packed = torch.ops.mkldnn._reorder_linear_weight(self.weight.detach(), _MAX_ROWS)
-            self.__dict__["_packed"] = packed
-        rows = input.reshape(-1, self.in_features)
-        output: Tensor
-        if torch.is_grad_enabled() and input.requires_grad:
-            output = FrozenLinear.apply(rows, self.weight, self.bias, packed)  # type: ignore[no-untyped-call]
-        else:
-            output = linear(rows, self.weight, self.bias, packed)
+        multiply = FrozenLinear.apply if torch.is_grad_enabled() and input.requires_grad else linear
+        output: Tensor = multiply(input.reshape(-1, self.in_features), self.weight, self.bias, self._packed)
         return output.view(*input.shape[:-1], self.out_features)
+
+    @cached_property
+    def _packed(self) -> Tensor:
+        with torch.inference_mode(False), torch.no_grad():
+            return cast(Tensor, torch.ops.mkldnn._reorder_linear_weight(self.weight.detach(), _MAX_ROWS))
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy packs its weight itself, as it may be moved to another device or dtype.
