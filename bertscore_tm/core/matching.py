@@ -198,7 +198,7 @@ def _match_distinct(vectors: TokenVectors, texts: Ints, starts: Ints) -> Tensor:
             padded = vectors.gather(places, None, buffer)  # (layers, pairs, tokens, width)
             masks.append(mask)
             states.append(padded.flatten(0, 1).unsqueeze(1))  # (layers * pairs, 1, tokens, width)
-        for side, (mask, matched) in enumerate(zip(masks, match_blocks(*states, limit), strict=True)):
+        for side, (mask, matched) in enumerate(zip(masks, match_blocks(states[0], states[1], limit), strict=True)):
             real = send(mask.ravel().nonzero()[0], device)  # (real tokens,)
             chosen = matched.view(num_layers, -1).index_select(1, real)  # (layers, real tokens)
             places = places_of(starts[side, pairs], lengths[side, pairs])  # (real tokens,)

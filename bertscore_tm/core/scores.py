@@ -15,12 +15,7 @@ from bertscore_tm.core.memory import send
 
 @dataclass(frozen=True)
 class DocumentFrequencies:
-    """Number of documents in which each token id occurs.
-
-    Args:
-        counts: documents per id, shape (vocabulary,), int64.
-        num_documents: number of documents, shape (), int64.
-    """
+    """Documents in which each token id occurs, ``counts``, shape (vocabulary,), and ``num_documents``, shape (); int64."""
 
     counts: Tensor
     num_documents: Tensor
@@ -47,10 +42,8 @@ def idf_weights(frequencies: DocumentFrequencies) -> Tensor:
 
     .. math:: \mathrm{idf}(w) = \log \frac{M + 1}{\mathrm{df}(w) + 1}
 
-    with M documents (Zhang et al. 2020, section 3, with plus-one smoothing).
-
-    Returns:
-        Shape (vocabulary,), float64 where the device has it; log(M + 1) for ids that never occur.
+    with M documents (Zhang et al. 2020, section 3, with plus-one smoothing), shape (vocabulary,), float64 where the
+    device has it.
 
     Example:
         >>> frequencies = DocumentFrequencies(torch.tensor([2, 1, 0]), torch.tensor(2))
@@ -82,20 +75,14 @@ def _weights_of_vocabulary(unweighted_ids: tuple[int, ...], vocab_size: int, dty
 
 
 def accumulator(device: torch.device) -> torch.dtype:
-    """Return the dtype of weights and sums: float64, or float32 on Apple's GPUs, which do not support it.
-
-    Example:
-        >>> accumulator(torch.device("cpu"))
-        torch.float64
-    """
+    """Return the dtype of weights and sums: float64, or float32 on Apple's GPUs, which do not support it."""
     return torch.float32 if device.type == "mps" else torch.float64
 
 
 def harmonic_mean(precision: Tensor, recall: Tensor) -> Tensor:
     """Return F1 = 2PR/(P+R), 0 where P + R = 0.
 
-    Where one of them is negative the quotient has a pole; it is clamped to [-1, 1], the range of similarities. To
-    choose or to train by F1, use :func:`selection_f1`.
+    Where one of them is negative the quotient has a pole; it is clamped to [-1, 1]. See also :func:`selection_f1`.
 
     Example:
         >>> harmonic_mean(torch.tensor([0.5, 0.0]), torch.tensor([1.0, 0.0]))
@@ -111,7 +98,7 @@ def selection_f1(precision: Tensor, recall: Tensor) -> Tensor:
     """Return F1 to train on or to choose by: 2PR/(P+R) where both are positive, else min(P, R).
 
     The formula has a pole where P or R is negative: P = .0282 and R = -.0317 give .51 for two unrelated texts. This one
-    is continuous, lies between P and R, has finite gradients, and equals the metric's F1 where both are positive.
+    is continuous, lies between P and R, and has finite gradients.
 
     Example:
         >>> selection_f1(torch.tensor([0.5, -0.2]), torch.tensor([1.0, 0.2]))
@@ -135,10 +122,7 @@ def precision_recall_f1(
 
     (Zhang et al. 2020, section 3.)
 
-    Args:
-        pairs: best similarities of all tokens.
-        weights: weight of each token id, shape (vocabulary,).
-        f1: function of precision and recall; :func:`selection_f1` to choose by F1.
+    ``weights`` are those of each token id, shape (vocabulary,); ``f1`` is a function of precision and recall.
 
     Returns:
         Precision, recall and F1, each of shape (layers, pairs), float32. Weights that sum to 0 give 0.
@@ -165,18 +149,17 @@ def best_of_references(scores: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
         >>> best_of_references(torch.tensor([[0.1, 0.7, 0.4]]), torch.tensor([2, 1]))
         (tensor([[0.7000, 0.4000]]), tensor([[1, 0]]))
     """
-    if scores.shape[1] == len(counts):  # one reference each
+    num_pairs = scores.shape[1]
+    if num_pairs == len(counts):  # one reference each
         return scores, torch.zeros_like(scores, dtype=torch.long)
-    owner = segment_ids(counts, scores.shape[1])  # (pairs,)
-    empty = scores.new_full((scores.shape[0], len(counts)), -torch.inf)
-    starts = counts.cumsum(0) - counts
-    number = torch.arange(scores.shape[1], device=counts.device) - starts[owner]
+    owner = segment_ids(counts, num_pairs)  # (pairs,)
+    starts = counts.cumsum(0) - counts  # (candidates,)
+    number = torch.arange(num_pairs, device=counts.device) - starts[owner]  # (pairs,)
     owner = owner.expand_as(scores)  # (layers, pairs)
-    best = empty.scatter_reduce(1, owner, scores, reduce="amax")  # (layers, candidates)
-    is_best = scores == best.gather(1, owner)
-    candidates = torch.where(is_best, number, scores.shape[1])
-    which = torch.full_like(best, scores.shape[1], dtype=torch.long)
-    return best, which.scatter_reduce(1, owner, candidates, reduce="amin")
+    best = scores.new_full((len(scores), len(counts)), -torch.inf).scatter_reduce(1, owner, scores, reduce="amax")
+    number = torch.where(scores == best.gather(1, owner), number, num_pairs)  # (layers, pairs)
+    first = torch.full_like(best, num_pairs, dtype=torch.long).scatter_reduce(1, owner, number, reduce="amin")
+    return best, first  # (layers, candidates) each
 
 
 def segment_ids(lengths: Tensor, num_elements: int | None = None) -> Tensor:

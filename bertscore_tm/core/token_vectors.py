@@ -66,11 +66,9 @@ class TokenizedTexts:
             >>> texts.ids, texts.lengths
             (array([7, 8]), array([2, 0]))
         """
-        if not before and not after:
-            return self
         lengths = self.lengths - before - after
-        tokens = places_of(self.starts + before, lengths)
-        return TokenizedTexts(self.ids[tokens], lengths, self.has_content, self.truncated)
+        ids = self.ids[places_of(self.starts + before, lengths)]
+        return TokenizedTexts(ids, lengths, self.has_content, self.truncated)
 
     def _take(self, texts: Ints, tokens: Ints) -> Self:
         facts = self.lengths[texts], self.has_content[texts], self.truncated[texts]
@@ -104,10 +102,10 @@ class TokenVectors(TokenizedTexts):
         return np.maximum(starts + np.minimum(steps, lengths - 1), 0), steps < lengths
 
     def gather(self, index: Ints, mask: Tensor | None, memory: Tensor | None = None) -> Tensor:
-        """Return the vectors at positions among all tokens, as a padded batch, shape (layers, batch, longest, width).
+        """Return the vectors of tokens, as a padded batch, shape (layers, batch, longest, width).
 
-        ``index`` and ``mask`` are those of :meth:`locate`, the mask on the vectors' device; without it, padding has
-        other vectors than zero. ``memory`` is a buffer for the vectors, used if they fit.
+        ``index`` and ``mask`` are those of :meth:`locate`, the mask on the vectors' device, which sets padding to zero.
+        ``memory`` is a buffer for the vectors, used if they fit.
         """
         layers, num_tokens, width = self.vectors.shape
         if not num_tokens:
