@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from weakref import WeakKeyDictionary
 
@@ -51,18 +52,14 @@ class EncodedTexts:
 
 @dataclass(frozen=True)
 class CorpusScores:
-    """Scores of the candidates of a corpus, on the CPU.
+    """Precision, recall and F1 of the candidates of a corpus, on the CPU, before rescaling.
 
-    Args:
-        scores: precision, recall and F1, each the maximum over the candidate's references, before rescaling; NaN where
-            all of them are empty; shape (3, layers, candidates), float32.
-        best_reference: index of the reference with the best F1, shape (layers, candidates), int64.
-        num_truncated: number of truncated texts; equal texts of one step count once.
+    Each is the maximum over the candidate's references; NaN where all of them are empty.
     """
 
-    scores: Tensor
-    best_reference: Tensor
-    num_truncated: int
+    scores: Tensor  # (3, layers, candidates), float32
+    best_reference: Tensor  # index of the reference with the best F1, (layers, candidates), int64
+    num_truncated: int  # equal texts of one step count once
 
 
 def encode_texts(
@@ -130,6 +127,7 @@ def encode_steps(
     parts = [texts] if keep_order and len(steps) == 1 else [texts.select(step) for step in steps]
     counts = Counter(chain.from_iterable(part.distinct() for part in parts)) if len(parts) > 1 else Counter()
     cache = VectorCache() if counts else None
+    encode = partial(encode_texts, encoder=encoder, device=device, of_losses=of_losses, check_values=check_values)
     counter = UnknownTokens() if unknown is None else unknown
     num_around = encoder.tokenizer.num_special_tokens - sum(encoder.tokenizer.num_excluded)  # special, of each text
     # The cores of a CPU are busy.
@@ -137,16 +135,7 @@ def encode_steps(
     ahead = _tokenize_ahead(parts, encoder.tokenizer) if is_ahead else [None] * len(parts)
     for step, part, tokenized in zip(steps, parts, ahead, strict=True):
         repeated = {} if cache is None else cache.get(text for text in part.distinct() if counts[text] > 1)
-        encoded = encode_texts(
-            part,
-            encoder,
-            device,
-            cache_bytes,
-            of_losses=of_losses,
-            repeated=repeated,
-            tokenized=tokenized,
-            check_values=check_values,
-        )
+        encoded = encode(part, cache_bytes=cache_bytes, repeated=repeated, tokenized=tokenized)
         counter.num_unknown += int((encoded.vectors.ids == encoder.tokenizer.unknown_id).sum())
         counter.num_tokens += len(encoded.vectors.ids) - len(encoded.indices) * num_around
         new = [text for text in encoded.indices if counts[text] > 1 and text not in repeated]
@@ -221,18 +210,17 @@ def plan_steps(
     if not keep_order:
         order.sort(key=lambda i: (len(texts.references[i][0]), texts.references[i]))
     steps: list[list[int]] = []
-    step: list[int] = []
     num_characters = 0
     for i in order:
         characters = special + (len(texts.candidates[i]) if texts.candidates else 0)
-        if not step or texts.references[i] != texts.references[step[-1]]:
+        if not steps or texts.references[i] != texts.references[steps[-1][-1]]:
             characters += sum(len(text) + special for text in texts.references[i])
-        if step and num_characters + characters > budget:
-            steps.append(step)
-            step, num_characters = [], 0
-        step.append(i)
+        if not steps or num_characters + characters > budget:
+            steps.append([])
+            num_characters = 0
+        steps[-1].append(i)
         num_characters += characters
-    return [*steps, step] if step else steps
+    return steps
 
 
 def score_corpus(
@@ -250,20 +238,19 @@ def score_corpus(
     # them, and is not waited for until the end.
     scores = torch.empty(3, encoder.num_outputs, len(texts), dtype=torch.float32, device=device)
     best_reference = torch.empty(encoder.num_outputs, len(texts), dtype=torch.long, device=device)
-    is_cpu, num_truncated = device.type == "cpu", 0
-    sums: list[Tensor] = []  # of similarities, which show whether vectors are finite
+    total = torch.zeros((), dtype=torch.float32, device=device)  # of similarities, finite if the vectors are
+    num_truncated, is_cpu = 0, device.type == "cpu"
     for step, part, encoded in encode_steps(texts, encoder, device, check_values=is_cpu, unknown=unknown):
         matched = match_encoded(part, encoded)
         step_scores, step_best = compute_scores(matched, weights, encoder.tokenizer)
-        if not is_cpu:
-            sums.append(matched.candidate.best.sum())
+        total += matched.candidate.best.sum()
         places = send(np.array(step), device)
         scores.index_copy_(2, places, step_scores)
         best_reference.index_copy_(1, places, step_best)
         num_truncated += matched.num_truncated
         if progress is not None:
             progress(len(step))
-    if sums and not torch.isfinite(torch.stack(sums).sum()):
+    if not torch.isfinite(total):
         raise encoder.error_of_values(device)
     return CorpusScores(scores.cpu(), best_reference.cpu(), num_truncated)
 
