@@ -45,9 +45,9 @@ def score_all_pairs(
     rows, row_places = _find_distinct(candidates)
     columns, column_places = (rows, row_places) if references is None else _find_distinct(references)
     blocks = _make_blocks(vectors, weights, rows, limit)
-    precision = weights.new_zeros(len(rows), len(columns))
+    precision = weights.new_zeros(len(rows), len(columns))  # (rows, columns)
     if references is None:
-        recall = precision.T
+        recall = precision.T  # (rows, columns), the same memory
         pairs = [(block, other) for i, block in enumerate(blocks) for other in blocks[i:]]
     else:
         recall = torch.zeros_like(precision)
@@ -59,11 +59,11 @@ def score_all_pairs(
         where = block.places[:, None], other.places  # (rows, columns)
         precision[where] = torch.einsum("itj,it->ij", best, block.shares)
         recall[where] = torch.einsum("ijt,jt->ij", other_best, other.shares)
-    scored = send(vectors.has_content[rows][:, None] & vectors.has_content[columns], device)
+    scored = send(vectors.has_content[rows][:, None] & vectors.has_content[columns], device)  # (rows, columns)
     # Rounding can push the mean of similarities of 1 beyond 1.
     precision, recall = (torch.where(scored, score, 0.0).clamp(-1, 1) for score in (precision, recall))
     scores = torch.stack([precision, recall, harmonic_mean(precision, recall)]).float()  # (3, rows, columns)
-    return scores[:, send(row_places, device)][:, :, send(column_places, device)]
+    return scores[:, send(row_places, device)][:, :, send(column_places, device)]  # (3, candidates, references)
 
 
 def _find_distinct(texts: Sequence[int]) -> tuple[Ints, Ints]:
@@ -74,9 +74,9 @@ def _find_distinct(texts: Sequence[int]) -> tuple[Ints, Ints]:
 
 def _make_blocks(vectors: TokenVectors, weights: Tensor, texts: Ints, limit: int) -> list[_Block]:
     device = vectors.vectors.device
-    lengths = vectors.lengths[texts]
+    lengths = vectors.lengths[texts]  # (texts,)
     # Texts without tokens have score 0, and no maximum.
-    with_tokens = np.flatnonzero(lengths)
+    with_tokens = np.flatnonzero(lengths)  # (texts with tokens,)
     blocks = []
     for batch in token_batches(lengths[with_tokens].tolist(), math.isqrt(limit)):
         places = with_tokens[batch]

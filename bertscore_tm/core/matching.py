@@ -146,27 +146,15 @@ def match_pairs(vectors: TokenVectors, candidates: Ints, references: Ints) -> Ma
 
     Pairs in which either text has no content token get similarity 0 everywhere, hence score 0. The result is on the
     vectors' device.
-
-    Example:
-        >>> vectors = TokenVectors(
-        ...     ids=np.array([5, 6, 7]),
-        ...     lengths=np.array([2, 1]),
-        ...     has_content=np.array([True, True]),
-        ...     truncated=np.array([False, False]),
-        ...     vectors=torch.tensor([[[1.0, 0.0], [0.6, 0.8], [0.0, 1.0]]]),
-        ... )
-        >>> matched = match_pairs(vectors, np.array([0]), np.array([1]))
-        >>> matched.candidate.best.T, matched.reference.best.T
-        (tensor([[0.0000, 0.8000]]), tensor([[0.8000]]))
     """
     device = vectors.vectors.device
     num_texts = len(vectors.lengths)
     # Equal pairs, and those whose texts are exchanged, are compared once.
     codes = np.minimum(candidates, references) * num_texts + np.maximum(candidates, references)  # (pairs,)
     codes, numbers = np.unique(codes, return_inverse=True)  # (distinct,), (pairs,)
-    texts = np.concatenate([codes // num_texts, codes % num_texts])  # of the first, then of the second side
-    lengths = vectors.lengths[texts]
-    starts = lengths.cumsum() - lengths
+    texts = np.concatenate([codes // num_texts, codes % num_texts])  # first and second ones, (2 * distinct,)
+    lengths = vectors.lengths[texts]  # (2 * distinct,)
+    starts = lengths.cumsum() - lengths  # (2 * distinct,)
     best = _match_distinct(vectors, texts.reshape(2, -1), starts.reshape(2, -1))  # (tokens of both sides, layers)
     sides = []
     for side, is_second in ((candidates, candidates > references), (references, candidates <= references)):
@@ -185,8 +173,8 @@ def _match_distinct(vectors: TokenVectors, texts: Ints, starts: Ints) -> Tensor:
     num_layers, _, width = vectors.vectors.shape
     lengths = vectors.lengths[texts]  # (2, pairs)
     best = vectors.vectors.new_zeros(int(lengths.sum()), num_layers)  # (tokens of both sides, layers)
-    scored = np.flatnonzero(vectors.has_content[texts].all(0))
-    longer = lengths[:, scored].max(0)
+    scored = np.flatnonzero(vectors.has_content[texts].all(0))  # (scored pairs,)
+    longer = lengths[:, scored].max(0)  # (scored pairs,)
     costs = (longer * (longer + 2 * width) * num_layers).tolist()
     # Used again and again, where the allocator would be left with holes in many places.
     memory = vectors.vectors.new_empty(2, min(limit, sum(costs)) // 2)
@@ -223,8 +211,7 @@ def match_blocks(states: Tensor, other_states: Tensor, limit: int) -> tuple[Tens
     other_best = states.new_full((groups, texts, other_texts, other_length), -torch.inf)
     for start in range(0, length, rows):
         part = states[:, :, start : start + rows].reshape(groups, -1, width)  # (groups, texts * rows, width)
-        block = cosine_similarities(part, other_states.flatten(1, 2))
-        block = block.view(groups, texts, -1, other_texts, other_length)
+        block = cosine_similarities(part, other_states.flatten(1, 2)).view(groups, texts, -1, other_texts, other_length)
         best[:, :, start : start + rows] = block.amax(-1)
         torch.maximum(other_best, block.amax(2), out=other_best)
     return best, other_best

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 
 import torch
 from torch import Tensor
 
 from bertscore_tm.core.matching import MatchedPairs, MatchedTokens
-from bertscore_tm.core.memory import send
 
 
 @dataclass(frozen=True)
 class DocumentFrequencies:
-    """Documents in which each token id occurs, ``counts``, shape (vocabulary,), and ``num_documents``, shape (); int64."""
+    """Number of documents with each token id, ``counts``, shape (vocabulary,), and of all, shape (); both int64."""
 
     counts: Tensor
     num_documents: Tensor
@@ -29,8 +27,8 @@ class DocumentFrequencies:
             [0, 1, 2, 0]
         """
         documents = segment_ids(lengths, len(ids))  # (tokens,)
-        distinct = torch.unique(documents * vocab_size + ids.long()) % vocab_size
-        counts = torch.bincount(distinct, minlength=vocab_size)
+        distinct = torch.unique(documents * vocab_size + ids.long()) % vocab_size  # (distinct tokens of documents,)
+        counts = torch.bincount(distinct, minlength=vocab_size)  # (vocabulary,)
         return cls(counts, torch.tensor(len(lengths), device=ids.device))
 
     def __add__(self, other: DocumentFrequencies) -> DocumentFrequencies:
@@ -44,34 +42,10 @@ def idf_weights(frequencies: DocumentFrequencies) -> Tensor:
 
     with M documents (Zhang et al. 2020, section 3, with plus-one smoothing), shape (vocabulary,), float64 where the
     device has it.
-
-    Example:
-        >>> frequencies = DocumentFrequencies(torch.tensor([2, 1, 0]), torch.tensor(2))
-        >>> idf_weights(frequencies).exp()
-        tensor([1.0000, 1.5000, 3.0000], dtype=torch.float64)
     """
     dtype = accumulator(frequencies.counts.device)
     documents = frequencies.num_documents.to(dtype)
     return torch.log((documents + 1) / (frequencies.counts.to(dtype) + 1))
-
-
-def special_token_weights(unweighted_ids: list[int], vocab_size: int, device: torch.device) -> Tensor:
-    """Return the weight of every token id without idf, shape (vocabulary,): 1, and 0 for the cls and sep tokens.
-
-    Example:
-        >>> special_token_weights([0, 2], 4, torch.device("cpu")).tolist()
-        [0.0, 1.0, 0.0, 1.0]
-    """
-    return send(_weights_of_vocabulary((*unweighted_ids,), vocab_size, accumulator(device)), device)
-
-
-# Small scores do not wait for a vector of a whole vocabulary.
-@lru_cache(maxsize=16)
-def _weights_of_vocabulary(unweighted_ids: tuple[int, ...], vocab_size: int, dtype: torch.dtype) -> Tensor:
-    with torch.inference_mode(False):
-        weights = torch.ones(vocab_size, dtype=dtype, device="cpu")
-        weights[[*unweighted_ids]] = 0
-        return weights
 
 
 def accumulator(device: torch.device) -> torch.dtype:
@@ -122,16 +96,8 @@ def precision_recall_f1(
 
     (Zhang et al. 2020, section 3.)
 
-    ``weights`` are those of each token id, shape (vocabulary,); ``f1`` is a function of precision and recall.
-
-    Returns:
-        Precision, recall and F1, each of shape (layers, pairs), float32. Weights that sum to 0 give 0.
-
-    Example:
-        >>> candidate = MatchedTokens(torch.tensor([0, 1]), torch.tensor([[0.5], [1.0]]), torch.tensor([2]))
-        >>> reference = MatchedTokens(torch.tensor([1]), torch.tensor([[1.0]]), torch.tensor([1]))
-        >>> precision_recall_f1(MatchedPairs(candidate, reference), torch.tensor([1.0, 3.0]))
-        (tensor([[0.8750]]), tensor([[1.]]), tensor([[0.9333]]))
+    ``weights`` are those of each token id, shape (vocabulary,); ``f1`` is a function of precision and recall. Scores
+    have the shape (layers, pairs), float32; weights that sum to 0 give 0.
     """
     # Rounding can push the mean of similarities of 1 beyond 1.
     precision = _weighted_mean(pairs.candidate, weights).clamp(-1, 1)

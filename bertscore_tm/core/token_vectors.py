@@ -58,16 +58,9 @@ class TokenizedTexts:
         return self._take(texts, places_of(self.starts[texts], self.lengths[texts]))
 
     def trim(self, before: int, after: int) -> TokenizedTexts:
-        """Return the texts without some tokens at the start and at the end of each.
-
-        Example:
-            >>> facts = np.array([True, False]), np.array([False, False])
-            >>> texts = TokenizedTexts(np.array([2, 7, 8, 3, 2, 3]), np.array([4, 2]), *facts).trim(1, 1)
-            >>> texts.ids, texts.lengths
-            (array([7, 8]), array([2, 0]))
-        """
+        """Return the texts without some tokens at the start and at the end of each."""
         lengths = self.lengths - before - after
-        ids = self.ids[places_of(self.starts + before, lengths)]
+        ids = self.ids[places_of(self.starts + before, lengths)]  # (remaining tokens,)
         return TokenizedTexts(ids, lengths, self.has_content, self.truncated)
 
     def _take(self, texts: Ints, tokens: Ints) -> Self:
@@ -126,7 +119,7 @@ def places_of(starts: Ints, lengths: Ints) -> Ints:
         >>> places_of(np.array([5, 0]), np.array([2, 3]))
         array([5, 6, 0, 1, 2])
     """
-    places: Ints = (starts + lengths - lengths.cumsum()).repeat(lengths)
+    places: Ints = (starts + lengths - lengths.cumsum()).repeat(lengths)  # (tokens,)
     places += np.arange(len(places))
     return places
 

@@ -17,6 +17,7 @@ from bertscore_tm.scoring.display_tokens import split_for_display
 from bertscore_tm.scoring.rescaling import Baseline, rescale_scores
 from bertscore_tm.scoring.texts import describe_given
 from bertscore_tm.scoring.token_weights import TokenWeights, require_known, token_weights
+from bertscore_tm.utilities.score_names import SCORE_NAMES
 
 # Match of a token whose most similar token is a special one.
 SPECIAL = -1
@@ -117,12 +118,10 @@ def compute_alignment(
         vectors = replace(vectors, vectors=vectors.vectors[layer : layer + 1])
     weights = token_weights(encoder, device=device) if weights is None else weights.to(device)
     require_known(weights, vectors.ids, encoder.tokenizer)
-    table = weights.table
     pairs = match_pairs(vectors, np.array([0]), np.array([1]))
-    scores = torch.stack(precision_recall_f1(pairs, table, f1))
-    precision, recall, harmonic = rescale_scores(scores, baseline).flatten().tolist()
-    candidate_vectors, reference_vectors = torch.split(vectors.vectors[0], vectors.lengths.tolist())
-    matrix = cosine_similarities(candidate_vectors, reference_vectors).cpu()  # (candidate tokens, reference tokens)
+    scores = rescale_scores(torch.stack(precision_recall_f1(pairs, weights.table, f1)), baseline)  # (3, 1, 1)
+    vectors_of_texts = torch.split(vectors.vectors[0], vectors.lengths.tolist())  # (tokens, width) each
+    matrix = cosine_similarities(*vectors_of_texts).cpu()  # (candidate tokens, reference tokens)
     displayed = [split_for_display(text, encoder.tokenizer) for text in texts.values()]
     is_content = [torch.tensor(tokens.is_content, device="cpu") for tokens in displayed]
     if encoder.tokenizer.exclude_special_tokens:
@@ -131,9 +130,8 @@ def compute_alignment(
     sides = []
     for number, (matched, similarities) in enumerate([(pairs.candidate, matrix), (pairs.reference, matrix.T)]):
         content, other_content = is_content[number], is_content[1 - number]
-        token_weight = table[matched.ids].cpu().double()
-        total = token_weight.sum()
-        fraction = token_weight / total if total > 0 else torch.zeros_like(token_weight)
+        token_weight = weights.table[matched.ids].cpu().double()  # (tokens,)
+        fraction = token_weight / token_weight.sum().clamp(min=torch.finfo(torch.float64).tiny)
         # Baselines differ between precision and recall: each text's similarities are rescaled by those of its score.
         rescaled = rescale_scores(matched.best.T.expand(3, 1, -1), baseline)[number, 0]  # (tokens,)
         shares = fraction * rescaled.cpu().double()
@@ -142,22 +140,20 @@ def compute_alignment(
             AlignedText(
                 tokens=displayed[number].tokens,
                 joined=displayed[number].joined,
+                spans=displayed[number].spans,
+                text=(candidate, reference)[number],
                 weights=token_weight[content],
                 best=matched.best[:, 0].cpu()[content],
                 matches=content_index[similarities.argmax(1)][content],
                 shares=shares[content],
                 special_share=float(shares[~content].sum()),
-                text=(candidate, reference)[number],
-                spans=displayed[number].spans,
             )
         )
     return AlignmentData(
         candidate=sides[0],
         reference=sides[1],
         similarity=matrix[is_content[0]][:, is_content[1]],
-        precision=precision,
-        recall=recall,
-        f1=harmonic,
+        **dict(zip(SCORE_NAMES, scores.flatten().tolist(), strict=True)),
         num_truncated=tokenized.num_truncated,
         settings=_describe_settings(encoder, encoder.num_layers if layer is None else layer, weights, baseline),
         is_weighted=not weights.is_uniform,

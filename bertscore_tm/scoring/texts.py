@@ -47,7 +47,7 @@ class TextPairs:
 
     def restore_indices(self, best_reference: Tensor) -> Tensor:
         """Convert indices of references that are not blank to indices of all, shape (layers, candidates)."""
-        restored = best_reference.clone()
+        restored = best_reference.clone()  # (layers, candidates)
         for i, references in enumerate(self.references):
             if len(references) > 1:
                 indices = torch.tensor(counted_references(references), dtype=torch.long, device="cpu")

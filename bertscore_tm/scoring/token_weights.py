@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
+from functools import lru_cache
 from itertools import chain
 from typing import Any, Literal, Protocol
 
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 
 from bertscore_tm.core.memory import send
-from bertscore_tm.core.scores import DocumentFrequencies, accumulator, idf_weights, special_token_weights
+from bertscore_tm.core.scores import DocumentFrequencies, accumulator, idf_weights
 from bertscore_tm.core.token_vectors import Ints
 from bertscore_tm.encoder import Encoder, FrozenEncoder, as_encoder
 from bertscore_tm.encoder.tokenization import TextTokenizer
@@ -99,8 +100,8 @@ def token_weights(
     if isinstance(idf, Mapping):
         return _weights_of_mapping(idf, tokenizer, device)
     if idf is False:
-        table = special_token_weights(tokenizer.unweighted_ids, tokenizer.vocab_size, device)
-        return TokenWeights(table, WeightSource("uniform"))
+        table = _uniform_table((*tokenizer.unweighted_ids,), tokenizer.vocab_size, accumulator(device))
+        return TokenWeights(send(table, device), WeightSource("uniform"))
     if idf is True:
         if references is None:
             raise TypeError(
@@ -161,12 +162,22 @@ def require_known(weights: TokenWeights, ids: Tensor | Ints, tokenizer: TextToke
     if weights.source.kind != "mapping":  # all ids have a weight; an accelerator need not wait for the answer
         return
     ids = torch.as_tensor(ids, device=weights.table.device)
-    unknown = ids[weights.table[ids].isnan()].tolist()
+    unknown = ids[weights.table[ids].isnan()].tolist()  # (unknown tokens,)
     if unknown:
         raise ValueError(
             f"idf has no weight for token id {unknown[0]} ({tokenizer.tokens(unknown)[0]!r}): pass a mapping that has "
             f"all ids or a default, such as a defaultdict, or pass texts to compute the weights from"
         )
+
+
+# Kept, as a large vocabulary takes longer than a small score.
+@lru_cache(maxsize=16)
+def _uniform_table(unweighted_ids: tuple[int, ...], vocab_size: int, dtype: torch.dtype) -> Tensor:
+    """Return the weights without idf, shape (vocabulary,), on the CPU."""
+    with torch.inference_mode(False):
+        table = torch.ones(vocab_size, dtype=dtype, device="cpu")
+        table[list(unweighted_ids)] = 0
+        return table
 
 
 def _weights_of_mapping(mapping: Mapping[int, float], tokenizer: TextTokenizer, device: torch.device) -> TokenWeights:
@@ -184,8 +195,7 @@ def _weights_of_mapping(mapping: Mapping[int, float], tokenizer: TextTokenizer, 
         if not 0 <= value < float("inf"):
             raise ValueError(f"idf[{token}]={weight!r} is invalid: weights must be finite and at least 0")
         table[token] = value
-    source = WeightSource("mapping", digest=_digest(table))
-    return TokenWeights(table.to(accumulator(device)).to(device), source)
+    return TokenWeights(table, WeightSource("mapping", digest=_digest(table))).to(device)
 
 
 def _count(

@@ -9,10 +9,5 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def untraced(function: Function) -> Function:
-    """Exclude a function from ``torch.compile``, which would compile it anew for each number of texts and tokens.
-
-    Example:
-        >>> untraced(len)([1, 2])
-        2
-    """
+    """Exclude a function from ``torch.compile``, which would compile it anew for each number of texts and tokens."""
     return cast(Function, torch.compiler.disable(function))  # type: ignore[no-untyped-call]

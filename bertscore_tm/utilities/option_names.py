@@ -40,11 +40,6 @@ def name_encoder_option(name: str, value: object = None) -> str:
 
 
 def name_long_text(value: str) -> str:
-    """Return the option for long texts, also as the drop-in that has one names it.
-
-    Example:
-        >>> name_long_text("window")
-        "FrozenEncoder(long_text='window')"
-    """
+    """Return the option for long texts, also as the drop-in that has one names it."""
     is_drop_in = value == "truncate" and not _ARE_FLAGS.get()
     return name_encoder_option("long_text", value) + " (truncation=True in compat.torchmetrics)" * is_drop_in

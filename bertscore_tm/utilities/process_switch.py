@@ -7,12 +7,7 @@ from typing import Any
 
 
 class ProcessSwitch:
-    """A setting of the process that is changed for a while; the last thread to leave restores it.
-
-    Args:
-        read: returns the setting.
-        write: changes it.
-        value: the setting to write.
+    """A setting of the process that is changed to a value for a while; the last thread to leave restores it.
 
     Example:
         >>> settings = {"verbosity": 30}
