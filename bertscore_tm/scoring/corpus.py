@@ -187,11 +187,12 @@ def compute_scores(
             require_known(weights, tokens.ids, tokenizer)
     if weights.table.device != matched.counts.device:
         weights = weights.to(matched.counts.device)
-    scores = precision_recall_f1(matched, weights.table, f1)
-    best = [best_of_references(score, matched.counts) for score in scores]
+    scores = torch.stack(precision_recall_f1(matched, weights.table, f1))  # (3, layers, pairs)
+    shape = *scores.shape[:2], len(matched.counts)  # (3, layers, candidates)
+    best, which = (found.view(shape) for found in best_of_references(scores.flatten(0, 1), matched.counts))
     # The largest number of tokens of a candidate's references, (1, candidates).
     longest, _ = best_of_references(matched.reference.lengths[None].float(), matched.counts)
-    return torch.stack([score for score, _ in best]).masked_fill(longest <= num_empty, torch.nan), best[2][1]
+    return best.masked_fill(longest <= num_empty, torch.nan), which[2]
 
 
 def plan_steps(
