@@ -2,8 +2,7 @@
 
 import unicodedata
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,19 +18,13 @@ _JOINERS = "\u200c\u200d"
 _SELECTORS = "".join(map(chr, range(0xFE00, 0xFE10)))
 
 
-@dataclass(frozen=True)
-class DisplayTokens:
-    """Tokens of a text as pieces of the text.
+class DisplayTokens(NamedTuple):
+    """Tokens of a text as pieces of the text."""
 
-    ``is_content`` says of each token, special ones included, whether it belongs to the text; ``tokens`` holds the piece
-    of the text of each token that does; ``joined`` whether it follows the one before without a space; ``spans`` their
-    start and end in the text, of equal numbers where a token has no character of its own, ``None`` without offsets.
-    """
-
-    is_content: list[bool]
-    tokens: list[str]
-    joined: list[bool]
-    spans: list[tuple[int, int]] | None
+    is_content: list[bool]  # whether each token, special ones included, belongs to the text
+    tokens: list[str]  # the piece of the text of each token that does
+    joined: list[bool]  # whether it follows the one before without a space
+    spans: list[tuple[int, int]] | None  # start and end, equal where a token has no character of its own
 
 
 def split_for_display(text: str, tokenizer: TextTokenizer) -> DisplayTokens:
