@@ -86,13 +86,7 @@ def match_by_softmax(similarities: Tensor, mask: Tensor, temperature: float = 0.
 
 @dataclass(frozen=True)
 class TokenwiseMatching:
-    """Matching of each token on its own, by a function such as :func:`match_greedily` for the tokens of both sides.
-
-    Example:
-        >>> mass = TokenMass(torch.tensor([[True, True]]), torch.tensor([[1.0, 2.0]]))
-        >>> TokenwiseMatching(match_greedily)(torch.tensor([[[0.9, 0.1], [0.3, 0.5]]]), mass, mass, 0.1)
-        (tensor([1.9000]), tensor([1.9000]))
-    """
+    """Matching of each token on its own, by a function such as :func:`match_greedily` for the tokens of both sides."""
 
     match_tokens: Callable[[Tensor, Tensor, float], Tensor]
 

@@ -27,13 +27,6 @@ def write_atomically(path: str | os.PathLike[str], content: str | bytes, *, file
 
     Raises:
         OSError: the file cannot be written. The message names ``path`` and whether it keeps its old content.
-
-    Example:
-        >>> import tempfile
-        >>> path = Path(tempfile.mkdtemp(), "scores.txt")
-        >>> write_atomically(path, "0.9651")
-        >>> path.read_text()
-        '0.9651'
     """
     name = os.fspath(path)
     data = content.encode(errors="backslashreplace") if isinstance(content, str) else content

@@ -9,14 +9,7 @@ from typing import Any
 class ProcessSwitch:
     """A setting of the process that is changed to a value for a while; the last thread to leave restores it.
 
-    Example:
-        >>> settings = {"verbosity": 30}
-        >>> quiet = ProcessSwitch(lambda: settings["verbosity"], lambda value: settings.update(verbosity=value), 40)
-        >>> with quiet.turned():
-        ...     print(settings)
-        {'verbosity': 40}
-        >>> settings
-        {'verbosity': 30}
+    ``read`` returns the setting, and ``write`` changes it.
     """
 
     def __init__(self, read: Callable[[], Any], write: Callable[[Any], Any], value: Any) -> None:
