@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bertscore_tm.core.matching import match_blocks
+from bertscore_tm.core.matching import find_distinct, match_blocks
 from bertscore_tm.core.memory import numbers_per_step, send
 from bertscore_tm.core.scores import harmonic_mean
 from bertscore_tm.core.token_vectors import Ints, TokenVectors, token_batches
@@ -42,8 +42,8 @@ def score_all_pairs(
     """
     device = vectors.vectors.device
     limit = numbers_per_step(device)
-    rows, row_places = _find_distinct(candidates)
-    columns, column_places = (rows, row_places) if references is None else _find_distinct(references)
+    rows, row_places = find_distinct(candidates)
+    columns, column_places = (rows, row_places) if references is None else find_distinct(references)
     blocks = _make_blocks(vectors, weights, rows, limit)
     precision = weights.new_zeros(len(rows), len(columns))  # (rows, columns)
     if references is None:
@@ -64,12 +64,6 @@ def score_all_pairs(
     precision, recall = (torch.where(scored, score, 0.0).clamp(-1, 1) for score in (precision, recall))
     scores = torch.stack([precision, recall, harmonic_mean(precision, recall)]).float()  # (3, rows, columns)
     return scores[:, send(row_places, device)][:, :, send(column_places, device)]  # (3, candidates, references)
-
-
-def _find_distinct(texts: Sequence[int]) -> tuple[Ints, Ints]:
-    """Return the distinct texts, in the order in which they come first, and the place of each text among them."""
-    places = {text: place for place, text in enumerate(dict.fromkeys(texts))}
-    return np.array([*places], np.int64), np.array([places[text] for text in texts], np.int64)
 
 
 def _make_blocks(vectors: TokenVectors, weights: Tensor, texts: Ints, limit: int) -> list[_Block]:

@@ -11,7 +11,7 @@ autocast off.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -145,7 +145,7 @@ def match_pairs(vectors: TokenVectors, candidates: Ints, references: Ints) -> Ma
     num_texts = len(vectors.lengths)
     # Equal pairs, and those whose texts are exchanged, are compared once.
     codes = np.minimum(candidates, references) * num_texts + np.maximum(candidates, references)  # (pairs,)
-    codes, numbers = np.unique(codes, return_inverse=True)  # (distinct,), (pairs,)
+    codes, numbers = find_distinct(codes.tolist())  # (distinct,), (pairs,)
     texts = np.concatenate([codes // num_texts, codes % num_texts])  # first and second ones, (2 * distinct,)
     lengths = vectors.lengths[texts]  # (2 * distinct,)
     starts = lengths.cumsum() - lengths  # (2 * distinct,)
@@ -158,6 +158,12 @@ def match_pairs(vectors: TokenVectors, candidates: Ints, references: Ints) -> Ma
         matched = best.index_select(0, send(places_of(places, of_side), device))  # (tokens, layers)
         sides.append(MatchedTokens(send(ids, device), matched, send(of_side, device)))
     return MatchedPairs(*sides)
+
+
+def find_distinct(numbers: Sequence[int]) -> tuple[Ints, Ints]:
+    """Return the distinct numbers, in the order in which they come first, and the place of each number among them."""
+    places = {number: place for place, number in enumerate(dict.fromkeys(numbers))}
+    return np.array([*places], np.int64), np.array([places[number] for number in numbers], np.int64)
 
 
 def _match_distinct(vectors: TokenVectors, texts: Ints, starts: Ints) -> Tensor:
