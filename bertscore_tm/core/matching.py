@@ -167,7 +167,7 @@ def find_distinct(numbers: Sequence[int]) -> tuple[Ints, Ints]:
 
 
 def _match_distinct(vectors: TokenVectors, texts: Ints, starts: Ints) -> Tensor:
-    """Return the best similarity of each token of pairs of texts, shape (2, pairs), which start at these places."""
+    """Return the best similarity of each token of pairs of texts, shape (2, pairs), each text from its start on."""
     device = vectors.vectors.device
     limit = numbers_per_step(device)
     num_layers, _, width = vectors.vectors.shape
