@@ -107,7 +107,7 @@ def linear(rows: Tensor, weight: Tensor, bias: Tensor | None = None, packed: Ten
     if len(rows) > _MAX_ROWS:
         return torch.cat([linear(part, weight, bias, packed) for part in torch.split(rows, _MAX_ROWS)])
     padding = _PADDING[len(rows)]
-    padded = functional.pad(rows, (0, 0, 0, padding)) if padding else rows
+    padded = functional.pad(rows, (0, 0, 0, padding)) if padding else rows  # (rows + padding, features)
     if 0 in padded.stride():
         padded = padded.contiguous()
     factor = weight if packed is None else packed
@@ -120,7 +120,7 @@ def transposed_matmul(left: Tensor, right: Tensor) -> Tensor:
     r"""Return :math:`A^\top B` of two matrices with equally many rows, without gradient, by oneDNN where possible."""
     if not can_use_onednn(left, right):
         return left.t() @ right
-    total = left.new_zeros(left.shape[1], right.shape[1])
+    total = left.new_zeros(left.shape[1], right.shape[1])  # (columns of A, columns of B)
     for left_rows, right_rows in zip(torch.split(left, _MAX_ROWS), torch.split(right, _MAX_ROWS), strict=True):
         padding = (0, 0, 0, _PADDING[len(left_rows)])
         total += linear(functional.pad(left_rows, padding).t(), functional.pad(right_rows, padding).t())

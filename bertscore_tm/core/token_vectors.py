@@ -90,7 +90,7 @@ class TokenVectors(TokenizedTexts):
         """
         lengths = self.lengths[texts][:, None]  # (batch, 1)
         # A maximum over no positions would be undefined.
-        steps = np.arange(max(int(lengths.max()), 1))
+        steps = np.arange(max(int(lengths.max()), 1))  # (longest,)
         starts = (self.lengths.cumsum() - self.lengths)[texts][:, None]  # (batch, 1)
         return np.maximum(starts + np.minimum(steps, lengths - 1), 0), steps < lengths
 
@@ -106,7 +106,7 @@ class TokenVectors(TokenizedTexts):
         size = layers * index.size * width
         if memory is None or len(memory) < size:
             memory = self.vectors.new_empty(size)
-        padded = memory[:size].view(layers, -1, width)
+        padded = memory[:size].view(layers, -1, width)  # (layers, batch * longest, width)
         torch.index_select(self.vectors, 1, send(index.reshape(-1), self.vectors.device), out=padded)
         padded = padded.view(layers, *index.shape, width)  # (layers, batch, longest, width)
         return padded if mask is None else padded.masked_fill_(~mask[..., None], 0.0)

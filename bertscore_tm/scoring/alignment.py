@@ -134,7 +134,7 @@ def compute_alignment(
         fraction = token_weight / token_weight.sum().clamp(min=torch.finfo(torch.float64).tiny)
         # Baselines differ between precision and recall: each text's similarities are rescaled by those of its score.
         rescaled = rescale_scores(matched.best.T.expand(3, 1, -1), baseline)[number, 0]  # (tokens,)
-        shares = fraction * rescaled.cpu().double()
+        shares = fraction * rescaled.cpu().double()  # (tokens,)
         content_index = torch.where(other_content, other_content.cumsum(0) - 1, SPECIAL)  # (other tokens,)
         sides.append(
             AlignedText(
@@ -152,7 +152,7 @@ def compute_alignment(
     return AlignmentData(
         candidate=sides[0],
         reference=sides[1],
-        similarity=matrix[is_content[0]][:, is_content[1]],
+        similarity=matrix[is_content[0]][:, is_content[1]],  # without special tokens
         **dict(zip(SCORE_NAMES, scores.flatten().tolist(), strict=True)),
         num_truncated=tokenized.num_truncated,
         settings=_describe_settings(encoder, encoder.num_layers if layer is None else layer, weights, baseline),

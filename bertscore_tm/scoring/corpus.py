@@ -282,7 +282,7 @@ def match_batch(
         return matched
     # Copies, or states would hold the memory of all layers.
     candidate, reference = (
-        tokens._replace(best=tokens.best[:, layer : layer + 1].clone())
+        tokens._replace(best=tokens.best[:, layer : layer + 1].clone())  # (tokens, 1)
         for tokens in (matched.candidate, matched.reference)
     )
     return replace(matched, candidate=candidate, reference=reference)

@@ -51,7 +51,7 @@ class TextPairs:
         for i, references in enumerate(self.references):
             if len(references) > 1:
                 indices = torch.tensor(counted_references(references), dtype=torch.long, device="cpu")
-                restored[:, i] = indices[best_reference[:, i]]
+                restored[:, i] = indices[best_reference[:, i]]  # (layers,)
         return restored
 
 

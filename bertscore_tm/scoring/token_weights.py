@@ -5,8 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
-from functools import lru_cache
+from functools import lru_cache, reduce
 from itertools import chain
 from typing import Any, Literal, Protocol
 
@@ -175,7 +174,7 @@ def require_known(weights: TokenWeights, ids: Tensor | Ints, tokenizer: TextToke
 def _uniform_table(unweighted_ids: tuple[int, ...], vocab_size: int, dtype: torch.dtype) -> Tensor:
     """Return the weights without idf, shape (vocabulary,), on the CPU."""
     with torch.inference_mode(False):
-        table = torch.ones(vocab_size, dtype=dtype, device="cpu")
+        table = torch.ones(vocab_size, dtype=dtype, device="cpu")  # (vocabulary,)
         table[list(unweighted_ids)] = 0
         return table
 
@@ -206,7 +205,7 @@ def _count(
     for start in range(0, max(len(texts), 1), TEXTS_PER_BLOCK):
         tokenized = tokenizer(texts[start : start + TEXTS_PER_BLOCK])
         compared = tokenized.trim(*tokenizer.num_excluded)
-        ids, lengths = send(compared.ids, device), send(compared.lengths, device)
+        ids, lengths = send(compared.ids, device), send(compared.lengths, device)  # (tokens,), (texts,)
         frequencies.append(DocumentFrequencies.of(ids, lengths, tokenizer.vocab_size))
         num_truncated += tokenized.num_truncated
     if num_truncated and warns:
