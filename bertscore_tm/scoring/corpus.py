@@ -239,19 +239,20 @@ def score_corpus(
     # them, and is not waited for until the end.
     scores = torch.empty(3, encoder.num_outputs, len(texts), dtype=torch.float32, device=device)
     best_reference = torch.empty(encoder.num_outputs, len(texts), dtype=torch.long, device=device)
-    total = torch.zeros((), dtype=torch.float32, device=device)  # of similarities, finite if the vectors are
-    num_truncated, is_cpu = 0, device.type == "cpu"
+    is_cpu, num_truncated = device.type == "cpu", 0
+    sums: list[Tensor] = []  # of similarities, which show whether vectors are finite
     for step, part, encoded in encode_steps(texts, encoder, device, check_values=is_cpu, unknown=unknown):
         matched = match_encoded(part, encoded)
         step_scores, step_best = compute_scores(matched, weights, encoder.tokenizer)
-        total += matched.candidate.best.sum()
+        if not is_cpu:
+            sums.append(matched.candidate.best.sum())
         places = send(np.array(step), device)
         scores.index_copy_(2, places, step_scores)
         best_reference.index_copy_(1, places, step_best)
         num_truncated += matched.num_truncated
         if progress is not None:
             progress(len(step))
-    if not torch.isfinite(total):
+    if sums and not torch.isfinite(torch.stack(sums).sum()):
         raise encoder.error_of_values(device)
     return CorpusScores(scores.cpu(), best_reference.cpu(), num_truncated)
 
