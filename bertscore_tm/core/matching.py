@@ -143,21 +143,25 @@ def match_pairs(vectors: TokenVectors, candidates: Ints, references: Ints) -> Ma
     """
     device = vectors.vectors.device
     num_texts = len(vectors.lengths)
+    sides = np.stack([candidates, references])  # (2, pairs)
     # Equal pairs, and those whose texts are exchanged, are compared once.
-    codes = np.minimum(candidates, references) * num_texts + np.maximum(candidates, references)  # (pairs,)
-    codes, numbers = find_distinct(codes.tolist())  # (distinct,), (pairs,)
-    texts = np.concatenate([codes // num_texts, codes % num_texts])  # first and second ones, (2 * distinct,)
-    lengths = vectors.lengths[texts]  # (2 * distinct,)
-    starts = lengths.cumsum() - lengths  # (2 * distinct,)
-    best = _match_distinct(vectors, texts.reshape(2, -1), starts.reshape(2, -1))  # (tokens of both sides, layers)
-    sides = []
-    for side, is_second in ((candidates, candidates > references), (references, candidates <= references)):
-        of_side = vectors.lengths[side]  # (pairs,)
-        places = starts[numbers + is_second * len(codes)]  # (pairs,)
-        ids = vectors.ids[places_of(vectors.starts[side], of_side)]  # (tokens,)
-        matched = best.index_select(0, send(places_of(places, of_side), device))  # (tokens, layers)
-        sides.append(MatchedTokens(send(ids, device), matched, send(of_side, device)))
-    return MatchedPairs(*sides)
+    codes, numbers = find_distinct((sides.min(0) * num_texts + sides.max(0)).tolist())  # (distinct,), (pairs,)
+    if len(codes) == len(numbers):
+        best = _match_distinct(vectors, sides)  # (tokens, layers) each
+    else:
+        texts = np.stack([codes // num_texts, codes % num_texts])  # (2, distinct)
+        parts = torch.cat(_match_distinct(vectors, texts))  # (tokens of both sides, layers)
+        starts = vectors.lengths[texts].cumsum() - vectors.lengths[texts].ravel()  # (2 * distinct,)
+        second = np.stack([candidates > references, candidates <= references])  # (2, pairs)
+        places = starts[numbers + second * len(codes)]  # (2, pairs)
+        tokens = map(places_of, places, vectors.lengths[sides])
+        best = [parts.index_select(0, send(of_side, device)) for of_side in tokens]
+    matched = []
+    for texts, similarities in zip(sides, best, strict=True):
+        lengths = vectors.lengths[texts]  # (pairs,)
+        ids = vectors.ids[places_of(vectors.starts[texts], lengths)]  # (tokens,)
+        matched.append(MatchedTokens(send(ids, device), similarities, send(lengths, device)))
+    return MatchedPairs(*matched)
 
 
 def find_distinct(numbers: Sequence[int]) -> tuple[Ints, Ints]:
@@ -166,13 +170,14 @@ def find_distinct(numbers: Sequence[int]) -> tuple[Ints, Ints]:
     return np.array([*places], np.int64), np.array([places[number] for number in numbers], np.int64)
 
 
-def _match_distinct(vectors: TokenVectors, texts: Ints, starts: Ints) -> Tensor:
-    """Return the best similarity of each token of pairs of texts, shape (2, pairs), each text from its start on."""
+def _match_distinct(vectors: TokenVectors, texts: Ints) -> list[Tensor]:
+    """Return the best similarity of each token of pairs of texts, (2, pairs), for each side, (tokens, layers)."""
     device = vectors.vectors.device
     limit = numbers_per_step(device)
     num_layers, _, width = vectors.vectors.shape
     lengths = vectors.lengths[texts]  # (2, pairs)
-    best = vectors.vectors.new_zeros(int(lengths.sum()), num_layers)  # (tokens of both sides, layers)
+    starts = lengths.cumsum(1) - lengths  # (2, pairs)
+    best = [vectors.vectors.new_zeros(size, num_layers) for size in lengths.sum(1).tolist()]
     scored = np.flatnonzero(vectors.has_content[texts].all(0))  # (scored pairs,)
     longer = lengths[:, scored].max(0)  # (scored pairs,)
     costs = (longer * (longer + 2 * width) * num_layers).tolist()
@@ -186,11 +191,12 @@ def _match_distinct(vectors: TokenVectors, texts: Ints, starts: Ints) -> Tensor:
             padded = vectors.gather(places, None, buffer)  # (layers, pairs, tokens, width)
             masks.append(mask)
             states.append(padded.flatten(0, 1).unsqueeze(1))  # (layers * pairs, 1, tokens, width)
-        for side, (mask, matched) in enumerate(zip(masks, match_blocks(states[0], states[1], limit), strict=True)):
+        similarities = match_blocks(states[0], states[1], limit)
+        for of_side, first, mask, matched in zip(best, starts[:, pairs], masks, similarities, strict=True):
             real = send(mask.ravel().nonzero()[0], device)  # (real tokens,)
             chosen = matched.view(num_layers, -1).index_select(1, real)  # (layers, real tokens)
-            places = places_of(starts[side, pairs], lengths[side, pairs])  # (real tokens,)
-            best.index_copy_(0, send(places, device), chosen.T)
+            places = (first[:, None] + np.arange(mask.shape[1]))[mask]  # (real tokens,)
+            of_side.index_copy_(0, send(places, device), chosen.T)
     return best
 
 
