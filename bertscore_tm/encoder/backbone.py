@@ -15,7 +15,7 @@ from transformers import PretrainedConfig
 from bertscore_tm.core.memory import device_with_index
 from bertscore_tm.core.onednn import adapt_layers
 from bertscore_tm.core.precision import fast_half_precision
-from bertscore_tm.encoder.families import BATCHINGS, Batching, Family
+from bertscore_tm.encoder.families import ALONE, BATCHINGS, PADDED, Family
 from bertscore_tm.encoder.forward_pass import ForwardFunction, ForwardPass, draw_texts
 from bertscore_tm.encoder.identity import ModelSource, hash_files, hash_model
 from bertscore_tm.encoder.loading import load_encoder, quiet_transformers
@@ -131,30 +131,30 @@ class Backbone:
         family = self.family
         loaded = ForwardPass(model, family, self.config, self.num_layers, self.all_layers, self.forward_fn)
         loaded.batching = family.batching
-        ways = BATCHINGS[BATCHINGS.index(family.batching) :]
-        if self.forward_fn is not None:
-            ways = [way for way in ways if way != "packed"]
+        first = BATCHINGS.index(family.batching)
+        trusted = max(first, BATCHINGS.index(PADDED))
         if device.type != "meta":  # without values, there is nothing to compare
             texts = draw_texts(self.config, _TRIED_LENGTHS, family.max_positions(self.config), device)
-            batching = loaded.find_batching(texts, ways, dtype)
+            candidates = BATCHINGS[first if self.forward_fn is None else trusted :]
+            batching = loaded.find_batching(texts, candidates, dtype)
             owner = next(base for base in type(model).__mro__ if "forward" in vars(base))
             # The user's code may drop the mask, or take none.
             is_own = self.forward_fn is not None or owner.__module__.partition(".")[0] != "transformers"
             if batching is None and is_own:
                 raise ValueError(f"{self.source.name} gives a text other vectors each time, as with dropout, or NaN")
-            trusted: Batching = "padded" if family.batching == "packed" else family.batching
             is_half = dtype in (torch.float16, torch.bfloat16) and not is_own
-            if batching is None or (is_half and ways.index(batching) > ways.index(trusted)):
+            if batching is None or (is_half and BATCHINGS.index(batching) > trusted):
                 # The rounding of a deep model may exceed the tolerance; NaN is an error when texts are encoded.
-                batching = trusted
-            elif batching == "single":
+                batching = BATCHINGS[trusted]
+            elif batching == ALONE:
                 warn_user(
                     f"{self.source.name} gives a text other vectors next to other texts than alone, as models with "
                     f"dynamic quantization do: encoding one text at a time, which is slow; pass the model in float32 "
                     f"to encode texts together"
                 )
             loaded.batching = batching
-        _LOGGER.debug("%s on %s: %s texts, has_kernel=%s", self.source.name, device, loaded.batching, loaded.has_kernel)
+        way, has_kernel = loaded.batching.way, loaded.has_kernel
+        _LOGGER.debug("%s on %s: %s texts, has_kernel=%s", self.source.name, device, way, has_kernel)
         return loaded
 
     def _load(self, dtype: torch.dtype) -> nn.Module:

@@ -8,17 +8,38 @@ from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from operator import attrgetter
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, NamedTuple, cast
 
 import torch
 from torch import nn
 from transformers import AutoModel, PretrainedConfig, PreTrainedTokenizerBase
 
+from bertscore_tm.encoder.packed_rows import UNLIMITED
+
 # Names of tables of absolute positions.
 _POSITION_TABLES = ("position_embeddings", "embed_positions", "wpe")
-# How texts share a forward pass, the fastest way first.
-Batching = Literal["packed", "padded", "equal", "single"]
-BATCHINGS: list[Batching] = [*get_args(Batching)]
+
+
+class Batching(NamedTuple):
+    """Which texts of different lengths share a forward pass, in one of three ways.
+
+    Args:
+        way: ``"packed"`` in a row without padding, where positions and attention allow it; ``"grouped"`` as a batch of
+            texts of similar length; or ``"alone"``, as dynamic quantization depends on all texts of a batch.
+        padding: largest share of padding in a group; 0 where padding affects real tokens, as through convolutions or
+            blocks of attention, so that texts of equal length share a pass.
+        texts: largest number of texts in a group.
+    """
+
+    way: Literal["packed", "grouped", "alone"]
+    padding: float = 0.0
+    texts: int = UNLIMITED
+
+
+PACKED, PADDED = Batching("packed"), Batching("grouped", 0.1, 64)
+EQUAL, ALONE = Batching("grouped"), Batching("alone", texts=1)
+# The fastest first, in the order in which they are tried.
+BATCHINGS = PACKED, PADDED, EQUAL, ALONE
 
 
 @dataclass(frozen=True)
@@ -37,10 +58,7 @@ class Family:
         positions_after_padding: position ids count from ``pad_token_id + 1`` (RoBERTa's convention).
         padding_id: the id after which positions are numbered, for models that do not read it from their configuration.
         prefix_space: published scores put a space before every text (RoBERTa's and GPT-2's tokenizers).
-        batching: how texts of different lengths share a forward pass: ``"packed"`` in a row without padding, where
-            positions and attention allow it; ``"padded"``; ``"equal"``, only with texts of equal length, as padding
-            affects real tokens through convolutions or blocks of attention; or ``"single"``, one text at a time, as
-            dynamic quantization depends on all texts of a batch.
+        batching: which texts share a forward pass, at best; a trial decides when the model is loaded.
         takes_embeddings: input embeddings instead of token ids give the same vectors.
         fits_float16: hidden states stay below the largest number of float16.
         probed: the properties come from the model's structure and a probe.
@@ -54,7 +72,7 @@ class Family:
     positions_after_padding: bool = False
     padding_id: int | None = None
     prefix_space: bool = False
-    batching: Batching = "packed"
+    batching: Batching = PACKED
     takes_embeddings: bool = True
     fits_float16: bool = True
     probed: bool = False
@@ -97,7 +115,7 @@ class Family:
             setattr(attrgetter(parent_path)(encoder) if parent_path else encoder, name, value)
 
 
-_BART = Family(layers=("layers",), batching="padded")
+_BART = Family(layers=("layers",), batching=PADDED)
 _BART_WITH_FINAL_NORM = replace(_BART, final_modules=("layer_norm",))
 _T5 = Family(
     encoder_class=True,
@@ -112,23 +130,23 @@ FAMILIES: dict[str, Family] = {
     "albert": Family(layers=("encoder.albert_layer_groups",), counter="config.num_hidden_layers"),
     "bart": _BART,
     "bert": Family(),
-    "big_bird": Family(batching="equal"),
+    "big_bird": Family(batching=EQUAL),
     "blenderbot": _BART_WITH_FINAL_NORM,
     "blenderbot-small": _BART,
     "camembert": Family(positions_after_padding=True),
-    "convbert": Family(batching="equal"),
+    "convbert": Family(batching=EQUAL),
     "deberta": Family(),
     "deberta-v2": Family(),
     "distilbert": Family(layers=("transformer.layer",)),
     "electra": Family(),
     "gemma": _LLAMA,
-    "gemma2": replace(_LLAMA, batching="padded"),
+    "gemma2": replace(_LLAMA, batching=PADDED),
     "gpt2": Family(layers=("h",), final_modules=("ln_f",), prefix_space=True),
     "led": replace(_BART, absolute_positions="max_encoder_position_embeddings"),
     "llama": _LLAMA,
-    "longformer": Family(positions_after_padding=True, batching="padded"),
+    "longformer": Family(positions_after_padding=True, batching=PADDED),
     "mbart": _BART_WITH_FINAL_NORM,
-    "megatron-bert": Family(final_modules=("encoder.ln",), batching="padded"),
+    "megatron-bert": Family(final_modules=("encoder.ln",), batching=PADDED),
     "mistral": _LLAMA,
     "modernbert": replace(_LLAMA, final_modules=("final_norm",)),
     "mpnet": Family(positions_after_padding=True, padding_id=1),
@@ -141,13 +159,13 @@ FAMILIES: dict[str, Family] = {
     "qwen2": _LLAMA,
     "qwen3": _LLAMA,
     "roberta": Family(positions_after_padding=True, prefix_space=True),
-    "squeezebert": Family(layers=("encoder.layers",), batching="padded"),
+    "squeezebert": Family(layers=("encoder.layers",), batching=PADDED),
     "t5": _T5,
-    "umt5": replace(_T5, batching="padded"),
-    "xlm": Family(layers=("attentions", "layer_norm1", "ffns", "layer_norm2"), counter="n_layers", batching="padded"),
+    "umt5": replace(_T5, batching=PADDED),
+    "xlm": Family(layers=("attentions", "layer_norm1", "ffns", "layer_norm2"), counter="n_layers", batching=PADDED),
     "xlm-roberta": Family(positions_after_padding=True),
     "xlm-roberta-xl": Family(positions_after_padding=True, final_modules=("encoder.LayerNorm",)),
-    "xlnet": Family(layers=("layer",), absolute_positions=None, batching="padded"),
+    "xlnet": Family(layers=("layer",), absolute_positions=None, batching=PADDED),
 }
 
 

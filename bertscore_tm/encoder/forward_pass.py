@@ -23,8 +23,8 @@ from bertscore_tm.core.memory import is_out_of_memory, send
 from bertscore_tm.core.onednn import find_packed_weight, is_eager, missing_rows
 from bertscore_tm.core.precision import may_use_tf32
 from bertscore_tm.core.token_vectors import Ints, places_of, unit_vectors
-from bertscore_tm.encoder.families import Batching, Family
-from bertscore_tm.encoder.packed_rows import Row, group_texts, has_attention_kernel, row, switch_attention
+from bertscore_tm.encoder.families import PACKED, PADDED, Batching, Family
+from bertscore_tm.encoder.packed_rows import UNLIMITED, Row, group_texts, has_attention_kernel, row, switch_attention
 from bertscore_tm.encoder.relative_attention import adapt_relative_attention
 from bertscore_tm.utilities.user_warnings import warn_user
 
@@ -35,10 +35,8 @@ ForwardFunction = Callable[[nn.Module, dict[str, Tensor]], Tensor]
 _OPTIONS = ("attention_mask", "position_ids", "output_hidden_states", "return_dict")
 # Special tokens that texts may hold.
 _SPECIAL_ROLES = ("pad", "mask", "unk", "bos", "eos", "cls", "sep")
-# Padded texts: their share of padding, their number, and their positions, fewer on a CPU, whose caches hold them.
-_MOST_PADDING, _MOST_PADDED = 0.1, 64
+# Positions of a padded group of texts, by whether it is on a CPU, whose caches hold so many.
 _PADDED_POSITIONS = {True: 512, False: 8192}
-_UNLIMITED = 2**60
 # Distance between unit vectors that rounding explains: 1e-6 in float32, 0.01 in bfloat16 (MiniLM).
 _TOLERANCE = 1e-5
 _TOLERANCE_IN_EPS = 8
@@ -59,7 +57,7 @@ class ForwardPass:
     num_layers: int
     all_layers: bool
     forward_fn: ForwardFunction | None = None
-    batching: Batching = "padded"
+    batching: Batching = PADDED
     has_kernel: bool = False
     lock: AbstractContextManager[Any] = field(default_factory=threading.RLock)
     shared: ForwardPass | None = None
@@ -88,7 +86,7 @@ class ForwardPass:
             halves = lengths[:longer], lengths[longer:]
             split = zip(torch.split(inputs, [int(half.sum()) for half in halves]), halves, strict=True)
             return torch.cat([self.run(part, part_lengths, trial) for part, part_lengths in split], 1)
-        if batching == "packed" and lengths[0] > lengths[-1]:
+        if batching == PACKED and lengths[0] > lengths[-1]:
             num_tokens = len(inputs)
             # Further texts of a token, so that no product has to add rows and drop them.
             if added := missing_rows(self.packed_weight, num_tokens):
@@ -103,12 +101,9 @@ class ForwardPass:
                 return self(inputs[None], position_ids=positions[None])[:, 0, :num_tokens]
             finally:
                 row.reset(token)
-        limits = (0.0, _UNLIMITED)
-        if batching == "padded":  # in a trial, texts of all lengths
-            limits = (_MOST_PADDING, _PADDED_POSITIONS[device.type == "cpu"]) if trial is None else (1.0, _UNLIMITED)
-        most = {"padded": _MOST_PADDED, "single": 1}.get(batching)
+        positions_per_group = _PADDED_POSITIONS[device.type == "cpu"] if batching.padding else UNLIMITED
         padding_id, parts = int(getattr(self.config, "pad_token_id", None) or 0), []
-        for group in group_texts(lengths, *limits, most):
+        for group in group_texts(lengths, batching.padding, positions_per_group, batching.texts):
             places = group.places(device) if group.is_padded else None
             mask = None if places is None else send(group.real, device)
             states = self(group.pad(inputs, places, padding_id), mask).flatten(1, 2)
@@ -122,8 +117,8 @@ class ForwardPass:
         shape (layers, batch, positions, width).
         """
         # Compiled code and accelerators would have to wait for the lengths.
-        packs = self.batching == "packed" and embeds.device.type == "cpu" and is_eager()
-        if not packs and self.batching in ("packed", "padded") and mask.shape[1] <= self.rope_switch:
+        packs = self.batching == PACKED and embeds.device.type == "cpu" and is_eager()
+        if not packs and self.batching in (PACKED, PADDED) and mask.shape[1] <= self.rope_switch:
             return self(embeds, mask)
         lengths = mask.sum(-1).tolist()
         order = sorted((i for i, length in enumerate(lengths) if length), key=lambda i: -lengths[i])
@@ -215,7 +210,9 @@ class ForwardPass:
         lengths = np.array([len(text) for text in texts])
         alone = torch.cat([self(text[None])[:, 0] for text in texts], 1)  # (layers, tokens, width)
         for batching in candidates:
-            if batching == "packed":
+            # Texts of any length are padded to see whether they may be.
+            trial = batching._replace(padding=1.0) if batching.padding else batching
+            if batching == PACKED:
                 is_adapted = adapt_relative_attention(self.model)
                 if not switch_attention(self.model, packed=True) and not is_adapted:
                     continue
@@ -223,12 +220,12 @@ class ForwardPass:
             for has_kernel in (True, False) if has_attention_kernel(alone.device, dtype) else (False,):
                 self.has_kernel = has_kernel
                 try:
-                    if are_same_vectors(alone, self.run(torch.cat(list(texts)), lengths, batching), dtype):
+                    if are_same_vectors(alone, self.run(torch.cat(list(texts)), lengths, trial), dtype):
                         return batching
                     reason = "it gives other vectors"
                 except Exception as error:
                     # Models that do not call our attention, or not as expected, fail in many ways.
-                    if batching != "packed" or is_out_of_memory(error):
+                    if batching != PACKED or is_out_of_memory(error):
                         raise
                     reason = f"{type(error).__name__}: {error}"
                 if has_kernel:

@@ -352,7 +352,7 @@ class FrozenEncoder:
         encoded: Tensor | None = None
         done = start = 0
         # Otherwise transformers tells, for example, that Longformer and BigBird pad texts.
-        with torch.no_grad(), nullcontext() if loaded.batching == "packed" else quiet_transformers.turned():
+        with torch.no_grad(), nullcontext() if loaded.batching.way == "packed" else quiet_transformers.turned():
             while done < len(lengths):
                 count = int(np.searchsorted(ends, start + budget, side="right")) - done
                 count = max(1, min(count, self.batch_size or count))

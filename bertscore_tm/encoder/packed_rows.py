@@ -24,7 +24,7 @@ _NAME = "bertscore_tm_packed"
 _SHORT = 128
 # Share of padding and number of positions of texts that an accelerator attends in together.
 _MOST_PADDING, _MOST_POSITIONS = 0.1, 16_384
-_UNLIMITED = 2**60
+UNLIMITED = 2**60
 # Groups of at most this part of the positions may have more padding.
 _SMALL_GROUP = 16
 # Texts of at most so many tokens together attend in one step, with a mask: a step each would take longer.
@@ -87,7 +87,7 @@ class Group:
         return states.reshape(len(self.lengths), self.longest, *states.shape[1:])
 
 
-def group_texts(lengths: Ints, padding: float, positions: int, texts: int | None = None) -> list[Group]:
+def group_texts(lengths: Ints, padding: float, positions: int, texts: int = UNLIMITED) -> list[Group]:
     """Divide texts, longest first, into groups with at most a share of padding, and at most some positions and texts.
 
     A group of at most a sixteenth of the positions may have more padding, unless none is allowed.
@@ -106,7 +106,7 @@ def group_texts(lengths: Ints, padding: float, positions: int, texts: int | None
     for length, count in zip(different[::-1].tolist(), counts[::-1].tolist(), strict=True):
         while count:
             size = sizes[-1]
-            added = min(count, max(positions // longest, 1) - size, count if texts is None else texts - size)
+            added = min(count, max(positions // longest, 1) - size, texts - size)
             padded = (size + added) * longest
             if size and (added < 1 or (padded > small and real + added * length < (1 - padding) * padded)):
                 sizes.append(0)
@@ -164,7 +164,7 @@ class Row:
     @cached_property
     def groups(self) -> list[Group]:
         """The texts that attend in one step."""
-        limits = (0.0, _UNLIMITED) if self.device.type == "cpu" else (_MOST_PADDING, _MOST_POSITIONS)
+        limits = (0.0, UNLIMITED) if self.device.type == "cpu" else (_MOST_PADDING, _MOST_POSITIONS)
         return group_texts(self.lengths, *limits)
 
     @cached_property

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from transformers import PretrainedConfig
 
 from bertscore_tm.core.memory import is_out_of_memory
-from bertscore_tm.encoder.families import BATCHINGS, Family, describe_refusal
+from bertscore_tm.encoder.families import EQUAL, PACKED, PADDED, Family, describe_refusal
 from bertscore_tm.encoder.forward_pass import ForwardPass, are_same_vectors, draw_texts
 
 # Tokens of the texts that are tried: short ones, and some that fill several blocks of models with local attention.
@@ -120,10 +120,8 @@ class _Probe:
         texts = self.texts
         if self.limit is not None and self.limit <= _LARGEST_ROW:
             texts = [*texts[:3], *texts[3:4] * (self.limit // len(texts[3])), *texts[4:]]
-        candidates = BATCHINGS[:3]
         # BigBird's attention changes with the length of the longest text.
-        if hasattr(self.encoder, "set_attention_type"):
-            candidates = BATCHINGS[2:3]
+        candidates = [EQUAL] if hasattr(self.encoder, "set_attention_type") else [PACKED, PADDED, EQUAL]
         # All layers are compared, also those above: a few texts may not show a difference in one layer, where attention
         # is limited to some tokens of the highest weight.
         batching = self.forward_pass(self.layers, all_layers=True).find_batching(texts, candidates, torch.float32)

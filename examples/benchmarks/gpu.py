@@ -30,6 +30,7 @@ from torchmetrics.text import BERTScore as PeerBERTScore
 from transformers import AutoModel, AutoTokenizer, BertConfig, MistralConfig, ModernBertConfig
 
 from bertscore_tm import BERTScore, FrozenEncoder, bert_score, rank_candidates
+from bertscore_tm.encoder.families import PACKED, PADDED
 from bertscore_tm.losses import BERTScoreReward, SoftBERTScoreLoss
 from examples.benchmarks.package import LAYER, MODEL
 from examples.docstrings import collect_pairs, quieten
@@ -122,10 +123,10 @@ def check_scores(bench: Bench) -> Iterator[tuple[str, Any, float]]:
         encoder = bench.encoder(dtype)
         yield f"MiniLM, {dtype}", difference(bert_score(*bench.pairs, encoder), expected), limit
         loaded, packed = encoder._backbone.loaded(bench.device), encoder.encode(bench.pairs[0], bench.device).vectors
-        yield f"MiniLM, {dtype}: is packed", float(loaded.batching != "packed"), 0
-        loaded.batching = "padded"
+        yield f"MiniLM, {dtype}: is packed", float(loaded.batching != PACKED), 0
+        loaded.batching = PADDED
         padded = encoder.encode(bench.pairs[0], bench.device).vectors
-        loaded.batching = "packed"
+        loaded.batching = PACKED
         yield f"MiniLM, {dtype}: packed and padded", difference(packed, padded), 4 * limit
     kinds = {
         "grouped heads": (MistralConfig, {"num_key_value_heads": 2, "sliding_window": None}),
@@ -139,7 +140,7 @@ def check_scores(bench: Bench) -> Iterator[tuple[str, Any, float]]:
             encoder = FrozenEncoder(model, bench.tokenizer, num_layers=2, dtype=dtype, device=bench.device)
             found = bert_score(*bench.pairs, encoder)
             batching = encoder._backbone.loaded(bench.device).batching
-            yield f"{name}, {dtype} ({batching})", difference(found, wanted), LIMITS[dtype]
+            yield f"{name}, {dtype} ({batching.way})", difference(found, wanted), LIMITS[dtype]
 
 
 def check_metric(bench: Bench) -> Iterator[tuple[str, Any, float]]:
@@ -219,7 +220,7 @@ def check_precision(bench: Bench) -> Iterator[tuple[str, Any, float]]:
         encoder = FrozenEncoder(MODEL, num_layers=LAYER - 1, device=bench.device)
         equal = bert_score(bench.pairs[0], bench.pairs[0], encoder)["f1"]
         yield "TF32: equal texts score 1", float((equal - 1).abs().max()), 1e-6
-        yield "TF32: is packed", float(encoder._backbone.loaded(bench.device).batching != "packed"), 0
+        yield "TF32: is packed", float(encoder._backbone.loaded(bench.device).batching != PACKED), 0
         yield "TF32: change of F1", difference(bert_score(*bench.pairs, bench.encoder()), wanted), 1e-3
     finally:
         torch.set_float32_matmul_precision("highest")

@@ -19,6 +19,7 @@ from transformers import AutoModel, BertConfig, BertModel, FNetConfig, FNetModel
 
 from bertscore_tm import FrozenEncoder, bert_score
 from bertscore_tm.encoder import forward_pass, packed_rows
+from bertscore_tm.encoder.families import ALONE, PACKED, PADDED
 from bertscore_tm.encoder.packed_rows import Row, group_texts
 from bertscore_tm.encoder.soft_tokens import encode_soft
 from bertscore_tm.losses import SoftBERTScoreLoss
@@ -53,7 +54,7 @@ def test_a_padding_token_in_a_text_is_not_counted_as_a_position(family, options)
     written = [text.replace(" ", f" {tokenizer.pad_token} ", 2) for text in texts()]
     together, single = (FrozenEncoder(model, tokenizer, num_layers=LAYER, **options) for _ in range(2))
     single.batch_size = 1
-    assert batching(together) == "packed"
+    assert batching(together) == PACKED
     expected = single.encode(written).vectors
     torch.testing.assert_close(together.encode(written).vectors, expected, atol=ROUNDING, rtol=0)
     if not options:
@@ -68,7 +69,7 @@ def test_a_model_whose_texts_cannot_share_a_pass_encodes_one_at_a_time():
     quantized = torch.ao.quantization.quantize_dynamic(model, {nn.Linear}, dtype=torch.qint8)
     with pytest.warns(UserWarning, match="other vectors next to other texts than alone.*pass the model in float32"):
         encoder = FrozenEncoder(quantized, tokenizer, num_layers=LAYER)
-    assert batching(encoder) == "single"
+    assert batching(encoder) == ALONE
     alone = torch.cat([encoder.encode([text]).vectors for text in texts()], 1)
     torch.testing.assert_close(encoder.encode(texts()).vectors, alone, atol=0, rtol=0)
     ids = [torch.tensor(row) for row in tokenizer(texts())["input_ids"]]
@@ -85,14 +86,14 @@ def test_a_model_whose_texts_cannot_share_a_pass_encodes_one_at_a_time():
 @pytest.mark.parametrize(
     ("family", "options", "expected"),
     [
-        ("deberta", {"pos_att_type": ["c2p"]}, "packed"),
-        ("deberta", {"pos_att_type": ["p2c"], "max_relative_positions": 9, "position_biased_input": True}, "packed"),
-        ("deberta", {"relative_attention": False, "position_biased_input": True}, "packed"),
-        ("deberta", {"talking_head": True}, "padded"),
-        ("deberta-v2", {"share_att_key": False, "position_buckets": -1, "max_relative_positions": 9}, "packed"),
-        ("deberta-v2", {"share_att_key": False, "pos_att_type": ["p2c"]}, "packed"),
-        ("deberta-v2", {"pos_att_type": ["c2p"], "position_buckets": 4}, "packed"),
-        ("deberta-v2", {"conv_kernel_size": 3}, "padded"),
+        ("deberta", {"pos_att_type": ["c2p"]}, PACKED),
+        ("deberta", {"pos_att_type": ["p2c"], "max_relative_positions": 9, "position_biased_input": True}, PACKED),
+        ("deberta", {"relative_attention": False, "position_biased_input": True}, PACKED),
+        ("deberta", {"talking_head": True}, PADDED),
+        ("deberta-v2", {"share_att_key": False, "position_buckets": -1, "max_relative_positions": 9}, PACKED),
+        ("deberta-v2", {"share_att_key": False, "pos_att_type": ["p2c"]}, PACKED),
+        ("deberta-v2", {"pos_att_type": ["c2p"], "position_buckets": 4}, PACKED),
+        ("deberta-v2", {"conv_kernel_size": 3}, PADDED),
     ],
 )
 def test_kinds_of_relative_positions(family, options, expected):
@@ -129,7 +130,7 @@ def test_copies_of_a_model_with_relative_positions_are_packed_too(family):
     copied._backbone._place(CPU, lambda dtype: encoder._backbone._cut_copy(encoder.backbone("cpu")))
     for other in (copied, pickle.loads(pickle.dumps(encoder))):
         torch.testing.assert_close(other.encode(texts()).vectors, expected, atol=ROUNDING, rtol=0)
-        assert batching(other) == "packed"
+        assert batching(other) == PACKED
     gc.collect()
     gc.disable()
     try:
@@ -148,7 +149,7 @@ def test_the_model_of_the_user_and_other_attentions_are_left_alone():
     eager = copy.deepcopy(model)
     eager.set_attn_implementation("eager")
     other = FrozenEncoder(eager, tokenizer, num_layers=LAYER)
-    assert other._backbone.loaded(CPU).batching == "padded"
+    assert other._backbone.loaded(CPU).batching == PADDED
     assert eager.config._attn_implementation == "eager"
     torch.testing.assert_close(other.encode(texts()).vectors, encoder.encode(texts()).vectors, atol=ROUNDING, rtol=0)
 
@@ -198,7 +199,7 @@ def test_forms_of_attention_within_texts_are_equal(form, family, dtype, monkeypa
     """Padded inside of attention or by torch's kernel, as on an accelerator; in blocks, as for long texts; in a row."""
     encoder = FrozenEncoder(*tiny_model(family), num_layers=LAYER, dtype=dtype)
     expected = encoder.encode(texts()).vectors
-    assert batching(encoder) == "packed"
+    assert batching(encoder) == PACKED
     calls = []
     if form == "padded":
 
@@ -319,7 +320,7 @@ def test_packing_stays_where_the_kernel_refuses(refuses, monkeypatch, caplog):
     warned = pytest.warns(UserWarning, match="does not take BertModel .RuntimeError: no kernel for this head size")
     with caplog.at_level(logging.DEBUG, "bertscore_tm"), warned if refuses else nullcontext():
         loaded = FrozenEncoder(*tiny_model("bert"), num_layers=LAYER)._backbone.loaded(CPU)
-    assert (loaded.batching, loaded.has_kernel) == ("packed", not refuses)
+    assert (loaded.batching, loaded.has_kernel) == (PACKED, not refuses)
     assert f"packed texts, has_kernel={not refuses}" in caplog.text
 
 

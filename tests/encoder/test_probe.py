@@ -9,6 +9,7 @@ from transformers import CONFIG_MAPPING, AutoConfig, AutoModel, ErnieModel, Funn
 
 from bertscore_tm import FrozenEncoder
 from bertscore_tm.encoder import probe
+from bertscore_tm.encoder.families import EQUAL, PACKED, PADDED
 from bertscore_tm.encoder.soft_tokens import encode_soft
 from tests.support.models import randomised, soft_texts, tiny_tokenizer
 from tests.support.rounding import rounding
@@ -53,7 +54,7 @@ TYPES = {
     "fnet": (_BERT, []),
     "nystromformer": (_BERT | {"segment_means_seq_len": 64, "num_landmarks": 64}, []),
 }
-PADDED = {"esm", "ibert", "luke", "flaubert", "m2m_100", "longt5", "bloom", "gpt_oss", "mamba"}
+PADDED_TYPES = {"esm", "ibert", "luke", "flaubert", "m2m_100", "longt5", "bloom", "gpt_oss", "mamba"}
 MIXING = {"deepseek_v32", "mobilebert", "fnet", "nystromformer"}
 # With special tokens, of which models derive positions or, ESM of <unk>, which is its mask here, a factor.
 TEXTS = [
@@ -107,7 +108,7 @@ def test_other_types_equal_a_plain_loop(kind):
         vectors = encoder.encode(TEXTS).vectors[0]
         torch.testing.assert_close(vectors, by_plain_loop(model, norms, layer), atol=ROUNDING, rtol=0)
     assert encoder.signature().endswith("|family:probed")
-    assert encoder.family.batching == ("equal" if kind in MIXING else "padded" if kind in PADDED else "packed")
+    assert encoder.family.batching == (EQUAL if kind in MIXING else PADDED if kind in PADDED_TYPES else PACKED)
 
 
 def refused_model(kind):
@@ -151,7 +152,7 @@ def test_padding_that_affects_a_higher_layer_only_is_found(monkeypatch):
     monkeypatch.setattr(probe, "_results", {})
     model = model_of("ernie")
     model.encoder.layer[2].register_forward_hook(lambda layer, inputs, output: output + output.mean(1, keepdim=True))
-    assert FrozenEncoder(model, tokenizer(), num_layers=1).family.batching == "equal"
+    assert FrozenEncoder(model, tokenizer(), num_layers=1).family.batching == EQUAL
 
 
 class EndsInNorm(ErnieModel):
@@ -231,7 +232,7 @@ def test_composite_models_give_their_text_part(kind, tmp_path):
         torch.testing.assert_close(encoder.encode(TEXTS).vectors[0], expected, atol=ROUNDING, rtol=0)
         assert not any("vision" in name for name, _ in encoder.backbone("cpu").named_modules())
         assert encoder.family.probed == (kind != "llava")
-        batching = {"paligemma": "equal", "siglip": "padded", "dpr": "padded"}.get(kind, "packed")
+        batching = {"paligemma": EQUAL, "siglip": PADDED, "dpr": PADDED}.get(kind, PACKED)
         assert encoder.family.batching == batching
 
 
