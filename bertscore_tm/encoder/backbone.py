@@ -10,17 +10,16 @@ from typing import Any, Literal
 
 import torch
 from torch import nn
-from transformers import PretrainedConfig
 
 from bertscore_tm.core.memory import device_with_index
 from bertscore_tm.core.onednn import adapt_layers
 from bertscore_tm.core.precision import fast_half_precision
-from bertscore_tm.encoder.families import ALONE, BATCHINGS, PADDED, Family
-from bertscore_tm.encoder.forward_pass import ForwardFunction, ForwardPass, draw_texts
+from bertscore_tm.encoder.families import ALONE, BATCHINGS, PADDED, ModelSpec
+from bertscore_tm.encoder.forward_pass import ForwardPass, draw_texts
 from bertscore_tm.encoder.identity import ModelSource, hash_files, hash_model
 from bertscore_tm.encoder.loading import load_encoder, quiet_transformers
 from bertscore_tm.encoder.packed_rows import register_attention
-from bertscore_tm.encoder.probe import cut_probed, needs_probe, probe_key
+from bertscore_tm.encoder.probe import complete_family, needs_probe
 from bertscore_tm.encoder.vector_cache import SharedObjects
 from bertscore_tm.utilities.compilation import untraced
 from bertscore_tm.utilities.option_names import name_option
@@ -46,20 +45,14 @@ class Backbone:
     """
 
     source: ModelSource
-    config: PretrainedConfig
-    family: Family
-    num_layers: int
-    all_layers: bool
+    spec: ModelSpec
     dtype: torch.dtype | Literal["auto"]
-    forward_fn: ForwardFunction | None
     ready: InitVar[nn.Module | None]
     _hash: str | None = field(default=None, init=False)
     # By the device's name, since torch.compile cannot look up devices in a dictionary.
     models: dict[str, ForwardPass] = field(default_factory=dict, init=False)
 
     def __post_init__(self, ready: nn.Module | None) -> None:
-        self.layers_kept = self.family.layers_to_keep(self.num_layers, self.config)
-        self.probe_key = probe_key(self.config, self.layers_kept, ready)
         if ready is not None:
             self._place(next(ready.parameters()).device, lambda dtype: self._cut_copy(ready))
 
@@ -68,7 +61,7 @@ class Backbone:
         if isinstance(self.dtype, torch.dtype):
             return self.dtype
         fast = fast_half_precision(device)
-        fits = self.family.fits_float16 and getattr(self.config, "dtype", None) != torch.bfloat16
+        fits = self.spec.family.fits_float16 and getattr(self.spec.config, "dtype", None) != torch.bfloat16
         return torch.float32 if fast is None or (fast == torch.float16 and not fits) else fast
 
     def content_hash(self) -> str | None:
@@ -100,7 +93,7 @@ class Backbone:
         _models.release(self._model_key(device))
 
     def _model_key(self, device: torch.device) -> Hashable:
-        return self.source, self.layers_kept, self.resolve_dtype(device), device
+        return self.source, self.spec.layers_kept, self.resolve_dtype(device), device
 
     # The trial of a model runs rows of texts, which must not be traced.
     @untraced
@@ -122,24 +115,21 @@ class Backbone:
 
         # A ready model cannot be asked for again.
         shared = _models.get(self._model_key(device), create, keep=self.source.kind != "ready")
-        self.family = shared.family  # a probe, by this encoder or by another one, completes it
-        loaded = replace(shared, num_layers=self.num_layers, all_layers=self.all_layers, shared=shared)
-        self.models[str(device)] = loaded
+        self.spec.family = shared.spec.family  # a probe, by this encoder or by another one, completes it
+        self.models[str(device)] = replace(shared, spec=self.spec, shared=shared)
 
     def _try_batching(self, model: nn.Module, device: torch.device, dtype: torch.dtype) -> ForwardPass:
         """Find out how texts share a forward pass: as the table or the probe says, or in the next way that is exact."""
-        family = self.family
-        loaded = ForwardPass(model, family, self.config, self.num_layers, self.all_layers, self.forward_fn)
-        loaded.batching = family.batching
-        first = BATCHINGS.index(family.batching)
+        spec = self.spec
+        loaded = ForwardPass(model, spec, spec.family.batching)
+        first = BATCHINGS.index(loaded.batching)
         trusted = max(first, BATCHINGS.index(PADDED))
         if device.type != "meta":  # without values, there is nothing to compare
-            texts = draw_texts(self.config, _TRIED_LENGTHS, family.max_positions(self.config), device)
-            candidates = BATCHINGS[first if self.forward_fn is None else trusted :]
-            batching = loaded.find_batching(texts, candidates, dtype)
+            candidates = BATCHINGS[first if spec.forward_fn is None else trusted :]
+            batching = loaded.find_batching(draw_texts(spec, _TRIED_LENGTHS, device), candidates, dtype)
             owner = next(base for base in type(model).__mro__ if "forward" in vars(base))
             # The user's code may drop the mask, or take none.
-            is_own = self.forward_fn is not None or owner.__module__.partition(".")[0] != "transformers"
+            is_own = spec.forward_fn is not None or owner.__module__.partition(".")[0] != "transformers"
             if batching is None and is_own:
                 raise ValueError(f"{self.source.name} gives a text other vectors each time, as with dropout, or NaN")
             is_half = dtype in (torch.float16, torch.bfloat16) and not is_own
@@ -163,8 +153,9 @@ class Backbone:
         for loaded in self.models.values():
             if ready or next(loaded.model.parameters()).dtype == dtype:
                 return self._cut_copy(loaded.model)
-        probes = needs_probe(self.family, self.probe_key)
-        return load_encoder(self.source, self.family, self._cut, torch.float32 if probes else dtype)
+        return load_encoder(
+            self.source, self.spec.family, self._cut, torch.float32 if needs_probe(self.spec) else dtype
+        )
 
     def _cut_copy(self, model: nn.Module) -> nn.Module:
         copied = deepcopy(model)
@@ -177,17 +168,16 @@ class Backbone:
                 f"a forward method of {self.source.name} was replaced by a function, which a frozen copy of the model "
                 f"could not call: replace it in the class, or pass the model without it"
             )
-        if not self.source.is_whole:
-            if needs_probe(self.family, self.probe_key):
+        if self.spec.forward_fn is None:
+            if needs_probe(self.spec):
                 nn.Module.to(copied, torch.float32)
             self._cut(copied)
         return copied
 
     def _cut(self, encoder: nn.Module) -> None:
-        if self.family.probed:
-            self.family = cut_probed(encoder, self.config, self.family, self.probe_key)
-        else:
-            self.family.cut(encoder, self.layers_kept)
+        if self.spec.family.probed:
+            complete_family(encoder, self.spec)
+        self.spec.family.cut(encoder, self.spec.layers_kept)
 
     def __getstate__(self) -> dict[str, Any]:
         state = {**self.__dict__, "models": {}}
@@ -202,7 +192,7 @@ class Backbone:
         if ready is not None:
             register_attention()  # the model may have been packed
             _announce_classes(ready)
-            self.source = ModelSource.from_ready(self.source.name, self.source.is_whole)
+            self.source = ModelSource.from_ready(self.source.name)
             self._place(next(ready.parameters()).device, lambda dtype: ready)
 
 

@@ -4,14 +4,15 @@ The properties of a type (``config.model_type``) that is not listed here are fou
 probe of its vectors.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from functools import cached_property
 from operator import attrgetter
 from typing import Any, Literal, NamedTuple, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import AutoModel, PretrainedConfig, PreTrainedTokenizerBase
 
 from bertscore_tm.encoder.packed_rows import UNLIMITED
@@ -113,6 +114,36 @@ class Family:
             parent_path, _, name = path.rpartition(".")
             # A configuration is not a module.
             setattr(attrgetter(parent_path)(encoder) if parent_path else encoder, name, value)
+
+
+# Returns token vectors, shape (batch, tokens, width), given a model and its input_ids and attention_mask.
+ForwardFunction = Callable[[nn.Module, dict[str, Tensor]], Tensor]
+
+
+@dataclass(eq=False)
+class ModelSpec:
+    """What is known of an encoder's model besides its weights: the only object that holds its family.
+
+    A probe completes the family when the model is loaded. The model of a user has a class, and may have a function that
+    runs it, whole.
+    """
+
+    config: PretrainedConfig
+    family: Family
+    num_layers: int
+    all_layers: bool
+    forward_fn: ForwardFunction | None = None
+    ready_class: type[nn.Module] | None = None
+
+    @cached_property
+    def layers_kept(self) -> int:
+        """Number of layers in memory."""
+        return self.family.layers_to_keep(self.num_layers, self.config)
+
+    @property
+    def max_positions(self) -> int | None:
+        """Largest number of tokens per text, special ones included; ``None`` for relative positions only."""
+        return self.family.max_positions(self.config)
 
 
 _BART = Family(layers=("layers",), batching=PADDED)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from inspect import Parameter, signature
@@ -23,13 +23,10 @@ from bertscore_tm.core.memory import is_out_of_memory, send
 from bertscore_tm.core.onednn import find_packed_weight, is_eager, missing_rows
 from bertscore_tm.core.precision import may_use_tf32
 from bertscore_tm.core.token_vectors import Ints, places_of, unit_vectors
-from bertscore_tm.encoder.families import PACKED, PADDED, Batching, Family
+from bertscore_tm.encoder.families import PACKED, PADDED, Batching, ForwardFunction, ModelSpec
 from bertscore_tm.encoder.packed_rows import UNLIMITED, Row, group_texts, has_attention_kernel, row, switch_attention
 from bertscore_tm.encoder.relative_attention import adapt_relative_attention
 from bertscore_tm.utilities.user_warnings import warn_user
-
-# Returns token vectors, shape (batch, tokens, width), given a model and its input_ids and attention_mask.
-ForwardFunction = Callable[[nn.Module, dict[str, Tensor]], Tensor]
 
 # Keyword arguments that models may lack.
 _OPTIONS = ("attention_mask", "position_ids", "output_hidden_states", "return_dict")
@@ -52,11 +49,7 @@ class ForwardPass:
     """
 
     model: nn.Module
-    family: Family
-    config: PretrainedConfig
-    num_layers: int
-    all_layers: bool
-    forward_fn: ForwardFunction | None = None
+    spec: ModelSpec
     batching: Batching = PADDED
     has_kernel: bool = False
     lock: AbstractContextManager[Any] = field(default_factory=threading.RLock)
@@ -67,12 +60,12 @@ class ForwardPass:
         parameters = signature(type(self.model).forward).parameters
         accepts_any = any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters.values())
         self.options = [name for name in _OPTIONS if accepts_any or name in parameters]
-        self.layers_in_memory = self.family.layers_to_keep(self.num_layers, self.config)
+        family, config = self.spec.family, self.spec.config
         # Hooked layers: what hidden_states holds differs between models, and Mamba's lacks the embedding output.
-        self.recorded = self.family.layers[0] if self.family.probed and len(self.family.layers) == 1 else None
-        self.rope_switch = _rope_switch(self.config)
+        self.recorded = family.layers[0] if family.probed and len(family.layers) == 1 else None
+        self.rope_switch = _rope_switch(config)
         self.packed_weight = find_packed_weight(self.model)
-        self.first_position = self.family.first_position(self.config)
+        self.first_position = family.first_position(config)
 
     def run(self, inputs: Tensor, lengths: Ints, trial: Batching | None = None) -> Tensor:
         """Run texts, which do not affect each other, together in the way found when it was loaded, or in one to try.
@@ -92,7 +85,7 @@ class ForwardPass:
             if added := missing_rows(self.packed_weight, num_tokens):
                 inputs = torch.cat([inputs, inputs.new_zeros(added, *inputs.shape[1:])])
                 lengths = np.concatenate([lengths, np.ones(added, np.int64)])
-            if self.family.positions_after_padding and not inputs.is_floating_point():
+            if self.spec.family.positions_after_padding and not inputs.is_floating_point():
                 positions = _number_after(self.first_position - 1, inputs, lengths)
             else:
                 positions = send(places_of(np.full_like(lengths, self.first_position), lengths), device)  # (tokens,)
@@ -102,7 +95,7 @@ class ForwardPass:
             finally:
                 row.reset(token)
         positions_per_group = _PADDED_POSITIONS[device.type == "cpu"] if batching.padding else UNLIMITED
-        padding_id, parts = int(getattr(self.config, "pad_token_id", None) or 0), []
+        padding_id, parts = int(getattr(self.spec.config, "pad_token_id", None) or 0), []
         for group in group_texts(lengths, batching.padding, positions_per_group, batching.texts):
             places = group.places(device) if group.is_padded else None
             mask = None if places is None else send(group.real, device)
@@ -138,10 +131,11 @@ class ForwardPass:
         """
         if mask is None:
             mask = torch.ones(inputs.shape[:2], dtype=torch.bool, device=inputs.device)
-        if self.forward_fn is not None:
-            return self._call_function(self.forward_fn, inputs, mask)
+        spec, family, layers = self.spec, self.spec.family, self.spec.layers_kept
+        if spec.forward_fn is not None:
+            return self._call_function(spec.forward_fn, inputs, mask)
         # Layer 0 is the state before the first layer.
-        wants_states = self.all_layers or self.layers_in_memory > self.num_layers
+        wants_states = spec.all_layers or layers > spec.num_layers
         length, recorded = mask.shape[1], self.recorded if wants_states else None
         switches = hasattr(self.model, "set_attention_type")
         passed: dict[str, Any] = {"attention_mask": mask.long(), "return_dict": True}
@@ -155,7 +149,7 @@ class ForwardPass:
                 nullcontext() if recorded is None else _record_states(self.model.get_submodule(recorded)) as states,
             ):
                 if switches:
-                    _choose_attention(self.model, self.config, length)
+                    _choose_attention(self.model, spec.config, length)
                 output = self.model(**{name: inputs}, **{key: passed[key] for key in passed if key in self.options})
             last: Tensor = output.last_hidden_state
             if not wants_states:
@@ -166,27 +160,27 @@ class ForwardPass:
                     f"the forward pass of {type(self.model).__name__} does not return the hidden states of its layers: "
                     f"let it accept output_hidden_states, or pass forward_fn=, a function that returns token vectors"
                 )
-            if len(states) != self.layers_in_memory + 1:
-                if recorded is None and len(self.family.layers) == 1:  # ALBERT's are the states of parts of layers
-                    self.recorded = self.family.layers[0]
+            if len(states) != layers + 1:
+                if recorded is None and len(family.layers) == 1:  # ALBERT's are the states of parts of layers
+                    self.recorded = family.layers[0]
                     return self(inputs, mask, position_ids)
                 raise ValueError(
-                    f"{type(self.model).__name__} returned {len(states)} hidden states for {self.layers_in_memory} "
+                    f"{type(self.model).__name__} returned {len(states)} hidden states for {layers} "
                     f"layers, which must be one more: set config.num_hidden_layers to the number of its layers"
                 )
             # BigBird pads texts to whole blocks and keeps the padding in its states.
-            states = states[0 if self.all_layers else self.num_layers : self.num_layers + 1]
+            states = states[0 if spec.all_layers else spec.num_layers : spec.num_layers + 1]
             states = [state[:, :length] for state in states]  # (batch, positions, width) each
             if {state.shape[1] for state in states} != {length}:
                 raise ValueError(
                     f"the layers of {type(self.model).__name__} return {', '.join(str(s.shape[1]) for s in states)} "
                     f"vectors for a text of {length} tokens, not one per token"
                 )
-            for path in self.family.final_modules:
+            for path in family.final_modules:
                 module = attrgetter(path)(self.model)
                 if module is not None:  # an OPT may lack it
                     states = [module(state) for state in states]
-            if self.family.final_modules and self.layers_in_memory == self.num_layers:
+            if family.final_modules and layers == spec.num_layers:
                 states[-1] = last  # the model has applied them itself
         return torch.stack(states)
 
@@ -247,21 +241,19 @@ def _number_after(padding_id: int, ids: Tensor, lengths: Ints) -> Tensor:
     return (total - before) * counted + padding_id
 
 
-def draw_texts(
-    config: PretrainedConfig, lengths: Sequence[int], limit: int | None, device: torch.device
-) -> list[Tensor]:
-    """Return texts of random tokens, cut to a limit, shape (tokens,) each; special ones are in every second text.
+def draw_texts(spec: ModelSpec, lengths: Sequence[int], device: torch.device) -> list[Tensor]:
+    """Return texts of random tokens within a model's limit, shape (tokens,) each; every second has special ones.
 
     Models may derive numbers from special tokens, such as positions from padding, or a factor from masks.
     """
-    vocabulary, settings = range(int(getattr(config, "vocab_size", 256))), config.to_dict()
+    vocabulary, settings = range(int(getattr(spec.config, "vocab_size", 256))), spec.config.to_dict()
     reserved = {value for name, value in settings.items() if name.endswith("_token_id") and isinstance(value, int)}
     ids = torch.tensor([i for i in vocabulary if i not in reserved | {0}], dtype=torch.long, device="cpu")
     special = [i for role in _SPECIAL_ROLES if (i := settings.get(f"{role}_token_id")) in vocabulary]
     generator = torch.Generator("cpu").manual_seed(0)
     texts = []
     for number, length in enumerate(lengths):
-        drawn = torch.randint(len(ids), (min(length, limit or length),), generator=generator, device="cpu")
+        drawn = torch.randint(len(ids), (min(length, spec.max_positions or length),), generator=generator, device="cpu")
         text = ids[drawn]
         if number % 2 == 0:
             inner = special[: max(len(text) - 2, 0)]

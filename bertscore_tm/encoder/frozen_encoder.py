@@ -25,7 +25,15 @@ from bertscore_tm.core.memory import device_with_index, empty_cache, is_out_of_m
 from bertscore_tm.core.precision import may_use_tf32
 from bertscore_tm.core.token_vectors import TokenizedTexts, TokenVectors, unit_vectors
 from bertscore_tm.encoder.backbone import Backbone
-from bertscore_tm.encoder.families import Family, family_of, ready_config, ready_encoder, require_whole, text_config
+from bertscore_tm.encoder.families import (
+    Family,
+    ModelSpec,
+    family_of,
+    ready_config,
+    ready_encoder,
+    require_whole,
+    text_config,
+)
 from bertscore_tm.encoder.identity import ModelSource, hash_tokenizer
 from bertscore_tm.encoder.loading import (
     copy_tokenizer,
@@ -124,7 +132,7 @@ class FrozenEncoder:
                 raise ValueError("a ready model needs its tokenizer: pass tokenizer=")
             name = str(getattr(model, "name_or_path", "") or type(model).__name__)
             ready = model if forward_fn is not None else ready_encoder(model)
-            source = ModelSource.from_ready(name, is_whole=forward_fn is not None)
+            source = ModelSource.from_ready(name)
             self.config = config = ready_config(ready, tokenizer, has_forward_fn=forward_fn is not None)
         elif forward_fn is not None:
             raise ValueError("forward_fn needs a ready model: pass the model itself and its tokenizer")
@@ -145,16 +153,9 @@ class FrozenEncoder:
         self.num_layers = self._resolve_layer(settings["num_layers"])
         # Layers whose vectors are returned.
         self.num_outputs = self.num_layers + 1 if self.all_layers else 1
-        self._backbone = Backbone(
-            source,
-            self.config,
-            family,
-            num_layers=self.num_layers,
-            all_layers=self.all_layers,
-            dtype=self.dtype,
-            forward_fn=forward_fn,
-            ready=ready,
-        )
+        ready_class = None if ready is None else type(ready)
+        spec = ModelSpec(self.config, family, self.num_layers, self.all_layers, forward_fn, ready_class)
+        self._backbone = Backbone(source, spec, self.dtype, ready)
         # Token budgets that fit in memory, on devices where it ran out.
         self._budgets: dict[torch.device, int] = {}
         self._caches: dict[tuple[torch.device, bool], VectorCache] = {}
@@ -205,7 +206,7 @@ class FrozenEncoder:
     @property
     def family(self) -> Family:
         """Properties of the model's family; a probe completes some of them when the model is loaded."""
-        return self._backbone.family
+        return self._backbone.spec.family
 
     def layer_number(self, num_layers: int) -> int:
         """Return the number, from 0, of a layer that the encoder returns; negative ones count from the model's last."""

@@ -39,7 +39,7 @@ class ModelSource:
 
     ``name`` is for messages, ``location`` the hub name, or the absolute path of the folder, whose ``files`` had these
     names, sizes and times when the encoder was made. A ready model cannot be loaded again: ``ready_number`` is never
-    used twice in a process, and one that a function of the user runs ``is_whole``, with all its parts.
+    used twice in a process.
     """
 
     kind: Literal["hub", "folder", "ready"]
@@ -48,7 +48,6 @@ class ModelSource:
     revision: str | None = None
     trust_remote_code: bool = False
     ready_number: int | None = None
-    is_whole: bool = False
     files: tuple[_FileIdentity, ...] = ()
 
     @classmethod
@@ -61,9 +60,9 @@ class ModelSource:
         return cls("hub", name, name, revision, trust_remote_code)
 
     @classmethod
-    def from_ready(cls, name: str, is_whole: bool) -> ModelSource:
+    def from_ready(cls, name: str) -> ModelSource:
         """Return the source of a new copy of a ready model."""
-        return cls("ready", name, ready_number=next(_next_ready_number), is_whole=is_whole)
+        return cls("ready", name, ready_number=next(_next_ready_number))
 
     def check_unchanged(self) -> None:
         """Raise an error if a folder was saved again since the encoder was made."""

@@ -1,5 +1,6 @@
 """Probe of a model whose type is not listed: whether its layers can be cut, and whether padding affects real tokens."""
 
+from collections.abc import Hashable
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -7,10 +8,9 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from transformers import PretrainedConfig
 
 from bertscore_tm.core.memory import is_out_of_memory
-from bertscore_tm.encoder.families import EQUAL, PACKED, PADDED, Family, describe_refusal
+from bertscore_tm.encoder.families import EQUAL, PACKED, PADDED, Family, ModelSpec, describe_refusal
 from bertscore_tm.encoder.forward_pass import ForwardPass, are_same_vectors, draw_texts
 
 # Tokens of the texts that are tried: short ones, and some that fill several blocks of models with local attention.
@@ -18,36 +18,30 @@ _LENGTHS = (64, 34, 21, 21, 3)
 # A row of more tokens than the model has positions is tried too, unless that is expensive.
 _LARGEST_ROW = 1024
 
-# What a result depends on: the configuration, the layers kept, and the class of a user's model, whose code is its own.
-Key = tuple[str, int, type[nn.Module] | None]
-# Results of this process.
-_results: dict[Key, Family] = {}
+# The families that probes of this process completed, by what they depend on.
+_results: dict[Hashable, Family] = {}
 
 
-def probe_key(config: PretrainedConfig, layers_kept: int, ready: nn.Module | None) -> Key:
-    """Return the key of a model's result; ``ready`` is one that a user passed."""
-    own = None if ready is None or type(ready).__module__.startswith("transformers.") else type(ready)
-    return config.to_json_string(), layers_kept, own
+def _key(spec: ModelSpec) -> Hashable:
+    # A user's class has code of its own.
+    is_own = spec.ready_class is not None and not spec.ready_class.__module__.startswith("transformers.")
+    return spec.config.to_json_string(), spec.layers_kept, spec.ready_class if is_own else None
 
 
-def needs_probe(family: Family, key: Key) -> bool:
-    """Return whether a family has to be probed, as this process has not seen its key yet."""
-    return family.probed and key not in _results
+def needs_probe(spec: ModelSpec) -> bool:
+    """Return whether a model has to be probed, as this process has not seen its like yet."""
+    return spec.family.probed and _key(spec) not in _results
 
 
-def cut_probed(encoder: nn.Module, config: PretrainedConfig, family: Family, key: Key) -> Family:
-    """Cut a whole encoder in place, and return its family, completed: by a probe, in float32, or by an earlier one.
-
-    Raises:
-        ValueError: a probe fails.
-    """
-    layers_kept = key[1]
+def complete_family(encoder: nn.Module, spec: ModelSpec) -> None:
+    """Complete the family of a whole encoder by a probe in float32, or an earlier one; a ValueError if one fails."""
+    key = _key(spec)
     if key in _results:
-        _results[key].cut(encoder, layers_kept)
-        return _results[key]
+        spec.family = _results[key]
+        return
     nn.Module.eval(encoder)
     cast(Any, encoder).config.use_cache = False
-    probe = _Probe(encoder, config, family, layers_kept)
+    probe = _Probe(encoder, spec)
     probes = {
         "forward pass": probe.find_final_modules,
         "neighbours": probe.find_batching,
@@ -61,28 +55,26 @@ def cut_probed(encoder: nn.Module, config: PretrainedConfig, family: Family, key
             except Exception as error:
                 if isinstance(error, ImportError) or is_out_of_memory(error):
                     raise
-                raise ValueError(describe_refusal(config, name, f"{type(error).__name__}: {error}")) from error
-    _results[key] = probe.family
-    return probe.family
+                raise ValueError(describe_refusal(spec.config, name, f"{type(error).__name__}: {error}")) from error
+    _results[key] = spec.family
 
 
 class _Probe:
     """Runs an encoder on texts of random tokens and completes its family."""
 
-    def __init__(self, encoder: nn.Module, config: PretrainedConfig, family: Family, layer: int) -> None:
-        self.encoder = encoder
-        self.config = config
-        self.family = family
-        self.layer = layer
-        self.layers = int(config.num_hidden_layers)
-        self.limit = family.max_positions(config)
-        self.texts = draw_texts(config, _LENGTHS, self.limit, next(encoder.parameters()).device)
+    def __init__(self, encoder: nn.Module, spec: ModelSpec) -> None:
+        self.encoder, self.spec, self.layer = encoder, spec, spec.layers_kept
+        self.layers = int(spec.config.num_hidden_layers)
+        self.texts = draw_texts(spec, _LENGTHS, next(encoder.parameters()).device)
         # Two texts of equal length; the first has special tokens.
         self.ids = torch.stack(self.texts[2:4])
 
     def forward_pass(self, layer: int, *, all_layers: bool = False) -> ForwardPass:
         """Return the forward pass to a layer, the last one in memory."""
-        return ForwardPass(self.encoder, self.family, self.config, layer, all_layers)
+        return ForwardPass(self.encoder, replace(self.spec, num_layers=layer, all_layers=all_layers))
+
+    def _learn(self, **properties: Any) -> None:
+        self.spec.family = replace(self.spec.family, **properties)
 
     def run_whole(self, inputs: Tensor) -> Tensor:
         """Return the output of each layer, as if it were the last one, of the encoder with all layers."""
@@ -97,7 +89,7 @@ class _Probe:
             if len(inputs) == 1 and isinstance(inputs[0], Tensor) and isinstance(output, Tensor):
                 called.append((name, inputs[0], output))
 
-        inside = tuple(f"{path}." for path in self.family.layers)
+        inside = tuple(f"{path}." for path in self.spec.family.layers)
         ids = self.ids[:1]
         with ExitStack() as hooks:
             for name, module in self.encoder.named_modules():
@@ -110,16 +102,16 @@ class _Probe:
             if torch.equal(after, sought) and not torch.equal(before, after):
                 names.append(name)
                 sought = before
-        self.family = replace(self.family, final_modules=tuple(reversed(names)))
+        self._learn(final_modules=tuple(reversed(names)))
         states = self.run_whole(ids)
         if states.shape[:3] != (self.layers + 1, *ids.shape):
             raise ValueError(f"hidden states of shape {tuple(states.shape)} for {self.layers} layers")
 
     def find_batching(self) -> None:
         """Find out how texts share a forward pass; those of equal length must not affect each other."""
-        texts = self.texts
-        if self.limit is not None and self.limit <= _LARGEST_ROW:
-            texts = [*texts[:3], *texts[3:4] * (self.limit // len(texts[3])), *texts[4:]]
+        texts, limit = self.texts, self.spec.max_positions
+        if limit is not None and limit <= _LARGEST_ROW:
+            texts = [*texts[:3], *texts[3:4] * (limit // len(texts[3])), *texts[4:]]
         # BigBird's attention changes with the length of the longest text.
         candidates = [EQUAL] if hasattr(self.encoder, "set_attention_type") else [PACKED, PADDED, EQUAL]
         # All layers are compared, also those above: a few texts may not show a difference in one layer, where attention
@@ -127,7 +119,7 @@ class _Probe:
         batching = self.forward_pass(self.layers, all_layers=True).find_batching(texts, candidates, torch.float32)
         if batching is None:
             raise ValueError("a text got other vectors next to a text of equal length than alone")
-        self.family = replace(self.family, batching=batching)
+        self._learn(batching=batching)
 
     def find_embeddings(self) -> None:
         """Find out whether input embeddings instead of token ids give the same vectors."""
@@ -140,16 +132,17 @@ class _Probe:
             takes = False
         else:
             takes = are_same_vectors(states, self.run_whole(ids)[self.layer], torch.float32)
-        self.family = replace(self.family, takes_embeddings=takes)
+        self._learn(takes_embeddings=takes)
 
     def cut(self) -> None:
         """Cut the encoder, and check that it gives the same vectors as the whole one."""
-        lists = {path: self.encoder.get_submodule(path) for path in self.family.layers}
+        family = self.spec.family
+        lists = {path: self.encoder.get_submodule(path) for path in family.layers}
         # Without a layer to drop, one is dropped for the probe: the norm is applied to lower layers too.
         tried = self.layer if self.layer < self.layers else max(self.layers - 1, 1)
         expected = self.run_whole(self.ids)[tried]
-        self.family.cut(self.encoder, self.family.layers_to_keep(tried, self.config))
+        family.cut(self.encoder, family.layers_to_keep(tried, self.spec.config))
         if not are_same_vectors(self.forward_pass(tried)(self.ids)[0], expected, torch.float32):
             raise ValueError(f"layer {tried} of the model without the layers above it differs")
         if tried != self.layer:
-            self.family.set_layers(self.encoder, lists, self.layers)
+            family.set_layers(self.encoder, lists, self.layers)

@@ -12,7 +12,7 @@ from bertscore_tm.encoder.frozen_encoder import FrozenEncoder
 
 def require_soft_tokens(encoder: FrozenEncoder) -> None:
     """Raise an error if an encoder gives other vectors for input embeddings than for ids, or takes ids only."""
-    if not encoder._backbone.family.takes_embeddings:
+    if not encoder._backbone.spec.family.takes_embeddings:
         raise ValueError(
             f"soft tokens are passed to a model as inputs_embeds, but {encoder.name} (type "
             f"{encoder.config.model_type!r}) takes input_ids only, or gives other vectors for them: use another "
