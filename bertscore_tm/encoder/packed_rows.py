@@ -327,15 +327,14 @@ def _attend(
     if has_extras or not isinstance(attention_mask, Pattern):
         raise NotImplementedError(f"{type(module).__name__} cannot attend within packed texts")
     scale, window = options.get("scaling"), attention_mask.window
-    kernel = _find_kernel() if current.has_kernel else None
-    arguments = None if kernel is None else _kernel_arguments(kernel, window)
-    if arguments is None and window is not None and query.shape[2] <= _SMALL_ROW:
-        mask = current.mask_of_row(window, query.dtype)
-        return dot_product([query, key, value], mask, scale=scale).transpose(1, 2), None
+    if query.shape[2] <= _SMALL_ROW and window is not None and not current.has_kernel:
+        bias = current.mask_of_row(window, query.dtype)
+        return dot_product([query, key, value], bias, scale=scale).transpose(1, 2), None
     states = [state[0].transpose(0, 1) for state in (query, key, value)]  # (tokens, heads, size) each
-    if kernel is not None and arguments is not None:
-        return _attend_by_kernel(kernel, states, current, scale, arguments)[None], None
-    return current.attend(states, attention=partial(dot_product, scale=scale), pattern=attention_mask)[None], None
+    attended = _attend_by_kernel(states, current, scale, window) if current.has_kernel else None
+    if attended is None:
+        attended = current.attend(states, attention=partial(dot_product, scale=scale), pattern=attention_mask)
+    return attended[None], None
 
 
 def has_attention_kernel(device: torch.device, dtype: torch.dtype) -> bool:
@@ -355,26 +354,24 @@ def _find_kernel() -> Callable[..., Any] | None:
     return cast(Callable[..., Any], varlen_attn)
 
 
-def _kernel_arguments(kernel: Callable[..., Any], window: tuple[int, int] | None) -> dict[str, Any] | None:
-    """Return what tells a kernel its window, by the name that its version of torch has, or ``None``."""
-    if window is not None and "window_size" in signature(kernel).parameters:  # torch 2.11
-        return {"window_size": window}
-    return {(-1, -1): {}, (-1, 0): {"is_causal": True}}.get(cast(Any, window))
-
-
 def _attend_by_kernel(
-    kernel: Callable[..., Any], states: Sequence[Tensor], current: Row, scale: float | None, arguments: dict[str, Any]
-) -> Tensor:
-    """Attend by torch's kernel for texts of different lengths, given what its version takes."""
+    states: Sequence[Tensor], current: Row, scale: float | None, window: tuple[int, int] | None
+) -> Tensor | None:
+    """Attend by torch's kernel for texts of different lengths, unless its version does not take the window."""
+    kernel: Any = _find_kernel()
     accepted = signature(kernel).parameters
+    takes_window = "window_size" in accepted  # torch 2.11
+    if window is None or not (takes_window or window in ((-1, -1), (-1, 0))):
+        return None
+    arguments: dict[str, Any] = {"window_size": window} if takes_window else {"is_causal": window == (-1, 0)}
     query, key, value = states
     if query.shape[1] != key.shape[1]:
         if "enable_gqa" in accepted:  # torch 2.13
-            arguments = arguments | {"enable_gqa": True}
+            arguments["enable_gqa"] = True
         else:
             key, value = (state.repeat_interleave(query.shape[1] // key.shape[1], 1) for state in (key, value))
     if scale is not None and "scale" in accepted:
-        arguments = arguments | {"scale": scale}
+        arguments["scale"] = scale
     elif scale is not None:
         query = query * (scale * math.sqrt(query.shape[-1]))
     batch = [state.contiguous() for state in (query, key, value)]
