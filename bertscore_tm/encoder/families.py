@@ -1,8 +1,4 @@
-"""Properties of each model family: where its layers are and how it numbers positions.
-
-The properties of a type (``config.model_type``) that is not listed here are found in the model's structure, and by a
-probe of its vectors.
-"""
+"""Properties of each model family, listed by ``config.model_type`` or found in a model's structure and by a probe."""
 
 from collections.abc import Callable, Mapping
 from copy import deepcopy
@@ -287,8 +283,9 @@ def family_of(config: PretrainedConfig, encoder: nn.Module | None = None, *, tru
     if isinstance(config, OwnModelConfig):
         return _OWN
     part = text_config(config)
-    if (listed := _listed_family(part)) is not None:
-        return listed
+    # With this option, as in PaliGemma, Gemma's attention is bidirectional without padding and causal with it.
+    if part.model_type in FAMILIES and not getattr(part, "use_bidirectional_attention", False):
+        return FAMILIES[part.model_type]
     if encoder is None:
         try:
             with torch.random.fork_rng(devices=[]), torch.device("meta"):
@@ -300,12 +297,6 @@ def family_of(config: PretrainedConfig, encoder: nn.Module | None = None, *, tru
     return _find_family(encoder, part)
 
 
-def _listed_family(config: PretrainedConfig) -> Family | None:
-    """Return the family of a listed type, unless its configuration changes its attention; else ``None``."""
-    # With this option, as in PaliGemma, Gemma's attention is bidirectional without padding and causal with it.
-    return None if getattr(config, "use_bidirectional_attention", False) else FAMILIES.get(config.model_type)
-
-
 def _find_family(encoder: nn.Module, config: PretrainedConfig) -> Family:
     """Find an encoder's layers and the convention of its positions in its structure, for a probe to complete."""
     count = getattr(config, "num_hidden_layers", 0)
@@ -314,7 +305,6 @@ def _find_family(encoder: nn.Module, config: PretrainedConfig) -> Family:
     layers = tuple(name for name, module in outer.items() if len(module) == count > 0)
     if not layers:
         raise ValueError(describe_refusal(config, "structure", f"no list of {count} layers, one module each"))
-    counters = [name for name in ("n_layers", "num_layers") if getattr(encoder, name, None) == count]
     tables = (
         module
         for name, module in encoder.named_modules()
@@ -323,7 +313,7 @@ def _find_family(encoder: nn.Module, config: PretrainedConfig) -> Family:
     padding_id = next((table.padding_idx for table in tables), None)
     return Family(
         layers=layers,
-        counter=next(iter(counters), None),
+        counter=next((name for name in ("n_layers", "num_layers") if getattr(encoder, name, None) == count), None),
         absolute_positions="max_position_embeddings" if hasattr(config, "max_position_embeddings") else None,
         positions_after_padding=padding_id is not None,
         padding_id=padding_id,

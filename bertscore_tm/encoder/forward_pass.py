@@ -1,7 +1,4 @@
-"""The forward pass of texts of different lengths: packed in a row, padded, or only with texts of equal length.
-
-Callers pass tokens one after the other and get vectors in the same form, whichever way they were computed.
-"""
+"""The forward pass of texts, whose tokens follow each other in its input and its output, however they share passes."""
 
 from __future__ import annotations
 
@@ -43,9 +40,8 @@ _TOLERANCE_IN_EPS = 8
 class ForwardPass:
     """The forward pass of a model in memory: hidden states of a layer, or of all layers up to it, of several texts.
 
-    ``has_kernel``: torch's kernel attends within the texts of a row. ``lock`` is held by calls that change the model
-    by hooks or another attention. ``shared`` is the same for the encoder that loaded
-    the model, which stays in memory as long as this one.
+    ``has_kernel``: torch's kernel attends within the texts of a row. ``lock`` is held by calls that change the model by
+    hooks or another attention. ``shared`` is that of the encoder that loaded the model, kept in memory by this one.
     """
 
     model: nn.Module

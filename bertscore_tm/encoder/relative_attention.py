@@ -1,8 +1,4 @@
-"""Attention with relative positions within the texts of a packed row: DeBERTa, DeBERTa-v2 and v3, MPNet and T5.
-
-DeBERTa adds products with the vectors of relative positions (He et al., 2021, https://arxiv.org/abs/2006.03654), MPNet
-and T5 add a bias, which is made once for the longest text.
-"""
+"""Attention with relative positions within the texts of a packed row: DeBERTa, DeBERTa-v2 and v3, MPNet and T5."""
 
 from collections.abc import Sequence
 from functools import cache, partial
@@ -91,6 +87,7 @@ def _t5(module: Any, row: Row, hidden: Tensor, position_bias: Tensor | None) -> 
 
 
 def _deberta(module: Any, row: Row, hidden: Tensor, rel_embeddings: Tensor | None) -> tuple[Tensor, None]:
+    """Add products with relative positions' vectors to scores (He et al., 2021, https://arxiv.org/abs/2006.03654)."""
     heads, span = module.num_attention_heads, getattr(module, "max_relative_positions", 0)
     kinds: list[str] = module.pos_att_type if module.relative_attention else []
     if hasattr(module, "in_proj"):  # the first version

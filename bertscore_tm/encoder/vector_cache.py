@@ -1,7 +1,4 @@
-"""Cache token vectors by text, such as those of the references of a validation, for all encoders with equal settings.
-
-Nothing is evicted: in a cyclic scan, such as validations make, the oldest text would always be the next one to be read.
-"""
+"""Cache token vectors by text, such as those of references, for all encoders of the process with equal settings."""
 
 import threading
 from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -49,6 +46,7 @@ class SharedObjects(Generic[V]):
 class VectorCache:
     """Token vectors by text, on the device that encoded them; a text is a string, or the tuple of its token ids."""
 
+    # Nothing is evicted: in the cyclic scans of validations, the oldest text is always the next one to be read.
     def __init__(self) -> None:
         self.num_bytes = 0
         self._texts: dict[Hashable, TokenVectors] = {}
