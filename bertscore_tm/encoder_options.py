@@ -1,14 +1,12 @@
-"""Options of the frozen encoder, declared once with type, default and help: for its signature, docstring and the shell.
-
-This module imports neither torch nor transformers, so that the shell prints its help at once.
-"""
+"""Options of the frozen encoder, declared once: type, default and help, for signature, docstring and the shell."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from inspect import Parameter, signature
 from textwrap import fill
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict, TypeVar, get_args
 
+# Not at run time, so that the shell prints its help at once.
 if TYPE_CHECKING:
     import os
 
@@ -157,24 +155,20 @@ class EncoderOptions(TypedDict, total=False):
     ]
 
 
-def _read_declarations() -> dict[str, tuple[Any, Option]]:
-    declared = ((name, get_args(annotation)) for name, annotation in EncoderOptions.__annotations__.items())
-    # Types that need torch are strings.
-    return {name: (getattr(kind, "__forward_arg__", kind), option) for name, (kind, option) in declared}
-
-
-# Type and description of each option, and of those that the commands have too.
-OPTIONS = _read_declarations()
+_DECLARED = {name: get_args(annotation) for name, annotation in EncoderOptions.__annotations__.items()}
+# Type, a string where it needs torch, and description of each option, and of those that the commands have too.
+OPTIONS: dict[str, tuple[Any, Option]] = {
+    name: (getattr(kind, "__forward_arg__", kind), option) for name, (kind, option) in _DECLARED.items()
+}
 SHELL_OPTIONS = {name: (kind, option) for name, (kind, option) in OPTIONS.items() if option.in_shell}
 
 
-def with_defaults(options: Mapping[str, object]) -> EncoderOptions:
+def with_defaults(options: Mapping[str, object]) -> dict[str, Any]:
     """Return all options, those that are not given with their defaults; a TypeError if one does not exist."""
     unknown = [name for name in options if name not in OPTIONS]
     if unknown:
         raise TypeError(f"FrozenEncoder has no argument {unknown[0]!r}; its options are {', '.join(OPTIONS)}")
-    defaults = {name: option.default for name, (_, option) in OPTIONS.items()}
-    return cast(EncoderOptions, defaults | dict(options))
+    return {name: option.default for name, (_, option) in OPTIONS.items()} | dict(options)
 
 
 def document_options(encoder_class: C) -> C:

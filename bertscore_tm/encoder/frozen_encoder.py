@@ -104,25 +104,20 @@ class FrozenEncoder:
         settings = with_defaults(options)
         forward_fn, listed_as = settings["forward_fn"], settings["listed_as"]
         for name in ("num_layers", "max_length", "batch_size"):
-            numbers = cast(dict[str, Any], settings)
-            if numbers[name] is not None:
-                numbers[name] = as_integer(name_option(name), numbers[name])
+            if settings[name] is not None:
+                settings[name] = as_integer(name_option(name), settings[name])
         if settings["batch_size"] is not None:
             require_at_least(name_option("batch_size"), settings["batch_size"], 1)
-        is_shared = False
-        if tokenizer is not None:
-            copied = copy_tokenizer(require_tokenizer(tokenizer, "tokenizer"))
-            is_shared, tokenizer = copied is tokenizer, copied
+        self._given_tokenizer = None if tokenizer is None else copy_tokenizer(require_tokenizer(tokenizer, "tokenizer"))
         self.language: str | None = None
         self._device = None if settings["device"] is None else torch.device(settings["device"])
         self.all_layers = settings["all_layers"]
         self.batch_size = settings["batch_size"]
         self.dtype = _as_dtype(settings["dtype"])
         self._forward_fn = forward_fn
-        self._given_tokenizer = tokenizer
         require_choice("long_text", settings["long_text"], LongText)
-        self._tokenizer_settings = {name: cast(Any, settings)[name] for name in _TOKENIZER_SETTINGS}
-        self._tokenizer_settings["is_shared"] = is_shared
+        self._tokenizer_settings = {name: settings[name] for name in _TOKENIZER_SETTINGS}
+        self._tokenizer_settings["is_shared"] = tokenizer is not None and tokenizer is self._given_tokenizer
         ready: nn.Module | None = None
         if isinstance(model, nn.Module):
             if tokenizer is None:
