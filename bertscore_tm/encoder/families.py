@@ -235,27 +235,23 @@ def encoder_of(model: nn.Module) -> nn.Module:
     return model if text_model is model else encoder_of(text_model.base_model)
 
 
-def ready_encoder(model: nn.Module) -> nn.Module:
-    """Return the encoder within a ready model of transformers, with or without a head or a decoder."""
+def ready_encoder(
+    model: nn.Module, tokenizer: PreTrainedTokenizerBase, *, has_forward_fn: bool
+) -> tuple[nn.Module, PretrainedConfig]:
+    """Return the encoder within a ready model, or the whole that a function runs, and a copy of its configuration."""
     # Slow to import; already imported by anyone who has a model of transformers.
     from transformers import PreTrainedModel
 
-    if not isinstance(model, PreTrainedModel):
+    if not has_forward_fn and not isinstance(model, PreTrainedModel):
         raise ValueError(
             f"{type(model).__name__} is not a model of transformers: pass forward_fn= too, a function of the "
             f"model and a dictionary of input_ids and attention_mask that returns token vectors"
         )
-    return encoder_of(model.base_model)
-
-
-def ready_config(model: nn.Module, tokenizer: PreTrainedTokenizerBase, *, has_forward_fn: bool) -> PretrainedConfig:
-    """Return a copy of a ready model's configuration; one of ours where a function runs a type that is not listed."""
-    config = getattr(model, "config", None)
-    if isinstance(config, PretrainedConfig) and (not has_forward_fn or config.model_type in FAMILIES):
-        return deepcopy(config)
-    placeholder = OwnModelConfig()
-    placeholder.vocab_size = len(tokenizer)
-    return placeholder
+    encoder = model if has_forward_fn else encoder_of(cast(Any, model).base_model)
+    config: Any = getattr(encoder, "config", None)
+    if not has_forward_fn or (isinstance(config, PretrainedConfig) and config.model_type in FAMILIES):
+        return encoder, deepcopy(config)
+    return encoder, OwnModelConfig(vocab_size=len(tokenizer))
 
 
 def require_whole(encoder: nn.Module, config: PretrainedConfig, family: Family) -> None:

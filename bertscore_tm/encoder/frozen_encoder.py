@@ -9,7 +9,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Literal, Unpack, cast
+from typing import Any, Literal, Unpack
 
 import numpy as np
 import torch
@@ -25,7 +25,6 @@ from bertscore_tm.encoder.families import (
     Family,
     ModelSpec,
     family_of,
-    ready_config,
     ready_encoder,
     require_whole,
     text_config,
@@ -113,7 +112,9 @@ class FrozenEncoder:
         self._device = None if settings["device"] is None else torch.device(settings["device"])
         self.all_layers = settings["all_layers"]
         self.batch_size = settings["batch_size"]
-        self.dtype = _as_dtype(settings["dtype"])
+        name = str(settings["dtype"]).removeprefix("torch.")
+        require_choice("dtype", name, PrecisionName)
+        self.dtype: torch.dtype | Literal["auto"] = "auto" if name == "auto" else getattr(torch, name)
         self._forward_fn = forward_fn
         require_choice("long_text", settings["long_text"], LongText)
         self._tokenizer_settings = {name: settings[name] for name in _TOKENIZER_SETTINGS}
@@ -122,10 +123,9 @@ class FrozenEncoder:
         if isinstance(model, nn.Module):
             if tokenizer is None:
                 raise ValueError("a ready model needs its tokenizer: pass tokenizer=")
-            name = str(getattr(model, "name_or_path", "") or type(model).__name__)
-            ready = model if forward_fn is not None else ready_encoder(model)
-            source = ModelSource.from_ready(name)
-            self.config = config = ready_config(ready, tokenizer, has_forward_fn=forward_fn is not None)
+            source = ModelSource.from_ready(str(getattr(model, "name_or_path", "") or type(model).__name__))
+            ready, config = ready_encoder(model, tokenizer, has_forward_fn=forward_fn is not None)
+            self.config = config
         elif forward_fn is not None:
             raise ValueError("forward_fn needs a ready model: pass the model itself and its tokenizer")
         else:
@@ -409,9 +409,10 @@ class FrozenEncoder:
             >>> _ = encoder.encode(["a cat sat"])
             >>> encoder.unload()
         """
-        chosen = None if device is None else device_with_index(device)
-        devices = {torch.device(name) for name in self._backbone.models} | {key[0] for key in self._caches}
-        for used in devices | {device_with_index(self.device)} if chosen is None else {chosen}:
+        devices = {device_with_index(self.device if device is None else device)}
+        if device is None:
+            devices |= {torch.device(name) for name in self._backbone.models} | {key[0] for key in self._caches}
+        for used in devices:
             for key in [key for key in self._caches if key[0] == used]:
                 self._caches.pop(key).clear()
             self._backbone.unload(used)
@@ -469,9 +470,3 @@ def default_device(device: str | torch.device | None = None) -> torch.device:
 def join_signature(fields: Mapping[str, object]) -> str:
     """Return a signature of named settings in one line; those that are ``None`` are left out."""
     return "|".join(f"{name}:{value}" for name, value in fields.items() if value is not None)
-
-
-def _as_dtype(dtype: str | torch.dtype) -> torch.dtype | Literal["auto"]:
-    name = str(dtype).removeprefix("torch.")
-    require_choice("dtype", name, PrecisionName)
-    return "auto" if name == "auto" else cast(torch.dtype, getattr(torch, name))

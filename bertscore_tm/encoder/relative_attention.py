@@ -52,17 +52,13 @@ class _AttendsInRow(_Adapted):
 
 
 class _SkipsPairs(_Adapted):
-    """An encoder that makes nothing for all pairs of tokens in a row, which attention within texts does not need."""
+    """An encoder that makes nothing for all pairs of tokens in a row, and of MPNet a bias of the longest text."""
 
     def get_attention_mask(self, mask: Tensor) -> Any:
         return mask if current_row() else cast(Any, super()).get_attention_mask(mask)
 
     def get_rel_pos(self, states: Tensor, *arguments: Any) -> Any:
         return states if current_row() else cast(Any, super()).get_rel_pos(states, *arguments)
-
-
-class _BiasOfLongest(_Adapted):
-    """An encoder that makes the bias of the longest text of a row."""
 
     def compute_position_bias(self, states: Tensor, *arguments: Any) -> Any:
         row = current_row()
@@ -157,7 +153,5 @@ _ATTENTIONS = {
 }
 _MIXINS: dict[str, Any] = {
     **dict.fromkeys(_ATTENTIONS, _AttendsInRow),
-    "DebertaEncoder": _SkipsPairs,
-    "DebertaV2Encoder": _SkipsPairs,
-    "MPNetEncoder": _BiasOfLongest,
+    **dict.fromkeys(("DebertaEncoder", "DebertaV2Encoder", "MPNetEncoder"), _SkipsPairs),
 }
