@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from inspect import Parameter, signature
 from textwrap import fill
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, get_args
 
 # Not at run time, so that the shell prints its help at once.
 if TYPE_CHECKING:
@@ -47,118 +47,97 @@ class Option:
 class EncoderOptions(TypedDict, total=False):
     """Keyword arguments of :class:`bertscore_tm.FrozenEncoder`; its docstring lists them."""
 
-    num_layers: Annotated[
-        int | None,
-        Option(
-            None,
-            "layer whose token vectors are compared; 0 is the embeddings, -1 the last",
-            default_help="the tuned layer",
-            details="Models listed in ``bertscore_tm.catalog`` have one.",
-            flag="-l",
-            metavar="L",
-        ),
-    ]
-    all_layers: Annotated[
-        bool,
-        Option(
-            False,
-            "return all layers 0..L, each as if it were the only one",
-            details="L defaults to the last layer.",
-            in_shell=False,
-        ),
-    ]
-    listed_as: Annotated[
-        "str | os.PathLike[str] | None",
-        Option(
-            None,
-            "listed model, or .json file of tune-layers, whose layer and baseline a copy or fine-tuned model uses",
-            details="Such as ``'roberta-large'``. Default: the model's name, or a copy's origin.",
-            metavar="NAME",
-        ),
-    ]
-    revision: Annotated[str | None, Option(None, "revision of a hub model")]
-    trust_remote_code: Annotated[
-        bool, Option(False, "run code from the model's repository", details="Such code can do anything.")
-    ]
-    dtype: Annotated[
-        "PrecisionName | torch.dtype",
-        Option(
-            "float32",
-            "precision of the encoder: float32, bfloat16, float16, float64 or auto",
-            metavar="NAME",
-            details="``'float32'`` is exact, ``'bfloat16'`` fast; ``'auto'`` is the half precision that the device "
-            "computes natively, else float32. Vectors are returned in float32 or wider.",
-            choices=get_args(PrecisionName),
-        ),
-    ]
-    device: Annotated[
-        "torch.device | str | None",
-        Option(
-            None,
-            "device that encodes, such as cpu or cuda:1",
-            default_help="a GPU, cuda or mps, if available",
-            details="For functions and rewards: metrics, losses and callbacks follow the device of their module.",
-        ),
-    ]
-    batch_size: Annotated[
-        int | None,
-        Option(
-            None,
-            "maximum number of texts per forward pass",
-            details="Default: limited by a token budget only. When the memory of an accelerator runs out, batches are "
-            "halved, with a warning and the same scores; except in a loss, whose gradient needs all texts at once.",
-            flag="-b",
-            metavar="N",
-        ),
-    ]
-    max_length: Annotated[
-        int | None,
-        Option(
-            None,
-            "maximum number of tokens per text, special tokens included",
-            default_help="the model's maximum",
-            metavar="N",
-        ),
-    ]
-    long_text: Annotated[
-        LongText,
-        Option(
-            "truncate",
-            "truncate longer texts, encode them in overlapping windows, or stop",
-            details="``'truncate'`` counts the texts that it cuts. ``'window'`` takes each token's vector from the "
-            "window in which it has most context; time and memory are linear in the text's length.",
-            choices=get_args(LongText),
-        ),
-    ]
-    prefix_space: Annotated[
-        bool | None,
-        Option(None, "put a space before each text", default_help="as the model's family needs it"),
-    ]
-    exclude_special_tokens: Annotated[
-        bool,
-        Option(
-            False,
-            "leave the special tokens around a text, such as cls and sep, out of the matching",
-            details="They are encoded as context. Default: other tokens can match them.",
-        ),
-    ]
-    forward_fn: Annotated[
-        "Callable[[torch.nn.Module, dict[str, torch.Tensor]], torch.Tensor] | None",
-        Option(
-            None,
-            "function of a ready model and a dictionary of ``input_ids`` and ``attention_mask`` that returns token "
-            "vectors, shape (batch, tokens, width)",
-            details="For models that transformers does not know. ``num_layers`` then only chooses the row of the "
-            "baseline.",
-            in_shell=False,
-        ),
-    ]
+    num_layers: int | None
+    all_layers: bool
+    listed_as: "str | os.PathLike[str] | None"
+    revision: str | None
+    trust_remote_code: bool
+    dtype: "PrecisionName | torch.dtype"
+    device: "torch.device | str | None"
+    batch_size: int | None
+    max_length: int | None
+    long_text: LongText
+    prefix_space: bool | None
+    exclude_special_tokens: bool
+    forward_fn: "Callable[[torch.nn.Module, dict[str, torch.Tensor]], torch.Tensor] | None"
 
 
-_DECLARED = {name: get_args(annotation) for name, annotation in EncoderOptions.__annotations__.items()}
+_DESCRIPTIONS = {
+    "num_layers": Option(
+        None,
+        "layer whose token vectors are compared; 0 is the embeddings, -1 the last",
+        default_help="the tuned layer",
+        details="Models listed in ``bertscore_tm.catalog`` have one.",
+        flag="-l",
+        metavar="L",
+    ),
+    "all_layers": Option(
+        False,
+        "return all layers 0..L, each as if it were the only one",
+        details="L defaults to the last layer.",
+        in_shell=False,
+    ),
+    "listed_as": Option(
+        None,
+        "listed model, or .json file of tune-layers, whose layer and baseline a copy or fine-tuned model uses",
+        details="Such as ``'roberta-large'``. Default: the model's name, or a copy's origin.",
+        metavar="NAME",
+    ),
+    "revision": Option(None, "revision of a hub model"),
+    "trust_remote_code": Option(False, "run code from the model's repository", details="Such code can do anything."),
+    "dtype": Option(
+        "float32",
+        "precision of the encoder: float32, bfloat16, float16, float64 or auto",
+        metavar="NAME",
+        details="``'float32'`` is exact, ``'bfloat16'`` fast; ``'auto'`` is the half precision that the device "
+        "computes natively, else float32. Vectors are returned in float32 or wider.",
+        choices=get_args(PrecisionName),
+    ),
+    "device": Option(
+        None,
+        "device that encodes, such as cpu or cuda:1",
+        default_help="a GPU, cuda or mps, if available",
+        details="For functions and rewards: metrics, losses and callbacks follow the device of their module.",
+    ),
+    "batch_size": Option(
+        None,
+        "maximum number of texts per forward pass",
+        details="Default: limited by a token budget only. When the memory of an accelerator runs out, batches are "
+        "halved, with a warning and the same scores; except in a loss, whose gradient needs all texts at once.",
+        flag="-b",
+        metavar="N",
+    ),
+    "max_length": Option(
+        None,
+        "maximum number of tokens per text, special tokens included",
+        default_help="the model's maximum",
+        metavar="N",
+    ),
+    "long_text": Option(
+        "truncate",
+        "truncate longer texts, encode them in overlapping windows, or stop",
+        details="``'truncate'`` counts the texts that it cuts. ``'window'`` takes each token's vector from the "
+        "window in which it has most context; time and memory are linear in the text's length.",
+        choices=get_args(LongText),
+    ),
+    "prefix_space": Option(None, "put a space before each text", default_help="as the model's family needs it"),
+    "exclude_special_tokens": Option(
+        False,
+        "leave the special tokens around a text, such as cls and sep, out of the matching",
+        details="They are encoded as context. Default: other tokens can match them.",
+    ),
+    "forward_fn": Option(
+        None,
+        "function of a ready model and a dictionary of ``input_ids`` and ``attention_mask`` that returns token "
+        "vectors, shape (batch, tokens, width)",
+        details="For models that transformers does not know. ``num_layers`` then only chooses the row of the baseline.",
+        in_shell=False,
+    ),
+}
 # Type, a string where it needs torch, and description of each option, and of those that the commands have too.
 OPTIONS: dict[str, tuple[Any, Option]] = {
-    name: (getattr(kind, "__forward_arg__", kind), option) for name, (kind, option) in _DECLARED.items()
+    name: (getattr(kind, "__forward_arg__", kind), _DESCRIPTIONS[name])
+    for name, kind in EncoderOptions.__annotations__.items()
 }
 SHELL_OPTIONS = {name: (kind, option) for name, (kind, option) in OPTIONS.items() if option.in_shell}
 
