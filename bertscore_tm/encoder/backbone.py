@@ -152,18 +152,15 @@ class Backbone:
         ready = self.source.kind == "ready"
         for loaded in self.models.values():
             if ready or next(loaded.model.parameters()).dtype == dtype:
-                return self._cut_copy(loaded.model)
-        return load_encoder(
-            self.source, self.spec.family, self._cut, torch.float32 if needs_probe(self.spec) else dtype
-        )
+                return deepcopy(loaded.model)
+        dtype = torch.float32 if needs_probe(self.spec) else dtype
+        return load_encoder(self.source, self.spec.family, self._cut, dtype)
 
     def _cut_copy(self, model: nn.Module) -> nn.Module:
         copied = deepcopy(model)
         # Functions are not copied: one that replaces a module's method runs the original, with all of its layers.
-        modules = zip(model.modules(), copied.modules(), strict=True)
-        if any(
-            "forward" in vars(module) and vars(module)["forward"] is vars(copy)["forward"] for module, copy in modules
-        ):
+        methods = [[vars(module).get("forward") for module in whole.modules()] for whole in (model, copied)]
+        if any(method is not None and method is copy for method, copy in zip(*methods, strict=True)):
             raise ValueError(
                 f"a forward method of {self.source.name} was replaced by a function, which a frozen copy of the model "
                 f"could not call: replace it in the class, or pass the model without it"

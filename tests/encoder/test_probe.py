@@ -196,6 +196,17 @@ def test_folders_and_pickles_are_probed_once_per_configuration(kind, tmp_path, m
     assert probed == [LAYERS]
 
 
+def test_a_ready_model_of_another_process_moves_to_a_second_device_without_a_probe(monkeypatch):
+    """It has lost the layers that a probe needs."""
+    encoder = FrozenEncoder(model_of("m2m_100"), tokenizer(), num_layers=1)
+    data = pickle.dumps(encoder)
+    monkeypatch.setattr(probe, "_results", {})
+    other = pickle.loads(data)
+    weights = {name: value.shape for name, value in other.backbone("meta").state_dict().items()}
+    assert weights == {name: value.shape for name, value in encoder.backbone("cpu").state_dict().items()}
+    assert other.family == encoder.family
+
+
 # Composite model to the type of its text part, where there is a choice, and the paths of this part and its norms.
 _VISION = {"hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 16, "num_hidden_layers": 1}
 _VISION |= {"image_size": 28, "patch_size": 14, "projection_dim": 32, "model_type": "siglip_vision_model"}
