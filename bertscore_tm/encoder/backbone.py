@@ -226,13 +226,14 @@ def warn_of_slow_bfloat16() -> None:
 
 
 def _move(model: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
-    """Move a model to a device and a dtype, and leave buffers that it computes itself in their own.
+    """Move a model to a device and a dtype, and leave frequencies that it computes itself in their own.
 
-    The frequencies of rotary positions are such: rounded to bfloat16, they turn position 500 by up to a radian too far.
+    Rounded to bfloat16, those of rotary positions turn position 500 by up to a radian too far. Tables of positions, as
+    of M2M100, are added to states and need the dtype.
     """
     saved = model.state_dict().keys()
     buffers = model.named_buffers(remove_duplicate=False)
-    computed = {name: buffer for name, buffer in buffers if name not in saved}
+    computed = {name: buffer for name, buffer in buffers if name not in saved and buffer.ndim < 2}
     # The methods of nn.Module, as those of transformers have no types.
     nn.Module.to(model, device, dtype)
     for name, buffer in computed.items():

@@ -207,6 +207,18 @@ def test_a_ready_model_of_another_process_moves_to_a_second_device_without_a_pro
     assert other.family == encoder.family
 
 
+@pytest.mark.parametrize("source", ["folder", "ready"])
+def test_computed_positions_have_the_precision_of_the_model(source, tmp_path, monkeypatch):
+    """M2M100 adds them to embeddings; a probe, in float32, computed them."""
+    monkeypatch.setattr(probe, "_results", {})
+    model = model_of("m2m_100")
+    for part in (model, tokenizer()):
+        part.save_pretrained(tmp_path)
+    given = (tmp_path,) if source == "folder" else (model, tokenizer())
+    vectors = FrozenEncoder(*given, num_layers=LAYERS, dtype="bfloat16").encode(TEXTS).vectors[0]
+    assert (vectors * by_plain_loop(model, TYPES["m2m_100"][1], LAYERS)).sum(-1).min() > 0.99
+
+
 # Composite model to the type of its text part, where there is a choice, and the paths of this part and its norms.
 _VISION = {"hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 16, "num_hidden_layers": 1}
 _VISION |= {"image_size": 28, "patch_size": 14, "projection_dim": 32, "model_type": "siglip_vision_model"}
