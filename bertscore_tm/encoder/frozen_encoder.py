@@ -21,14 +21,7 @@ from bertscore_tm.core.memory import device_with_index, empty_cache, is_out_of_m
 from bertscore_tm.core.precision import may_use_tf32
 from bertscore_tm.core.token_vectors import TokenizedTexts, TokenVectors, unit_vectors
 from bertscore_tm.encoder.backbone import Backbone
-from bertscore_tm.encoder.families import (
-    Family,
-    ModelSpec,
-    family_of,
-    ready_encoder,
-    require_whole,
-    text_config,
-)
+from bertscore_tm.encoder.families import Family, ModelSpec, family_of, ready_encoder, require_whole, text_config
 from bertscore_tm.encoder.identity import ModelSource, hash_tokenizer
 from bertscore_tm.encoder.loading import (
     copy_tokenizer,
@@ -298,11 +291,7 @@ class FrozenEncoder:
     # Traced, the texts of a row would attend to each other.
     @untraced
     def encode(
-        self,
-        texts: Sequence[str] | TokenizedTexts,
-        device: torch.device | str = "cpu",
-        *,
-        check_values: bool = True,
+        self, texts: Sequence[str] | TokenizedTexts, device: torch.device | str = "cpu", *, check_values: bool = True
     ) -> TokenVectors:
         """Return the unit vectors of the texts' tokens.
 

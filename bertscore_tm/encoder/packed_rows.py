@@ -146,21 +146,17 @@ _windows: dict[Hashable, tuple[int, int] | None] = {}
 
 
 class Row:
-    """Texts whose tokens follow each other, longest text first, and what several layers need to know of them.
-
-    Attention takes one step per group of texts: of equal length on a CPU, of like lengths on an accelerator; or torch's
-    kernel attends within texts (``has_kernel``).
-    """
+    """Texts whose tokens follow each other, longest text first, and what several layers need to know of them."""
 
     def __init__(self, lengths: Ints, device: torch.device, *, has_kernel: bool = False) -> None:
         self.lengths, self.longest, self.device, self.has_kernel = lengths, int(lengths[0]), device, has_kernel
         self._places: list[Tensor | None] = []
-        self._masks: dict[tuple[int, Pattern | None], Tensor] = {}
+        self._masks: dict[tuple[Group, Pattern | None], Tensor] = {}
         self._row_masks: dict[tuple[int, int], Tensor] = {}
 
     @cached_property
     def groups(self) -> list[Group]:
-        """The texts that attend in one step."""
+        """Texts that attend in one step: of equal lengths on a CPU, of like ones on an accelerator."""
         limits = (0.0, UNLIMITED) if self.device.type == "cpu" else (_MOST_PADDING, _MOST_POSITIONS)
         return group_texts(self.lengths, *limits)
 
@@ -183,13 +179,13 @@ class Row:
         """
         parts = []
         self._places = self._places or [group.places(self.device) if group.is_padded else None for group in self.groups]
-        for number, (group, places) in enumerate(zip(self.groups, self._places, strict=True)):
+        for group, places in zip(self.groups, self._places, strict=True):
             batch = [group.pad(state, places).transpose(1, 2) for state in states]  # (texts, heads, longest, size) each
             # Without padding, torch needs no mask to attend to what precedes a token.
             is_causal = pattern is not None and pattern.window == (-1, 0) and places is None
             is_full = pattern is None or pattern.window == (-1, -1)
             needs_mask = places is not None or not (is_full or is_causal)
-            mask = self._mask(number, None if is_full else pattern) if needs_mask else None
+            mask = self._mask(group, None if is_full else pattern) if needs_mask else None
             if bias is not None:
                 corner = bias[..., : group.longest, : group.longest]
                 mask = corner if mask is None else corner.masked_fill(~mask, -math.inf)
@@ -208,10 +204,9 @@ class Row:
             self._row_masks[window] = send(np.where(allowed, np.float32(0.0), np.float32(-math.inf)), self.device)
         return self._row_masks[window].to(dtype)
 
-    def _mask(self, number: int, pattern: Pattern | None) -> Tensor:
+    def _mask(self, group: Group, pattern: Pattern | None) -> Tensor:
         """Return which pairs of tokens of a group attend, shape (texts or 1, 1, longest, longest)."""
-        if (number, pattern) not in self._masks:
-            group = self.groups[number]
+        if (group, pattern) not in self._masks:
             allowed = torch.ones((), dtype=torch.bool, device=self.device)
             if pattern is not None:
                 allowed = send(pattern.mask(group.longest), self.device)[None, None]
@@ -219,8 +214,8 @@ class Row:
                 real = send(group.real, self.device)
                 # Padding attends to all, as a softmax over nothing is NaN.
                 allowed = (allowed & real[:, None, None, :]) | ~real[:, None, :, None]
-            self._masks[number, pattern] = allowed
-        return self._masks[number, pattern]
+            self._masks[group, pattern] = allowed
+        return self._masks[group, pattern]
 
 
 # The packed row that a model runs on, if it does.

@@ -54,17 +54,15 @@ class TextTokenizer:
         self.exclude_special_tokens = exclude_special_tokens
         self.prefix_space = family.prefix_space if prefix_space is None else prefix_space
         positions = family.max_positions(config)
-        declared = tokenizer.model_max_length if tokenizer.model_max_length < _NO_LIMIT else None
-        limits = [limit for limit in (declared, positions) if limit is not None]
-        self.max_length: int | None = min(limits) if limits else None
+        limits = [limit for limit in (tokenizer.model_max_length, positions) if limit is not None and limit < _NO_LIMIT]
+        self.max_length: int | None = min(limits, default=None)
         if max_length is not None:
+            limit = name_option("max_length", max_length)
             if max_length <= self.num_special_tokens:
                 raise ValueError(
-                    f"{name_option('max_length', max_length)} leaves no room for text next to the "
-                    f"{self.num_special_tokens} special tokens"
+                    f"{limit} leaves no room for text next to the {self.num_special_tokens} special tokens"
                 )
             if positions is not None and max_length > positions:
-                limit = name_option("max_length", max_length)
                 raise ValueError(f"{limit} exceeds the {positions} positions of the encoder")
             self.max_length = max_length
         # Tokens from the start of one window to the next: half a window.
@@ -103,8 +101,7 @@ class TextTokenizer:
     @cached_property
     def num_special_tokens(self) -> int:
         """Number of special tokens that the tokenizer adds to a text."""
-        before, after = self.special_affixes
-        return len(before) + len(after)
+        return sum(map(len, self.special_affixes))
 
     @cached_property
     def num_excluded(self) -> tuple[int, int]:
