@@ -142,6 +142,7 @@ class ForwardPass:
         with torch.autocast(device_type=mask.device.type, enabled=False):
             with (
                 nullcontext() if recorded is None and not switches else self.lock,
+                torch.random.fork_rng(devices=[]) if family.draws_numbers and is_eager() else nullcontext(),
                 nullcontext() if recorded is None else _record_states(self.model.get_submodule(recorded)) as states,
             ):
                 if switches:

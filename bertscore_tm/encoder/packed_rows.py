@@ -241,16 +241,15 @@ def switch_attention(model: nn.Module, *, packed: bool) -> bool:
 def register_attention() -> None:
     """Let transformers find our attention by its name, which the configuration of a model with packed texts holds."""
     # Slow to import; already imported once a model is loaded.
-    from transformers import AttentionInterface, AttentionMaskInterface
+    from transformers import AttentionInterface, AttentionMaskInterface, masking_utils
 
     AttentionInterface.register(_NAME, _attend)
-    AttentionMaskInterface.register(_NAME, _make_pattern)
+    # Not imported where it is traced, which torch before 2.13 cannot.
+    AttentionMaskInterface.register(_NAME, partial(_make_pattern, masking_utils))
 
 
-def _make_pattern(**arguments: Any) -> Any:
+def _make_pattern(masking_utils: Any, **arguments: Any) -> Any:
     """Return the attention mask of transformers, or the pattern of the texts in a packed row."""
-    from transformers import masking_utils
-
     current = current_row()
     if current is None:
         on_cpu, real = torch.device(arguments["device"]).type == "cpu", arguments["attention_mask"]

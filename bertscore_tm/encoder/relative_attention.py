@@ -33,7 +33,7 @@ def _create(mixin: Any, original: Any) -> Any:
 class _Adapted(nn.Module):
     """A module of transformers whose class was replaced; copies and pickles derive the class again."""
 
-    original: type[nn.Module]
+    original: Any
 
     def __reduce__(self) -> Any:
         return _create, (type(self).__mro__[1], self.original), self.__dict__
@@ -55,14 +55,16 @@ class _SkipsPairs(_Adapted):
     """An encoder that makes nothing for all pairs of tokens in a row, and of MPNet a bias of the longest text."""
 
     def get_attention_mask(self, mask: Tensor) -> Any:
-        return mask if current_row() else cast(Any, super()).get_attention_mask(mask)
+        return mask if current_row() else self.original.get_attention_mask(self, mask)
 
     def get_rel_pos(self, states: Tensor, *arguments: Any) -> Any:
-        return states if current_row() else cast(Any, super()).get_rel_pos(states, *arguments)
+        return states if current_row() else self.original.get_rel_pos(self, states, *arguments)
 
     def compute_position_bias(self, states: Tensor, *arguments: Any) -> Any:
         row = current_row()
-        return cast(Any, super()).compute_position_bias(states if row is None else states[:, : row.longest], *arguments)
+        return self.original.compute_position_bias(
+            self, states if row is None else states[:, : row.longest], *arguments
+        )
 
 
 def _split_heads(states: Tensor, heads: int) -> Tensor:

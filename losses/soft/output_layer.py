@@ -59,8 +59,12 @@ def _find_layer(lm_head: nn.Module) -> tuple[nn.Module, OutputLayer]:
     return module, OutputLayer(weight, bias)
 
 
+# Before 2.13, torch takes no module as the argument of a function whose result is constant: it ends the graph.
+_constant: Any = torch.compiler.assume_constant_result if torch.__version__ >= "2.13" else torch.compiler.disable
+
+
 # Run while torch.compile traces the loss, rather than traced: the pass of the generator is not part of the graph.
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@_constant  # type: ignore[untyped-decorator]
 @torch.no_grad()
 def _measure_scale(lm_head: Any) -> float:
     """Return the ratio of a generator's or a layer's logits to the products of the weight; once for each module."""

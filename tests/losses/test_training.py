@@ -45,6 +45,8 @@ def fresh_compiler():
     ],
 )
 def test_one_graph_holds_the_loss(family, backend, options, from_hidden):
+    if from_hidden and torch.__version__ < "2.13":
+        pytest.skip("this version of torch ends the graph where the scale of the logits is measured")
     encoder = FrozenEncoder(*tiny_model(family), num_layers=0 if backend == "inductor" else 1)
     loss = SoftBERTScoreLoss(encoder, **options)
     target, texts = TARGET.clamp(max=70), ["the cat sat", "it rains"]
