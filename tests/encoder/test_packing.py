@@ -15,7 +15,16 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.functional import normalize
-from transformers import AutoModel, BertConfig, BertModel, FNetConfig, FNetModel, MobileBertConfig, MobileBertModel
+from transformers import (
+    AutoModel,
+    BertConfig,
+    BertModel,
+    FNetConfig,
+    FNetModel,
+    MobileBertConfig,
+    MobileBertModel,
+    masking_utils,
+)
 
 from bertscore_tm import FrozenEncoder, bert_score
 from bertscore_tm.encoder import forward_pass, packed_rows
@@ -275,7 +284,7 @@ def test_a_rule_of_attention_is_evaluated_once(monkeypatch):
     def window(width, longest):
         token = packed_rows.row.set(Row(np.array([longest, longest, 1]), CPU))
         try:
-            return packed_rows._make_pattern(mask_function=rule_of(width), device=CPU).window
+            return packed_rows._make_pattern(masking_utils, mask_function=rule_of(width), device=CPU).window
         finally:
             packed_rows.row.reset(token)
 
@@ -300,7 +309,7 @@ def test_a_rule_that_is_a_method_is_not_told_from_others_by_its_code():
     for width in (5, 6):
         token = packed_rows.row.set(Row(np.array([100, 100, 1]), CPU))
         try:
-            found.append(packed_rows._make_pattern(mask_function=Width(width).rule, device=CPU).window)
+            found.append(packed_rows._make_pattern(masking_utils, mask_function=Width(width).rule, device=CPU).window)
         finally:
             packed_rows.row.reset(token)
     assert found == [(5, 5), (6, 6)]
