@@ -57,7 +57,6 @@ class Family:
         prefix_space: published scores put a space before every text (RoBERTa's and GPT-2's tokenizers).
         batching: which texts share a forward pass, at best; a trial decides when the model is loaded.
         takes_embeddings: input embeddings instead of token ids give the same vectors.
-        draws_numbers: the forward pass draws random numbers, without using them, in some versions of transformers.
         fits_float16: hidden states stay below the largest number of float16.
         probed: the properties come from the model's structure and a probe.
     """
@@ -72,7 +71,6 @@ class Family:
     prefix_space: bool = False
     batching: Batching = PACKED
     takes_embeddings: bool = True
-    draws_numbers: bool = False
     fits_float16: bool = True
     probed: bool = False
 
@@ -171,7 +169,7 @@ FAMILIES: dict[str, Family] = {
     "gemma": _LLAMA,
     "gemma2": replace(_LLAMA, batching=PADDED),
     "gpt2": Family(layers=("h",), final_modules=("ln_f",), prefix_space=True),
-    "led": replace(_BART, absolute_positions="max_encoder_position_embeddings", draws_numbers=True),
+    "led": replace(_BART, absolute_positions="max_encoder_position_embeddings"),
     "llama": _LLAMA,
     "longformer": Family(positions_after_padding=True, batching=PADDED),
     "mbart": _BART_WITH_FINAL_NORM,

@@ -40,14 +40,17 @@ _TOLERANCE_IN_EPS = 8
 class ForwardPass:
     """The forward pass of a model in memory: hidden states of a layer, or of all layers up to it, of several texts.
 
-    ``has_kernel``: torch's kernel attends within the texts of a row. ``lock`` is held by calls that change the model by
-    hooks or another attention. ``shared`` is that of the encoder that loaded the model, kept in memory by this one.
+    ``has_kernel``: torch's kernel attends within the texts of a row. ``draws_numbers``: the model draws random numbers
+    that it does not use, as LED, FSMT and NLLB-MoE in some versions of transformers. ``lock`` is held by calls that
+    change the model by hooks or another attention. ``shared`` is that of the encoder that loaded the model, kept in
+    memory by this one.
     """
 
     model: nn.Module
     spec: ModelSpec
     batching: Batching = PADDED
     has_kernel: bool = False
+    draws_numbers: bool = False
     lock: AbstractContextManager[Any] = field(default_factory=threading.RLock)
     shared: ForwardPass | None = None
 
@@ -142,7 +145,7 @@ class ForwardPass:
         with torch.autocast(device_type=mask.device.type, enabled=False):
             with (
                 nullcontext() if recorded is None and not switches else self.lock,
-                torch.random.fork_rng(devices=[]) if family.draws_numbers and is_eager() else nullcontext(),
+                torch.random.fork_rng(devices=[]) if self.draws_numbers and is_eager() else nullcontext(),
                 nullcontext() if recorded is None else _record_states(self.model.get_submodule(recorded)) as states,
             ):
                 if switches:
@@ -198,8 +201,9 @@ class ForwardPass:
 
         If texts are packed, the model calls our attention afterwards.
         """
-        lengths = np.array([len(text) for text in texts])
+        lengths, random_state = np.array([len(text) for text in texts]), torch.get_rng_state()
         alone = torch.cat([self(text[None])[:, 0] for text in texts], 1)  # (layers, tokens, width)
+        self.draws_numbers = not torch.equal(random_state, torch.get_rng_state())
         for batching in candidates:
             # Texts of any length are padded to see whether they may be.
             trial = batching._replace(padding=1.0) if batching.padding else batching

@@ -13,6 +13,7 @@ from transformers import (
     AutoModelForCausalLM,
     AutoModelForMaskedLM,
     AutoModelForSeq2SeqLM,
+    BertModel,
     XLMModel,
 )
 from transformers.utils import logging as transformers_logging
@@ -221,6 +222,22 @@ def test_encoding_prints_nothing_and_leaves_the_random_state_alone(family, capfd
     assert torch.equal(torch.get_rng_state(), random_state)
     assert not caplog.records
     assert capfd.readouterr() == ("", "")
+
+
+class DrawsNumbers(BertModel):
+    """As LED, FSMT and NLLB-MoE do in some versions of transformers, which then do not use them."""
+
+    def forward(self, *args, **options):
+        torch.rand([])
+        return super().forward(*args, **options)
+
+
+def test_a_model_that_draws_numbers_leaves_the_random_state_alone():
+    model = randomised(DrawsNumbers(tiny_config("bert")))
+    encoder = FrozenEncoder(model, tiny_tokenizer("wordpiece"), num_layers=2)
+    random_state = torch.get_rng_state()
+    encoder.encode(TEXTS)
+    assert torch.equal(torch.get_rng_state(), random_state)
 
 
 # Errors.
