@@ -57,7 +57,8 @@ def soft_precision_recall_f1(
         side if isinstance(side, TokenMass) else TokenMass(side > 0, side.to(similarities.dtype))
         for side in (candidate, reference)
     ]
-    sums = torch.stack(match(similarities, masses[0], masses[1], temperature))  # (2, batch)
+    matched = match(similarities, masses[0], masses[1], temperature)
+    sums = matched if isinstance(matched, Tensor) else torch.stack(matched)  # (2, batch)
     totals = torch.stack([mass.weights.sum(1) for mass in masses])  # (2, batch)
     precision, recall = sums * ((totals > 0) / totals.clamp(min=torch.finfo(totals.dtype).tiny))
     f1 = _SelectionF1.apply(precision, recall) if is_eager() else selection_f1(precision, recall)  # type: ignore[no-untyped-call]

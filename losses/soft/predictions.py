@@ -226,8 +226,8 @@ def place_content(content: Tensor, vocabulary: GeneratorVocabulary) -> Placement
     tokenizer = vocabulary.encoder.tokenizer
     sizes = len(tokenizer.special_affixes[0]), len(tokenizer.special_affixes[1])
     is_token = nn.functional.pad(content, sizes, value=True)  # (batch, positions + special)
-    # Content moves to the left, over holes and left padding.
-    keys, order = is_token.long().sort(dim=1, descending=True, stable=True)
+    # Content moves to the left, over holes and left padding. As numbers, since not every device sorts bool.
+    keys, order = is_token.view(torch.uint8).sort(dim=1, descending=True, stable=True)
     limit = tokenizer.max_length
     # On an accelerator, the longest row is waited for only if it may be too long.
     if (content.device.type == "cpu" and is_eager()) or (limit is not None and keys.shape[1] > limit):
@@ -240,7 +240,7 @@ def place_content(content: Tensor, vocabulary: GeneratorVocabulary) -> Placement
                 f"the mask there)"
             )
         keys, order = (values[:, : max(longest + sum(sizes), 1)] for values in (keys, order))
-    keys = keys.bool()  # (batch, tokens)
+    keys = keys.view(torch.bool)  # (batch, tokens)
     special = vocabulary.special[1]  # (special,)
     weights = _surround(content.to(special.dtype), special, sizes[0]).gather(1, order)  # (batch, tokens)
     if not tokenizer.exclude_special_tokens:

@@ -365,7 +365,7 @@ class SoftBERTScoreLoss(nn.Module):
             candidates = candidates.select(references.items)
         targets = references.tokens
         similarities = cosine_similarities(candidates.vectors, targets.vectors)  # (references, tokens, tokens)
-        has_content = candidates.has_content & targets.has_content
+        is_empty = ~(candidates.has_content & targets.has_content)
         matchings = {"": self._match} | ({"teacher_forced_": TOKENWISE_MATCHINGS["max"]} if return_components else {})
         scores: dict[str, Tensor] = {}
         for prefix, matching in matchings.items():
@@ -374,7 +374,7 @@ class SoftBERTScoreLoss(nn.Module):
                     similarities, candidates.mass, targets.mass, matching, self.matching_temperature
                 )
             for name in of_pairs if return_components else [self.component]:
-                score = torch.where(has_content, of_pairs[name], 0.0)  # (references,)
+                score = of_pairs[name].masked_fill(is_empty, 0.0)  # (references,)
                 if references.items is not None:
                     score = reduce_references(score, references.items, references.num_items, self.references_reduce)
                 scores[prefix + name] = score  # (batch,)

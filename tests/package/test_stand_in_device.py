@@ -2,6 +2,7 @@
 
 import warnings
 from functools import partial
+from itertools import product
 
 import pytest
 import torch
@@ -271,8 +272,10 @@ def count_loss_steps():
         loss, forward, backward = SoftBERTScoreLoss(encoder).to(device), *watch(encoder.backbone(device))
         encoder.encode(real_pairs(8, words=12)[0], device)
         row = forward[-1]
-        labels = torch.randint(10, len(tokenizer), (8, 128)).to(device)
-        for width in (len(tokenizer), 32):
+        full = torch.randint(10, len(tokenizer), (8, 128))
+        ragged = full.masked_fill(torch.arange(128) >= 128 - 7 * torch.arange(8)[:, None], -100)
+        for width, labels in product((len(tokenizer), 32), (full, ragged)):
+            labels = labels.to(device)
             inputs, head = (torch.randn(*shape, width).to(device, dtype) for shape in ((8, 128), (len(tokenizer),)))
             call = loss if width != 32 else partial(loss.forward_hidden, lm_head=head.requires_grad_())
             for _ in range(2):  # the first step reads the output layer
@@ -280,7 +283,7 @@ def count_loss_steps():
                 forward.clear()
                 backward.clear()
                 total, _ = counted(partial(run_step, call, inputs, labels))
-            counts[dtype, width] = total - sum(forward) - sum(backward), forward[0], row
+            counts[dtype, width, bool((labels.cpu() < 0).any())] = total - sum(forward) - sum(backward), forward[0], row
     return counts
 
 
