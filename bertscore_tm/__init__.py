@@ -8,6 +8,7 @@ matching the contextual vectors of their tokens greedily by cosine similarity.
 * ``bertscore_tm.rank_candidates``: the best of several candidates, against references or by consensus.
 * ``bertscore_tm.PairScorer``: a picklable scorer of batches, for datasets, Ray Data, Spark and Dask.
 * ``bertscore_tm.score_matrix``: the scores of all pairs of two lists of texts, such as for retrieval.
+* ``bertscore_tm.strip_thoughts``: the answer of a reasoning model without its thoughts.
 * ``bertscore_tm.align``: which tokens of two texts match, to print or draw.
 * ``bertscore_tm.Report``: a web page of all pairs of one or several systems.
 * ``bertscore_tm.compat``: the interfaces of ``bert-score``, torchmetrics and Hugging Face's ``evaluate``.
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from bertscore_tm.metric import BERTScore
     from bertscore_tm.report import Report
     from bertscore_tm.scoring.rescaling import Baseline
+    from bertscore_tm.utilities.chats import strip_thoughts
     from bertscore_tm.views import Alignment
 
 __all__ = [
@@ -44,6 +46,7 @@ __all__ = [
     "bert_score",
     "rank_candidates",
     "score_matrix",
+    "strip_thoughts",
 ]
 
 # In a wheel `losses` and `callbacks` are in this folder, in a checkout next to it. Searching the parent folder too
@@ -60,6 +63,7 @@ _HOMES = {
     "Baseline": "bertscore_tm.scoring.rescaling",
     "FrozenEncoder": "bertscore_tm.encoder",
     "Report": "bertscore_tm.report",
+    "strip_thoughts": "bertscore_tm.utilities.chats",
 }
 _SUBMODULES = ("callbacks", "catalog", "compat", "functional", "losses", "statistics")
 

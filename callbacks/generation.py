@@ -24,7 +24,6 @@ from bertscore_tm.encoder import Encoder, as_encoder
 from bertscore_tm.encoder.loading import resolve_tokenizer
 from bertscore_tm.functional.ranking import Item, order_candidates, score_items
 from bertscore_tm.scoring.messages import warn_of_truncation
-from bertscore_tm.scoring.texts import strip_thoughts
 from bertscore_tm.scoring.token_weights import token_weights
 
 Generate = Callable[[pl.LightningModule, Any], tuple[Sequence[str], Sequence[str] | Sequence[Sequence[str]]]]
@@ -57,7 +56,7 @@ class HuggingFaceGenerate(ABC):
         ignore_index: int = -100,
         num_samples: int = 1,
         encoder: Encoder | None = None,
-        strip_thoughts: bool = False,
+        postprocess: Callable[[str], str] | None = None,
         **generate_kwargs: Any,
     ) -> None:
         if (num_samples > 1) != (encoder is not None):
@@ -71,7 +70,7 @@ class HuggingFaceGenerate(ABC):
         self.ignore_index = ignore_index
         self.num_samples = num_samples
         self.encoder = None if encoder is None else as_encoder(encoder, single_layer=True)
-        self.strip_thoughts = strip_thoughts
+        self.postprocess = postprocess
         self._warned: set[str] = set()
         self.generate_kwargs = generate_kwargs
 
@@ -108,8 +107,8 @@ class HuggingFaceGenerate(ABC):
         # An output object with return_dict_in_generate=True.
         ids = generated if isinstance(generated, Tensor) else generated.sequences
         preds = self._decode(ids[:, num_prompt_ids:])
-        if self.strip_thoughts:
-            preds = [strip_thoughts(text) for text in preds]
+        if self.postprocess is not None:
+            preds = [self.postprocess(text) for text in preds]
         if self.num_samples > 1:
             preds = self._choose_by_consensus(preds, ids.device)
         if isinstance(target, Tensor):
@@ -153,7 +152,7 @@ class Seq2SeqGenerate(HuggingFaceGenerate):
 
     The tensors of the batch that are parameters of the model's ``forward`` are passed to ``generate``, except labels
     and decoder inputs. For a wrapper, such as PEFT's, the parameters of the wrapped model count; a model that is not
-    from Hugging Face gets all tensors. The references are texts or decoded labels. Picklable.
+    from Hugging Face gets all tensors. The references are texts or decoded labels. Picklable if ``postprocess`` is.
 
     Args:
         tokenizer: the model's tokenizer, or its name.
@@ -165,8 +164,8 @@ class Seq2SeqGenerate(HuggingFaceGenerate):
             references is returned (minimum Bayes risk, :func:`bertscore_tm.rank_candidates`); with ``num_beams`` of at
             least as many and ``do_sample=False``, those of the beam. Default: one text, without a choice.
         encoder: encoder for the choice, such as ``metric.encoder``, which is then loaded once.
-        strip_thoughts: leave out the ``<think>`` or ``<thinking>`` block in front of a text; one that is cut off within
-            it is empty. Default: thoughts are scored as text, with a warning.
+        postprocess: function of a text that is applied to each generated text, not to the references, such as
+            :func:`bertscore_tm.strip_thoughts`. Default: texts as the tokenizer decodes them.
         **generate_kwargs: arguments of ``generate``, such as ``max_new_tokens`` and ``num_beams``.
 
     Example:
@@ -197,7 +196,7 @@ class CausalGenerate(HuggingFaceGenerate):
     batch's ``labels``, or its references, have the shape of the ids, are ``ignore_index`` at the prompts, and repeat
     the ids of the answers at their own positions. Of a chat with several answers, which are unbroken spans of labels,
     the last one is generated and is the reference, and all before it is the prompt. Any other batch, such as one with
-    prompts as texts or with images, needs a function as ``generate``. Picklable.
+    prompts as texts or with images, needs a function as ``generate``. Picklable if ``postprocess`` is.
 
     Args:
         tokenizer: the model's tokenizer, or its name.

@@ -84,13 +84,12 @@ class BERTScoreReport(ScoredTextWriter):
         self._files[loader.suffix] = files = {key: path for key, path in files.items() if path not in gone}
         if gone:
             warn_user(f"{type(self).__name__} leaves out validations whose files are gone: {', '.join(gone)}")
-        is_stripped = getattr(self.find_scorer(trainer)[0].generate, "strip_thoughts", False)
         report = Report.from_files(
             list(files.values()),
             align=partial(metric.align, idf=weights),
             encoder=metric.encoder,
             bounds=metric.bounds,
-            signature=metric.signature() + ("|thoughts:stripped" if is_stripped else ""),
+            signature=metric.signature(),
             num_alignments=self.num_alignments,
         )
         start, end = os.path.splitext(self.path)  # noqa: PTH122 - URLs

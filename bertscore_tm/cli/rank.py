@@ -24,6 +24,7 @@ from bertscore_tm.cli import options, output
 from bertscore_tm.cli.distributed import RankGroup
 from bertscore_tm.cli.errors import CommandError
 from bertscore_tm.cli.joined_files import read_corpus
+from bertscore_tm.utilities.chats import strip_thoughts
 from bertscore_tm.utilities.user_warnings import warn_user
 
 if TYPE_CHECKING:
@@ -57,7 +58,6 @@ def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
     from bertscore_tm.functional.ranking import Item, ranking_settings, score_items
     from bertscore_tm.scoring.messages import UnknownTokens, describe_truncation, warn_of_leftovers
     from bertscore_tm.scoring.signature import score_signature
-    from bertscore_tm.scoring.texts import strip_thoughts
     from bertscore_tm.scoring.token_weights import token_weights
 
     if arguments.strip_thoughts:

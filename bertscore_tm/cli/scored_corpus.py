@@ -21,8 +21,9 @@ from bertscore_tm.scoring.corpus import CorpusScores, score_corpus
 from bertscore_tm.scoring.messages import UnknownTokens, count_skipped, warn_about_scores, warn_of_leftovers
 from bertscore_tm.scoring.rescaling import find_baseline, rescale_scores, score_range
 from bertscore_tm.scoring.signature import score_signature
-from bertscore_tm.scoring.texts import IDENTICAL, TextPairs, count_identical, strip_thoughts
+from bertscore_tm.scoring.texts import IDENTICAL, TextPairs, count_identical
 from bertscore_tm.scoring.token_weights import TEXTS_PER_BLOCK, TokenWeights, token_weights
+from bertscore_tm.utilities.chats import strip_thoughts
 from bertscore_tm.utilities.score_names import SCORE_NAMES
 from bertscore_tm.utilities.user_warnings import warn_user
 

@@ -6,6 +6,7 @@ from bertscore_tm.functional.matrix import score_matrix
 from bertscore_tm.functional.pair_scorer import PairScorer
 from bertscore_tm.functional.ranking import RankedCandidates, rank_candidates
 from bertscore_tm.scoring.token_weights import document_frequencies
+from bertscore_tm.utilities.chats import strip_thoughts
 from bertscore_tm.utilities.score_names import SCORE_NAMES
 
 __all__ = [
@@ -17,4 +18,5 @@ __all__ = [
     "document_frequencies",
     "rank_candidates",
     "score_matrix",
+    "strip_thoughts",
 ]

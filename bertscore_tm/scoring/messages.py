@@ -8,7 +8,7 @@ from functools import cache
 from torch import Tensor
 
 from bertscore_tm.encoder.tokenization import TextTokenizer
-from bertscore_tm.utilities.option_names import name_long_text, name_option
+from bertscore_tm.utilities.option_names import name_long_text
 from bertscore_tm.utilities.user_warnings import warn_user
 
 # Patterns of the messages about a corpus, with any count.
@@ -102,7 +102,7 @@ def warn_of_leftovers(candidates: Sequence[str], tokenizer: TextTokenizer) -> bo
     if leftovers:
         subject = "1 candidate contains" if len(leftovers) == 1 else f"{len(leftovers)} candidates contain"
         is_thinking = any(re.fullmatch(_THOUGHT, leftover) for leftover in leftovers)
-        remedy = f", and remove thoughts with {name_option('strip_thoughts', True)}" if is_thinking else ""
+        remedy = ", and remove thoughts with bertscore_tm.strip_thoughts (--strip-thoughts)" if is_thinking else ""
         warn_user(
             f"{subject} special tokens such as {leftovers[0]}, which are scored as text: decode with batch_decode and "
             f"skip_special_tokens=True{remedy}"

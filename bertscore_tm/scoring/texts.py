@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import chain
@@ -12,8 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# A leading block, closed or cut off, or one that the prompt opened.
-_THOUGHT = re.compile(r"\s*<(think|thinking)>.*?(?:</\1>\s*|$)|(?:(?!<think).)*?</think(?:ing)?>\s*", re.DOTALL)
 # Candidates, and the references of each, by position or by key.
 Texts = str | Sequence[str] | Mapping[Any, str]
 References = Texts | Sequence[Sequence[str]] | Mapping[Any, Sequence[str]]
@@ -53,16 +50,6 @@ class TextPairs:
                 indices = torch.tensor(counted_references(references), dtype=torch.long, device="cpu")
                 restored[:, i] = indices[best_reference[:, i]]  # (layers,)
         return restored
-
-
-def strip_thoughts(text: str) -> str:
-    """Return the answer of a reasoning model, without the thought in front of it; of one that was cut off, no text.
-
-    Example:
-        >>> strip_thoughts("<think>Say hello.</think> hello"), strip_thoughts("<think>Say"), strip_thoughts("a < b")
-        ('hello', '', 'a < b')
-    """
-    return text[match.end() :] if (match := _THOUGHT.match(text)) else text
 
 
 def omit_blank(references: Sequence[str]) -> list[str]:

@@ -14,7 +14,7 @@ from bertscore_tm.scoring.corpus import encode_steps, match_encoded
 from bertscore_tm.scoring.messages import UnknownTokens, warn_of_leftovers
 from bertscore_tm.scoring.rescaling import Rescale, find_baseline, rescale_scores
 from bertscore_tm.scoring.signature import score_signature
-from bertscore_tm.scoring.texts import TextPairs, strip_thoughts
+from bertscore_tm.scoring.texts import TextPairs
 from bertscore_tm.scoring.token_weights import Idf, require_known, token_weights
 from bertscore_tm.utilities.compilation import untraced
 from bertscore_tm.utilities.score_names import SCORE_NAMES, Component
@@ -61,8 +61,6 @@ class BERTScoreReward:
         length_band: smallest and largest ratio of lengths that is not penalized, such as (0.5, 1.5); ``math.inf``
             removes the upper limit. Default: no length guard.
         repeat_ngram_size: n of the n-grams whose repetition is penalized, such as 4. Default: no repetition guard.
-        strip_thoughts: score completions without the ``<think>`` or ``<thinking>`` block in front; one that is cut off
-            within it is an empty text. Default: thoughts are scored as text, with a warning.
         references_column: keyword of the references, a column of the trainer's data set.
         cache_bytes: memory for the references' token vectors, in bytes, as for the loss, which shares them. Within a
             call each text is encoded once in any case.
@@ -96,7 +94,6 @@ class BERTScoreReward:
         rescale: Rescale = False,
         length_band: tuple[float, float] | None = None,
         repeat_ngram_size: int | None = None,
-        strip_thoughts: bool = False,
         references_column: str = "references",
         cache_bytes: int = 2**27,
         name: str | None = None,
@@ -114,7 +111,6 @@ class BERTScoreReward:
         self.references_reduce = references_reduce
         self.length_band = length_band
         self.repeat_ngram_size = repeat_ngram_size
-        self.strip_thoughts = strip_thoughts
         self.references_column = references_column
         self.cache_bytes = cache_bytes
         self._has_leftovers, self._unknown = False, UnknownTokens()
@@ -161,8 +157,6 @@ class BERTScoreReward:
                 f"name of theirs, as in BERTScoreReward(encoder, references_column='answer')"
             )
         candidates, reference_lists = list_completions(completions), list_references(references)
-        if self.strip_thoughts:
-            candidates = [strip_thoughts(text) for text in candidates]
         # Once, as rewards are computed at every training step.
         self._has_leftovers = self._has_leftovers or warn_of_leftovers(candidates, self.encoder.tokenizer)
         if len(candidates) != len(reference_lists):
@@ -194,8 +188,7 @@ class BERTScoreReward:
 
     def signature(self) -> str:
         """Return one line with every setting that changes a score; see also ``component`` and the guards."""
-        source = self._weights.source
-        return score_signature(self.encoder, source, self._baseline, strip_thoughts=self.strip_thoughts)
+        return score_signature(self.encoder, self._weights.source, self._baseline)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.encoder!r}, component={self.component!r})"

@@ -14,6 +14,7 @@ from peft import LoraConfig, get_peft_model
 from torch import nn
 from transformers import LogitsProcessor
 
+from bertscore_tm import strip_thoughts
 from bertscore_tm.callbacks import CausalGenerate, Seq2SeqGenerate
 from bertscore_tm.encoder import FrozenEncoder
 from bertscore_tm.functional import bert_score
@@ -308,18 +309,20 @@ class Say(LogitsProcessor):
 
 
 @pytest.mark.parametrize("end", [" </think> ", " "])
-@pytest.mark.parametrize("num_samples", [1, 2])
-def test_thoughts_are_removed_on_request(encoder, end, num_samples):
+def test_generated_texts_are_postprocessed(end):
     model, tokenizer = generator("gpt2")
     tokenizer.add_tokens(["<think>", "</think>"])
     model.resize_token_embeddings(len(tokenizer))
     said = tokenizer(f"<think> a dog ran{end}a cat sat", add_special_tokens=False)["input_ids"]
-    batch = {**inputs_of([[5, 6]]), "labels": labels_of(tokenizer, ["a cat sat"])}
-    more = {"num_samples": num_samples, "encoder": encoder} if num_samples > 1 else {}
-    texts = []
-    for strip_thoughts in (False, True):
-        options = {"max_new_tokens": len(said), "logits_processor": [Say(said, 2)], "strip_thoughts": strip_thoughts}
-        generate = CausalGenerate(tokenizer, prompt_key="input_ids", **options, **more)
-        texts += generate(WithModel(model), batch)[0]
-    assert texts[0].startswith("<think>")
-    assert texts[1].split() == (["a", "cat", "sat"] if "/" in end else [])
+    batch = {**inputs_of([[5, 6]]), "labels": labels_of(tokenizer, ["<think> so </think> a cat sat"])}
+    results = []
+    for postprocess in (None, strip_thoughts):
+        options = {"max_new_tokens": len(said), "logits_processor": [Say(said, 2)], "postprocess": postprocess}
+        generate = CausalGenerate(tokenizer, prompt_key="input_ids", **options)
+        results.append(pickle.loads(pickle.dumps(generate))(WithModel(model), batch))
+    (whole, references), (stripped, same_references) = results
+    assert whole[0].startswith("<think>")
+    assert stripped[0].split() == (["a", "cat", "sat"] if "/" in end else [])
+    # References are returned as they are.
+    assert references == same_references
+    assert references[0].startswith("<think>")

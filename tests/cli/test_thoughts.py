@@ -47,5 +47,5 @@ def test_the_warning_names_the_option(minilm, tmp_path, capsys):
     options = ["--candidate-text", THINKING[0], "--reference-text", REFERENCES[0], "-m", minilm, "-l", 5]
     shown = run_here(capsys, "score", *options)
     assert "such as <think>, which are scored as text: decode" in shown.err
-    assert "remove thoughts with --strip-thoughts\n" in shown.err
+    assert "remove thoughts with bertscore_tm.strip_thoughts (--strip-thoughts)\n" in shown.err
     assert run_here(capsys, "score", *options, "--strip-thoughts").err == ""

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from transformers import AutoModel, AutoTokenizer
 
-from bertscore_tm import BERTScore, FrozenEncoder, bert_score, rank_candidates, score_matrix
+from bertscore_tm import BERTScore, FrozenEncoder, bert_score, rank_candidates, score_matrix, strip_thoughts
 from bertscore_tm.compat import bert_score as bert_score_drop_in
 from bertscore_tm.compat import evaluate, torchmetrics
 from bertscore_tm.functional import SCORE_NAMES
@@ -111,22 +111,30 @@ THOUGHT = "<think>\nWhere is it?\n\nOn the mat.</think>\n\n"
 
 
 @pytest.mark.parametrize("start", [THOUGHT, f" {THOUGHT}", "<thinking>so</thinking>", "<think></think>", "so</think> "])
-def test_thoughts_are_removed_on_request(encoder, start):
+def test_thoughts_are_removed_from_texts_and_chats(encoder, start):
     answer, other = "a cat sat on the mat", "it rains"
-    completions = [start + answer, other, "<think>" + answer, [{"role": "assistant", "content": start + other}]]
-    reward = BERTScoreReward(encoder, strip_thoughts=True)
+    chat = [{"role": "user", "content": f"{start}{answer}"}, {"role": "assistant", "content": start + other}]
+    parts = [{"role": "assistant", "content": [{"type": "text", "text": start}, {"type": "text", "text": other}]}]
+    completions = [start + answer, other, "<think>" + answer, chat, parts, [{"role": "assistant", "content": None}]]
+    stripped = [strip_thoughts(completion) for completion in completions]
+    assert stripped == [answer, other, "", other, other, ""]
     with warnings.catch_warnings(action="error"):
-        rewards = reward(completions, [answer, answer, answer, answer])
-    assert rewards == BERTScoreReward(encoder)([answer, other, "", other], [answer] * 4)
-    assert reward.signature() == f"{BERTScoreReward(encoder).signature()}|thoughts:stripped"
-    # Only in front: an answer about a thought is kept, as it is by default.
-    later = f"{answer} <think></think>"
-    assert reward([later], [answer]) == BERTScoreReward(encoder)([later], [answer])
+        BERTScoreReward(encoder)(stripped, [answer] * len(stripped))
+    # An answer about a thought is kept.
+    assert strip_thoughts(f"{answer} <think></think>") == f"{answer} <think></think>"
+
+
+@pytest.mark.parametrize("value", [["<think></think>a", "b"], [], None, 3])
+def test_thoughts_are_not_removed_from_other_objects(value):
+    with pytest.raises(TypeError, match=r"text must be a string or a chat.*Call strip_thoughts for each text$"):
+        strip_thoughts(value)
+    with pytest.raises(ValueError, match="a chat without a message of the assistant"):
+        strip_thoughts([{"role": "user", "content": "hi"}])
 
 
 @pytest.mark.filterwarnings("default")
-def test_warnings_of_thoughts_name_the_option(encoder):
-    message = r"such as <think>, .* and remove thoughts with strip_thoughts=True$"
+def test_warnings_of_thoughts_name_function_and_flag(encoder):
+    message = r"such as <think>, .* and remove thoughts with bertscore_tm.strip_thoughts \(--strip-thoughts\)$"
     for call in (lambda: BERTScoreReward(encoder)([THOUGHT], ["a cat"]), lambda: bert_score(THOUGHT, "a", encoder)):
         with pytest.warns(UserWarning, match=message):
             call()

@@ -14,10 +14,8 @@ from bertscore_tm.report import history
 from tests.support.lightning_runs import (
     Quality,
     Record,
-    Returns,
     Steady,
     chooser,
-    generate,
     loader,
     strategy_on_cpu,
     trainer,
@@ -127,21 +125,6 @@ def test_intervals_of_rescaled_scores_are_those_of_the_shell(pairs, encoder, tmp
     data = read_data(tmp_path / "report.html")
     assert data["summary"][0][2] == pytest.approx([0.25, -2, 1], abs=1e-4)
     assert data["bounds"] == pytest.approx([-2, 1], abs=1e-4)
-
-
-def test_the_page_says_that_thoughts_are_removed(pairs, encoder, tmp_path):
-    class Answers:
-        strip_thoughts = True
-
-        def __call__(self, pl_module, batch):
-            return generate(pl_module, batch)
-
-    signatures = []
-    for function in (generate, Answers()):
-        callbacks = [BERTScoreCallback(BERTScore(encoder), function), BERTScoreReport(tmp_path / "report.html")]
-        trainer(tmp_path, callbacks, max_epochs=1).fit(chooser(pairs, kind=Returns))
-        signatures.append(read_data(tmp_path / "report.html")["signature"])
-    assert signatures[1] == f"{signatures[0]}|thoughts:stripped"
 
 
 def test_loaders_have_their_pages_and_old_texts_are_dropped(pairs, encoder, tmp_path, monkeypatch):
