@@ -76,8 +76,8 @@ class FrozenEncoder:
 
     Raises:
         TypeError: the tokenizer is not one of transformers, or a number is not an integer.
-        ValueError: the model fails a probe, the layer does not exist, a ready model has no tokenizer, or ``listed_as``
-            is not listed or has another number of layers.
+        ValueError: the model fails a probe, the layer does not exist, a ready model has no tokenizer, the tokenizer
+            cannot be copied, or ``listed_as`` is not listed or has another number of layers.
         OSError: the model is neither a local folder nor available from the hub.
 
     Example:
@@ -111,7 +111,6 @@ class FrozenEncoder:
         self._forward_fn = forward_fn
         require_choice("long_text", settings["long_text"], LongText)
         self._tokenizer_settings = {name: settings[name] for name in _TOKENIZER_SETTINGS}
-        self._tokenizer_settings["is_shared"] = tokenizer is not None and tokenizer is self._given_tokenizer
         ready: nn.Module | None = None
         if isinstance(model, nn.Module):
             if tokenizer is None:
@@ -419,7 +418,7 @@ class FrozenEncoder:
         return self
 
     def __getstate__(self) -> dict[str, Any]:
-        # Budgets and caches belong to this process and its devices. RoFormer's tokenizer cannot be pickled.
+        # Do not pickle memory budgets and caches (per process) or the tokenizer (RoFormer's cannot be pickled).
         state = {**self.__dict__, "_caches": {}, "_budgets": {}}
         state.pop("tokenizer", None)
         return state

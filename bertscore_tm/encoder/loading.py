@@ -203,14 +203,18 @@ def require_tokenizer(tokenizer: Any, argument: str) -> PreTrainedTokenizerBase:
 
 
 def copy_tokenizer(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
-    """Return a copy of a tokenizer, the same while it is unchanged; where a part is in Python (RoFormer), itself."""
+    """Return a copy of a tokenizer; the same copy again while the tokenizer is unchanged.
+
+    Raises:
+        ValueError: the tokenizer cannot be copied, such as RoFormer's, a part of which is written in Python.
+    """
     try:
         copied: Any = deepcopy(tokenizer)
-    except Exception as error:
-        # The tokenizers package raises Exception itself.
-        if "cannot be serialized" not in str(error):
-            raise
-        return tokenizer
+    except Exception as error:  # the tokenizers package raises no narrower class
+        raise ValueError(
+            f"a {type(tokenizer).__name__} cannot be copied ({error}). Save it and the model with "
+            f"save_pretrained(folder), and pass the folder as the model, without a tokenizer"
+        ) from error
     if copied.is_fast:
         # A state of fast tokenizers, which other threads may change in between.
         copied.backend_tokenizer.no_truncation()

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, pairwise
@@ -18,8 +16,6 @@ from bertscore_tm.encoder.families import Family, family_of
 from bertscore_tm.encoder_options import LongText
 from bertscore_tm.utilities.option_names import name_long_text, name_option
 
-# Of tokenizers that cannot be copied.
-_shared_lock = threading.Lock()
 # transformers gives tokenizers without a limit a far larger one than this.
 _NO_LIMIT = 10**9
 # Texts that are tokenized one by one.
@@ -32,7 +28,7 @@ class TextTokenizer:
     """Turn texts into the token ids that BERTScore compares, with the model's special tokens.
 
     The tokenizers of some families (RoBERTa, GPT-2) get a space before each text, as in all published scores; it is put
-    into the text, as transformers 5 ignores ``add_prefix_space`` at call time. ``is_shared``: others use the tokenizer.
+    into the text, as transformers 5 ignores ``add_prefix_space`` at call time.
     """
 
     def __init__(
@@ -45,11 +41,9 @@ class TextTokenizer:
         long_text: LongText = "truncate",
         prefix_space: bool | None = None,
         exclude_special_tokens: bool = False,
-        is_shared: bool = False,
     ) -> None:
         family = family_of(config) if family is None else family
         self.tokenizer = tokenizer
-        self._is_shared = is_shared and tokenizer.is_fast
         self.long_text = long_text
         self.exclude_special_tokens = exclude_special_tokens
         self.prefix_space = family.prefix_space if prefix_space is None else prefix_space
@@ -200,11 +194,11 @@ class TextTokenizer:
 
     @cached_property
     def _has_usual_backend(self) -> bool:
-        """Whether the tokenizer is fast, this encoder's own, and gives the ids of its backend as they are."""
+        """Whether the tokenizer is fast and gives the ids of its backend as they are."""
         tokenizer: Any = self.tokenizer
         methods = (getattr(type(tokenizer), name, None) for name in _METHODS)
         own = [method for method in methods if method and not method.__module__.startswith("transformers.")]
-        if own or self._is_shared or not tokenizer.is_fast:
+        if own or not tokenizer.is_fast:
             return False
         texts = ["a", "", " ".join(["\u00c9 1", *self.special_tokens, "b\n"])]
         backend = tokenizer.backend_tokenizer
@@ -239,18 +233,17 @@ class TextTokenizer:
 
     def encode_whole(self, texts: list[str], *, offsets: bool = False) -> dict[str, list[Any]]:
         """Return ids, marks of special tokens and optionally offsets of prepared texts, which may exceed the limit."""
-        with _undisturbed(self.tokenizer) if self._is_shared else nullcontext():
-            encoded = self.tokenizer(
-                texts,
-                add_special_tokens=True,
-                padding=False,
-                truncation=False,
-                return_attention_mask=False,
-                return_token_type_ids=False,
-                return_special_tokens_mask=True,
-                return_offsets_mapping=offsets,
-                verbose=False,
-            )
+        encoded = self.tokenizer(
+            texts,
+            add_special_tokens=True,
+            padding=False,
+            truncation=False,
+            return_attention_mask=False,
+            return_token_type_ids=False,
+            return_special_tokens_mask=True,
+            return_offsets_mapping=offsets,
+            verbose=False,
+        )
         keys = ("input_ids", "special_tokens_mask", *(("offset_mapping",) if offsets else ()))
         # ByT5's mask has an end token too many where a text has its own, to which the tokenizer adds none.
         lengths = [len(ids) for ids in encoded["input_ids"]]
@@ -279,21 +272,6 @@ class TextTokenizer:
             places += np.where(steps < before, 0, np.repeat(first, kept))
             places += np.where(is_behind, np.repeat(lengths - kept - first, kept), 0)
         return places
-
-
-@contextmanager
-def _undisturbed(tokenizer: Any) -> Iterator[None]:
-    """Keep other threads of this package away from a fast tokenizer, and leave its truncation and padding on."""
-    backend = tokenizer.backend_tokenizer
-    with _shared_lock:
-        truncation, padding = backend.truncation, backend.padding
-        try:
-            yield
-        finally:
-            if truncation:
-                backend.enable_truncation(**truncation)
-            if padding:
-                backend.enable_padding(**padding)
 
 
 @dataclass(frozen=True)

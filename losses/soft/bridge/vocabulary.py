@@ -116,7 +116,7 @@ class VocabularyBridge:
         self.mode: Mode = mode
         config = OwnModelConfig()
         config.vocab_size = len(generator_tokenizer)
-        text_tokenizer = TextTokenizer(generator_tokenizer, config, is_shared=True)
+        text_tokenizer = TextTokenizer(generator_tokenizer, config)
         self.vocab_size = len(self.pieces.follows)
         self.end_ids = text_tokenizer.end_ids
         excluded = self.pieces.empty if self.mode == "identity" else self.pieces.control | self.pieces.empty
