@@ -17,18 +17,17 @@ from typing import Any
 
 from bertscore_tm.cli import options, output
 from bertscore_tm.cli.distributed import RankGroup
-from bertscore_tm.cli.inputs import FORMATS, read_texts
+from bertscore_tm.cli.inputs import read_texts
 from bertscore_tm.utilities.user_warnings import warn_user
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    add = parser.add_argument_group("texts").add_argument
-    add("corpus", metavar="FILE", help="many unrelated texts, one per line; - is standard input")
-    help = f"format of the file: {', '.join(FORMATS)} (default: by suffix, where .txt.gz is .txt)"
-    add("--format", choices=FORMATS, metavar="NAME", help=help)
+    group = parser.add_argument_group("texts")
+    group.add_argument("corpus", metavar="FILE", help="many unrelated texts, one per line; - is standard input")
+    options.add_format_argument(group)
     help = "column or JSON key of the texts (default: %(default)s)"
-    add("--column", metavar="NAME", default="text", help=help)
+    group.add_argument("--column", metavar="NAME", default="text", help=help)
     options.add_encoder_arguments(parser, all_layers=True)
     add = parser.add_argument_group("pairs").add_argument
     help = "number of random pairs (default: %(default)s; the published tables use a million)"

@@ -15,8 +15,8 @@ _INPUT_FILES = (*_TEXT_FILES, "idf", "rescale", "baseline_path", "listed_as")
 
 def input_files(arguments: argparse.Namespace) -> list[str]:
     """Return the files that a command reads."""
-    # The positional arguments of show, which alone has --row, may be texts; so may --listed-as be a name.
-    is_name = {"files": "row" in arguments, "listed_as": not str(getattr(arguments, "listed_as", "")).endswith(".json")}
+    # --listed-as may be a name.
+    is_name = {"listed_as": not str(getattr(arguments, "listed_as", "")).endswith(".json")}
     values = [getattr(arguments, name, None) for name in _INPUT_FILES if not is_name.get(name)]
     paths = [path for value in values for path in (value if isinstance(value, list) else [value])]
     return [path for path in paths if isinstance(path, str)]
@@ -42,12 +42,11 @@ def _output_file(path: str) -> str | None:
 
 
 def add_file_arguments(
-    parser: argparse.ArgumentParser, candidates: str = "texts to score, one per line", *, in_order: bool = True
+    parser: argparse.ArgumentParser, candidates: str = "texts to score, one per line"
 ) -> argparse._ArgumentGroup:
     """Declare the arguments for files of candidates and references, and return their group."""
     group = parser.add_argument_group("texts")
-    if in_order:
-        group.add_argument("files", metavar="FILE", nargs="*", help="the files of -c and then of -r, in order")
+    group.add_argument("files", metavar="FILE", nargs="*", help="the files of -c and then of -r, in order")
     help = f"{candidates}; - is standard input; files with columns or keys may also contain the references"
     group.add_argument("-c", "--candidates", metavar="FILE", help=help)
     add_reference_argument(group)
@@ -98,9 +97,9 @@ def add_scoring_arguments(
     """
     # Of commands without these arguments.
     parser.set_defaults(sources=None, source_column=None, document_column=None, group_column=None)
-    add = parser.add_argument_group("file formats").add_argument
-    help = f"format of all files: {', '.join(FORMATS)} (default: by suffix; txt for standard input)"
-    add("--format", choices=FORMATS, metavar="NAME", help=help)
+    group = parser.add_argument_group("file formats")
+    add_format_argument(group)
+    add = group.add_argument
     help = "column, or without header its number from 1, or JSON key of the candidates (default: %(default)s)"
     add("--candidate-column", metavar="NAME", default=candidates, help=help)
     help = "column or key of the references, in JSON also an array; repeatable (default: reference or references)"
@@ -114,8 +113,7 @@ def add_scoring_arguments(
     choices = group.add_mutually_exclusive_group()
     if of_references:
         choices.add_argument("--idf", action="store_true", help="weight tokens by their idf in the references")
-    help = "weight tokens by their idf in these texts, one per line or in the column text"
-    choices.add_argument("--idf-from", dest="idf", default=False, metavar="FILE", help=help)
+    add_idf_file_argument(choices)
     if rescale:
         add_rescale_arguments(group)
     if rescale and of_references:
@@ -123,6 +121,18 @@ def add_scoring_arguments(
         group.add_argument("--hash", metavar="HASH", help=help)
         help = "score candidates all of whose references are empty 0, or skip and count them (default: %(default)s)"
         group.add_argument("--empty-references", choices=get_args(EmptyReferences), default="zero", help=help)
+
+
+def add_format_argument(group: argparse._ArgumentGroup) -> None:
+    """Declare the argument for the format of the files that are read."""
+    help = f"format of all files: {', '.join(FORMATS)} (default: by suffix, where .txt.gz is .txt; - is txt)"
+    group.add_argument("--format", choices=FORMATS, metavar="NAME", help=help)
+
+
+def add_idf_file_argument(group: argparse._ActionsContainer) -> None:
+    """Declare the argument for the file of the texts whose idf weights the tokens."""
+    help = "weight tokens by their idf in these texts, one per line or in the column text"
+    group.add_argument("--idf-from", dest="idf", default=False, metavar="FILE", help=help)
 
 
 def add_rescale_arguments(group: argparse._ArgumentGroup) -> None:

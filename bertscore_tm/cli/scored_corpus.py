@@ -24,7 +24,6 @@ from bertscore_tm.scoring.signature import score_signature
 from bertscore_tm.scoring.texts import IDENTICAL, TextPairs, count_identical
 from bertscore_tm.scoring.token_weights import TEXTS_PER_BLOCK, TokenWeights, token_weights
 from bertscore_tm.utilities.chats import strip_thoughts
-from bertscore_tm.utilities.score_names import SCORE_NAMES
 from bertscore_tm.utilities.user_warnings import warn_user
 
 
@@ -72,9 +71,9 @@ class ScoredSystems:
                     warn_user(f"{name}: {number} of {len(rows)} texts are equal to {IDENTICAL[key]}: {remedy}")
         return kept
 
-    def worst(self, count: int, component: str = "f1") -> list[int]:
-        """Return the first system's texts with the lowest scores, the lowest first, without those that are skipped."""
-        scores = self.scores[SCORE_NAMES.index(component), 0, :, 0]
+    def worst(self, count: int) -> list[int]:
+        """Return the first system's texts with the lowest F1, the lowest first, without those that are skipped."""
+        scores = self.scores[2, 0, :, 0]
         # NaN is sorted last.
         return [i for i in scores.argsort(stable=True)[:count].tolist() if not scores[i].isnan()]
 

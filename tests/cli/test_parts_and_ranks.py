@@ -200,10 +200,12 @@ def test_two_ranks_write_what_one_does(command, tmp_path, monkeypatch, case):
 
 
 @pytest.mark.distributed
-def test_env_prints_once(tmp_path):
-    first, second = run_on_ranks(tmp_path, ["env"], ["env"])
+@pytest.mark.usefixtures("command")
+def test_the_first_rank_shows_a_pair(tmp_path):
+    words = ["show", "a cat", "the cat", "-m", "model", "-l", "1"]
+    first, second = run_on_ranks(tmp_path, words, words)
     assert (first.exit_code, first.err, *second) == (0, "", 0, "", "")
-    assert first.out.startswith(f"bertscore-tm: {version('bertscore-tm')}\n")
+    assert first.out.startswith("P ")
 
 
 SCORE = [*SHARED["score"], "-m", "model", "--device", "cpu"]

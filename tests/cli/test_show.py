@@ -10,7 +10,7 @@ import pytest
 from bertscore_tm import BERTScore, align
 from bertscore_tm.functional import bert_score
 from tests.support.report_pages import read_data
-from tests.support.shell import check_error, run_here, write_records
+from tests.support.shell import check_error, run_here
 
 CANDIDATE, REFERENCE = "A cat sleeps on the mat.", "The kitten is sleeping, on the mat"
 
@@ -28,7 +28,7 @@ def test_the_text_is_that_of_the_alignment(command, encoder):
 def test_weights_and_baseline(command, tmp_path, encoder, table):
     corpus = ["the cat sat", "a dog and a cat", "the mat", "on and on"]
     (tmp_path / "corpus.txt").write_text("\n".join(corpus))
-    printed = command(CANDIDATE, REFERENCE, "--idf-from", str(tmp_path / "corpus.txt"), "--rescale-from", table).out
+    printed = command(CANDIDATE, REFERENCE, "--idf-from", tmp_path / "corpus.txt", "--rescale-from", table).out
     scores, first, second, _ = printed.split("\n\n")
     expected = bert_score(CANDIDATE, REFERENCE, encoder, idf=corpus, rescale=table)
     for name, text, table_of_text in (("P", "precision", first), ("R", "recall", second)):
@@ -68,45 +68,20 @@ def test_pictures_and_the_page(command, tmp_path, suffix):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("a",), "give two texts, a candidate and its reference, or files and --row or --worst"),
-        (("-c", "c.txt", "-r", "c.txt"), "give either --row N or --worst N"),
-        (("c.txt", "c.txt"), "c.txt is a file: add --row N or --worst N to show pairs of files"),
-        (("c.txt", "c.txt", "--worst", "0"), "argument --worst: must be at least 1, got '0'"),
-        (("c.txt", "c.txt", "--worst", "-1"), "argument --worst: must be at least 1, got '-1'"),
-        (("-c", "c.txt", "--worst", "2", "-o", "a.png"), "a.png can show one pair"),
+        (("a",), "the following arguments are required: REFERENCE"),
+        (("a", "b", "c"), "unrecognized arguments: c"),
+        (("a", " "), "reference=' ' has no tokens except special ones"),
+        (("a", "b", "-o", "a.tsv"), "argument --output: a.tsv must end with .txt or .json or .png"),
     ],
 )
 def test_errors_are_one_line(command, monkeypatch, tmp_path, arguments, message):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "c.txt").touch()
     check_error(command(*arguments, exit_code=2), f"^{re.escape(message)}")
-    assert list(tmp_path.iterdir()) == [tmp_path / "c.txt"]
+    assert list(tmp_path.iterdir()) == []
 
 
-def test_rows_and_the_worst_of_a_file(command, tmp_path, encoder, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    candidates = ["a cat sat", "", "rain tomorrow", "the dog ran away"]
-    references = [["stocks fell", "the cat sat"], ["a text"], ["it will rain"], ["the dog ran off"]]
-    rows = zip(candidates, references, strict=True)
-    write_records(tmp_path / "pairs.jsonl", [{"candidate": c, "references": r} for c, r in rows])
-    rows = json.loads(command("-c", "pairs.jsonl", "--row", "4", "1", "--json").out)
-    assert [pair["row"] for pair in rows["pairs"]] == [4, 1]
-    first = rows["pairs"][1]
-    assert (first["candidate_text"], first["reference_text"]) == ("a cat sat", "the cat sat")
-    expected = bert_score("a cat sat", "the cat sat", encoder)
-    for score, name in (("precision", "candidate"), ("recall", "reference")):
-        side = first["alignment"][name]
-        assert first["alignment"][score] == pytest.approx(expected[score].item(), abs=2e-6)
-        assert sum(side["shares"]) + side["special_share"] == pytest.approx(expected[score].item(), abs=1e-5)
-        assert len(side["tokens"]) == len(side["matches"]) == len(side["best"]) == 3
-    worst = json.loads(command("-c", "pairs.jsonl", "--worst", "3", "--json").out)["pairs"]
-    scores = bert_score(candidates, references, encoder)["f1"]
-    assert [pair["row"] for pair in worst] == [i + 1 for i in scores.argsort().tolist()[:3]]
-    assert worst[0]["alignment"] is None  # the empty text
-    printed = command("-c", "pairs.jsonl", "--worst", "2").out
-    assert printed.startswith("row 2\ncandidate: \nreference: a text\na text has no tokens to match\n\nrow ")
-    assert "nothing to draw" in command("-c", "pairs.jsonl", "--worst", "1", "-o", "row.png", exit_code=2).err
-    assert command("pairs.jsonl", "--row", "3").out == command("-c", "pairs.jsonl", "--row", "3").out
-    for row in ("0", "5"):
-        error = command("-c", "pairs.jsonl", "--row", row, exit_code=2).err
-        assert "argument --row: pairs.jsonl has the rows 1 to 4" in error
+def test_the_document_is_that_of_the_alignment(command, encoder):
+    document = json.loads(command(CANDIDATE, REFERENCE, "--json").out)
+    texts = {"candidate_text": CANDIDATE, "reference_text": REFERENCE}
+    alignment = align(CANDIDATE, REFERENCE, encoder).to_dict()
+    assert document == {**texts, "alignment": alignment, "signature": BERTScore(encoder).signature()}

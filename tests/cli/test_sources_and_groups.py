@@ -82,22 +82,6 @@ def test_skipped_pairs_are_not_among_the_worst(command, minilm, tmp_path):
     )
 
 
-def test_show_prints_texts_and_sources(command, minilm):
-    words = ["show", "-c", "pairs.jsonl", "--sources", "sources.jsonl"]
-    pairs = json.loads(command(*words, "--worst", 3, "--json").out)["pairs"]
-    rows = [i for i, _ in expected_worst(minilm, 3)]
-    assert [(pair["row"], pair["source_text"]) for pair in pairs] == [(i + 1, SOURCES[i]) for i in rows]
-    printed = command(*words, "--worst", 3).out
-    texts = [f"candidate: {COPIES[i]}\nreference: {REFERENCES[i] if COPIES[i] else 'x'}\n" for i in rows]
-    places = [printed.index(f"row {i + 1}\n{text}source: ") for i, text in zip(rows, texts, strict=True)]
-    assert places == sorted(places)
-    first, second = (f"row {i + 1}\ncandidate: {COPIES[i]}\nreference: {REFERENCES[i]}\n" for i in (7, 0))
-    printed = command(*words, "--row", 8, 1).out
-    assert printed.startswith(f"{first}source: g\nP ")
-    assert f"\n{second}source: die Katze\nP " in printed
-    assert "source" not in command(*words[:3], "--row", 8).out.replace("reference", "")
-
-
 def test_sources_do_not_change_how_references_are_joined(command, tmp_path):
     references = [{"id": i, "reference": REFERENCES[i]} for i in MOVED]
     write_records(tmp_path / "refs.jsonl", references)

@@ -36,7 +36,6 @@ def printed(minilm, tmp_path, capsys):
 @pytest.mark.filterwarnings("error:.*special tokens")
 def test_scores_are_those_of_the_answers(printed, tmp_path):
     printed("score", ["c.txt", "r.txt"], "--per-segment")
-    printed("show", [], "-c", tmp_path / "c.txt", "-r", tmp_path / "r.txt", "--row", 1, 2)
     names = ["--names", "a", "b"]
     printed("compare", ["c.txt", "b.txt"], "-r", tmp_path / "r.txt", *names)
     printed("rank", ["s.jsonl"], "-o", tmp_path / "best.jsonl")
