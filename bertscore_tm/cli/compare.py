@@ -80,8 +80,6 @@ def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
 
 def _format_summary(document: dict[str, Any], suffix: str) -> str:
     """Format a table of systems and a table of differences, the settings and the signature."""
-    from bertscore_tm.scoring.texts import describe_identical
-
     tables = [_system_rows(document), _difference_rows(document)]
     if "groups" in document:
         # Without p-values, which are not adjusted for the number of groups.
@@ -99,7 +97,6 @@ def _format_summary(document: dict[str, Any], suffix: str) -> str:
         lines.append(f"no p-values: they need at least 6 {unit}s")
     elif (count := len(document["systems"])) > 2:
         lines.append(f"p (Holm): adjusted for all {count * (count - 1) // 2} pairs of {count} systems")
-    lines += describe_identical({row["name"]: row for row in document["systems"]}, document["num_texts"])
     lines += [f"signature: {document['signature']}", *filter(None, [document["verdict"]])]
     if suffix == ".tex":
         lines = [f"% {line}" for line in lines]
@@ -174,7 +171,6 @@ def _read_column(arguments: argparse.Namespace) -> Systems:
 
 def _compare(scored: ScoredSystems, arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the JSON document."""
-    from bertscore_tm.scoring.texts import count_identical
     from bertscore_tm.statistics import compare_all_pairs, describe_best, mean_interval
 
     index, systems = output.SCORE_NAMES.index(arguments.component), scored.systems
@@ -183,10 +179,8 @@ def _compare(scored: ScoredSystems, arguments: argparse.Namespace) -> dict[str, 
     bounds = [end[index].item() for end in scored.bounds]
     settings: dict[str, Any] = {"confidence": arguments.confidence, "bounds": bounds, "groups": systems.groups}
     low, high = (ends.tolist() for ends in mean_interval(compared, **settings))
-    counts = count_identical(systems.texts, systems.references, systems.sources)
     rows = [
         {"name": name, "low": low[i], "high": high[i], **dict(zip(output.SCORE_NAMES, means[i], strict=True))}
-        | counts[name]
         for i, name in enumerate(names)
     ]
     best_by = "Best" if arguments.component == "f1" else f"Best by {output.SCORE_LABELS[arguments.component]}"

@@ -132,8 +132,6 @@ def _read(arguments: argparse.Namespace) -> Systems:
 
 def _summarize(scored: ScoredSystems, arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the means and, if requested, their intervals, and counts, by their keys in JSON."""
-    from bertscore_tm.scoring.texts import count_identical
-
     scores, documents = scored.scores[:, 0, :, 0].double(), scored.systems.groups
     document: dict[str, Any] = dict(zip(output.SCORE_NAMES, scores.mean(-1).tolist(), strict=True))
     if arguments.confidence is not None:
@@ -145,19 +143,12 @@ def _summarize(scored: ScoredSystems, arguments: argparse.Namespace) -> dict[str
         document["confidence"] = arguments.confidence
         document["num_documents"] = None if documents is None else len(set(documents))
     document |= {"num_candidates": scores.shape[-1], "num_references": sum(map(len, scored.systems.references))}
-    (counts,) = count_identical(scored.systems.texts, scored.systems.references, scored.systems.sources).values()
-    return document | counts
+    return document
 
 
 def _format_summary(document: dict[str, Any], arguments: argparse.Namespace) -> str:
-    from bertscore_tm.scoring.texts import IDENTICAL
-
     cells = [f"{label} {document[name]:.4f}" for name, label in output.SCORE_LABELS.items()]
     lines = [output.format_counts(document, ("candidate", "reference")), f"signature: {document['signature']}"]
-    for key, equal in IDENTICAL.items():
-        if count := document.get(key):
-            share = count / document["num_candidates"]
-            lines.insert(-1, f"{count} of the candidates ({share:.0%}) are equal to {equal}")
     if arguments.confidence is not None:
         for i, name in enumerate(output.SCORE_NAMES):
             cells[i] += f" {output.format_interval(document[f'{name}_low'], document[f'{name}_high'])}"

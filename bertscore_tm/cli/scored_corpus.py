@@ -21,10 +21,9 @@ from bertscore_tm.scoring.corpus import CorpusScores, score_corpus
 from bertscore_tm.scoring.messages import UnknownTokens, count_skipped, warn_about_scores, warn_of_leftovers
 from bertscore_tm.scoring.rescaling import find_baseline, rescale_scores, score_range
 from bertscore_tm.scoring.signature import score_signature
-from bertscore_tm.scoring.texts import IDENTICAL, TextPairs, count_identical
+from bertscore_tm.scoring.texts import TextPairs
 from bertscore_tm.scoring.token_weights import TEXTS_PER_BLOCK, TokenWeights, token_weights
 from bertscore_tm.utilities.chats import strip_thoughts
-from bertscore_tm.utilities.user_warnings import warn_user
 
 
 @dataclass(frozen=True)
@@ -58,18 +57,11 @@ class ScoredSystems:
         return {label: self.select(group) for label, group in rows.items()}
 
     def without_skipped(self) -> Self:
-        """Return the scores of the texts that are not skipped, and warn if half of a system's are copies."""
+        """Return the scores of the texts that are not skipped."""
         rows = [i for i, is_skipped in enumerate(self.scores[2, 0, :, 0].isnan().tolist()) if not is_skipped]
         if not rows:
             raise CommandError("all texts are skipped, as all of their references are empty")
-        kept = self.select(rows)
-        counted = count_identical(kept.systems.texts, kept.systems.references, kept.systems.sources)
-        for name, counts in counted.items():
-            for key, number in counts.items():
-                if 2 * number >= len(rows):
-                    remedy = f"check that the file has candidates and not {IDENTICAL[key].split()[-1]}s"
-                    warn_user(f"{name}: {number} of {len(rows)} texts are equal to {IDENTICAL[key]}: {remedy}")
-        return kept
+        return self.select(rows)
 
     def worst(self, count: int) -> list[int]:
         """Return the first system's texts with the lowest F1, the lowest first, without those that are skipped."""

@@ -21,7 +21,7 @@ from bertscore_tm.report.history import Courses, File, read_history, read_runs
 from bertscore_tm.scoring.alignment import AlignmentData, compute_alignment
 from bertscore_tm.scoring.rescaling import Rescale, find_baseline, score_range
 from bertscore_tm.scoring.signature import score_signature
-from bertscore_tm.scoring.texts import as_references, as_text_pairs, count_identical, describe_identical, omit_blank
+from bertscore_tm.scoring.texts import as_references, as_text_pairs, omit_blank
 from bertscore_tm.scoring.token_weights import Idf, token_weights
 from bertscore_tm.statistics import TIE, compare_all_pairs, describe_best, format_p_value, mean_interval, score_gains
 from bertscore_tm.utilities.files import write_atomically
@@ -210,8 +210,6 @@ class Report:
             if comparison.test
         }
         title = f"{names[0]} to {names[-1]}" if kind == "history" else ", ".join(names)
-        counted = {names[number]: self.candidates[names[number]] for number in main}
-        identical = count_identical(counted, self.references, self.sources)
         # The two systems that are shown first.
         pair = sorted([best, others[0]]) if kind == "several" else [0, last]
         return {
@@ -235,7 +233,6 @@ class Report:
             "courses": [{"name": name, "points": points} for name, points in self.courses.items()],
             "sources": self.sources,
             "labels": self.labels,
-            "identical": list(describe_identical(identical, len(self.references))),
             "candidates": list(self.candidates.values()),
             "chosen": [None if chosen is None else [int(number) for number in chosen] for chosen in self.best.values()],
             "truncated": self._describe_rows(truncated),

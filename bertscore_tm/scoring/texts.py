@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import chain
 from numbers import Real
@@ -14,8 +14,6 @@ from torch import Tensor
 # Candidates, and the references of each, by position or by key.
 Texts = str | Sequence[str] | Mapping[Any, str]
 References = Texts | Sequence[Sequence[str]] | Mapping[Any, Sequence[str]]
-# What the texts of a count are equal to.
-IDENTICAL = {"num_identical": "a reference", "num_identical_to_source": "their source"}
 _DECODE = "decode token ids with their tokenizer first, as with batch_decode"
 
 
@@ -60,28 +58,6 @@ def omit_blank(references: Sequence[str]) -> list[str]:
         (['a cat'], [''])
     """
     return [references[i] for i in counted_references(references)]
-
-
-def count_identical(
-    systems: Mapping[str, Sequence[str] | None], references: Sequence[Sequence[str]], sources: Sequence[str] | None
-) -> dict[str, dict[str, int]]:
-    """Count each system's texts that are equal to a reference and, if given, to their source: stripped, not empty."""
-    others = {"num_identical": references, "num_identical_to_source": list(zip(sources or ()))}
-    stripped = {key: [set(map(str.strip, own)) - {""} for own in lists] for key, lists in others.items() if lists}
-    return {
-        name: {key: sum(map(set.__contains__, sets, map(str.strip, texts))) for key, sets in stripped.items()}
-        for name, texts in systems.items()
-        if texts is not None
-    }
-
-
-def describe_identical(counts: Mapping[str, Mapping[str, int]], total: int) -> Iterator[str]:
-    """Yield a line per count of :func:`count_identical`, with the share of each system, unless all are 0."""
-    for key, equal in IDENTICAL.items():
-        shares = {name: own.get(key, 0) / total for name, own in counts.items()}
-        if any(shares.values()):
-            listed = ", ".join(f"{name} {share:.0%}" for name, share in shares.items())
-            yield f"texts that are equal to {equal}: {listed}"
 
 
 def counted_references(references: Sequence[str]) -> list[int]:

@@ -1,4 +1,4 @@
-"""Texts without a reference, which score 0 or are skipped, and texts that are equal to their reference."""
+"""Texts without a reference, which score 0 or are skipped."""
 
 import json
 
@@ -84,22 +84,3 @@ def test_systems_are_compared_without_skipped_texts(command, tmp_path):
 )
 def test_nothing_but_skipped_texts_is_an_error(command, words):
     check_error(command(*words, *SKIP, exit_code=2), "^all texts are skipped, as all of their references are empty$")
-
-
-def test_texts_that_are_equal_to_a_reference_are_counted(command, tmp_path):
-    own = [*REFERENCES[:4], *CANDIDATES[4:]]
-    write_records(tmp_path / "refs.jsonl", [{"references": ["x", f" {text}\n"]} for text in REFERENCES])
-    write_lines(tmp_path / "copied.txt", own)
-    printed = command("score", "copied.txt", "refs.jsonl")
-    assert printed.out.splitlines()[2] == "4 of the candidates (44%) are equal to a reference"
-    assert printed.err == ""
-    write_lines(tmp_path / "more.txt", [*REFERENCES[:5], "", *CANDIDATES[6:]])
-    printed = command("compare", "more.txt", "copied.txt", "hyps.txt", "-r", "refs.jsonl")
-    assert "texts that are equal to a reference: more.txt 56%, copied.txt 44%, hyps.txt 0%" in printed.out.splitlines()
-    said = "more.txt: 5 of 9 texts are equal to a reference: check that the file has candidates and not references"
-    assert f"bertscore-tm: warning: {said}\n" in printed.err
-    assert "copied.txt" not in printed.err
-    document = json.loads(command("compare", "more.txt", "copied.txt", "hyps.txt", "-r", "refs.jsonl", "--json").out)
-    assert [system["num_identical"] for system in document["systems"]] == [5, 4, 0]
-    # Blank texts are equal to no reference.
-    assert json.loads(command("score", "blank.txt", "blank.txt", "--json").out)["num_identical"] == 0

@@ -12,7 +12,6 @@ from tests.support.texts import real_pairs
 
 CANDIDATES, REFERENCES = real_pairs(9, words=8)
 OTHERS = CANDIDATES[1:] + CANDIDATES[:1]
-# Two candidates are copies of their source, one of which has blanks around it; one is empty, as its source.
 SOURCES = ["die Katze", f" {CANDIDATES[1]}\t", "ein Hund", CANDIDATES[3], "es\x1b[2J regnet\njetzt", "", "f", "g", "h"]
 DOMAINS = ["news", "chat", "news", "news", "chat", "news", "chat", "news", "web"]
 DOCUMENTS = [1, 2, 1, 3, 4, 5, 2, 5, 6]
@@ -77,9 +76,6 @@ def test_skipped_pairs_are_not_among_the_worst(command, minilm, tmp_path):
     document = json.loads(command("score", *words, "--empty-references", "skip", "--worst", 99, "--json").out)
     assert [pair["row"] - 1 for pair in document["worst"]] == [i for i, _ in expected_worst(minilm, 9, 2, 7)]
     assert all(pair["source_text"] == SOURCES[MOVED[pair["row"] - 1]] for pair in document["worst"])
-    assert document["num_identical_to_source"] == sum(
-        COPIES[i] != "" and COPIES[i] == SOURCES[MOVED[i]].strip() for i in range(9) if i not in (2, 7)
-    )
 
 
 def test_sources_do_not_change_how_references_are_joined(command, tmp_path):
@@ -97,7 +93,6 @@ def test_sources_do_not_change_how_references_are_joined(command, tmp_path):
         assert [pair.pop("source_text") for pair in document["worst"]] == [
             sources[pair["row"] - 1] for pair in alone["worst"]
         ]
-        assert document.pop("num_identical_to_source") == (2 if sources is SOURCES else 0)
         assert document == alone
     # Several candidates of one input, with one source.
     samples = [{"id": i // 2, "candidate": text, "reference": "a"} for i, text in enumerate(CANDIDATES)]
@@ -135,34 +130,18 @@ def test_errors_are_one_line(command, tmp_path, words, message):
     check_error(command(*words, exit_code=2), message)
 
 
-def test_texts_that_are_equal_to_their_source_are_counted(command, tmp_path):
-    printed = command("score", "pairs.jsonl", "--sources", "pairs.jsonl")
-    assert "2 of the candidates (22%) are equal to their source" in printed.out.splitlines()
-    assert printed.err.count("warning") == 1  # the empty candidate
-    document = json.loads(command("score", "pairs.jsonl", "--sources", "pairs.jsonl", "--json").out)
-    assert (document["num_identical"], document["num_identical_to_source"]) == (0, 2)
-    assert "num_identical_to_source" not in json.loads(command("score", "pairs.jsonl", "--json").out)
-    write_lines(tmp_path / "copied.txt", [*OTHERS[:5], *CANDIDATES[5:]])
+def test_the_page_of_a_comparison_has_the_sources(command, tmp_path):
     write_lines(tmp_path / "sources.txt", OTHERS)
-    words = ["compare", "copied.txt", "hyps.txt", "-r", "refs.txt", "--sources", "sources.txt"]
-    printed = command(*words, "--report", "page.html")
-    line = "exts that are equal to their source: copied.txt 56%, hyps.txt 0%"
-    assert f"t{line}" in printed.out.splitlines()
-    said = "copied.txt: 5 of 9 texts are equal to their source: check that the file has candidates and not sources"
-    assert f"bertscore-tm: warning: {said}\n" in printed.err
-    document = json.loads(command(*words, "--json").out)
-    assert [system["num_identical_to_source"] for system in document["systems"]] == [5, 0]
-    data = read_data(tmp_path / "page.html")
-    assert data["sources"] == OTHERS
-    assert f'<p class="identical">T{line}</p>' in (tmp_path / "page.html").read_text()
+    words = ["compare", "others.txt", "hyps.txt", "-r", "refs.txt", "--sources", "sources.txt"]
+    command(*words, "--report", "page.html")
+    assert read_data(tmp_path / "page.html")["sources"] == OTHERS
     # The systems of one file.
-    rows = [{"system": name, "candidate": text, "reference": REFERENCES[i], "source": OTHERS[i]}
+    rows = [{"system": name, "candidate": text, "reference": REFERENCES[i], "source": CANDIDATES[i]}
             for name, texts in (("a", CANDIDATES), ("b", OTHERS)) for i, text in enumerate(texts)]  # fmt: skip
     write_records(tmp_path / "both.jsonl", rows)
     words = ["compare", "both.jsonl", "--system-column", "system", "--sources", "both.jsonl", "--report", "page.html"]
-    document = json.loads(command(*words, "--json").out)
-    assert [system["num_identical_to_source"] for system in document["systems"]] == [0, 9]
-    assert read_data(tmp_path / "page.html")["sources"] == OTHERS
+    command(*words)
+    assert read_data(tmp_path / "page.html")["sources"] == CANDIDATES
 
 
 @pytest.mark.parametrize("documents", [[], ["--document-column", "document"]])
