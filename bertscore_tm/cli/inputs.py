@@ -2,7 +2,6 @@
 
 import csv
 import gzip
-import html
 import io
 import json
 import re
@@ -19,31 +18,24 @@ from bertscore_tm.cli.errors import CommandError
 from bertscore_tm.utilities.chats import is_chat, read_answer
 from bertscore_tm.utilities.user_warnings import warn_user
 
-FORMATS = ("txt", "tsv", "csv", "jsonl", "json", "parquet", "sgm", "fairseq")
+FORMATS = ("txt", "tsv", "csv", "jsonl", "json", "parquet")
 STDIN = "-"
 # The value of a column that a row lacks.
 _MISSING = object()
 # The largest that the csv module takes on every platform.
 _CSV_CELL_LIMIT = 2**31 - 1
 _SPREADSHEETS = ("xlsx", "xls", "ods")
-# Documents and segments of WMT's files, in which attributes and capitals vary.
-_SGM = re.compile(
-    r'<doc\b[^>]*?\bdocid="?(?P<doc>[^">]*)|<seg\b[^>]*?\bid="?(?P<id>[^">]*)[^>]*>(?P<text>.*?)</seg>', re.I | re.S
-)
-_FAIRSEQ = re.compile(r"([STHD])-(\d+)\t(.*)")
-# Lines of files that are not plain text.
-_MARKED_LINES = {
-    "sgm": re.compile(r"\s*</?(seg|doc|refset|srcset|tstset|p|hl|mteval)\b", re.I),
-    "fairseq": re.compile(r"[STHDP]-\d+\t"),
-}
+# Lines of WMT's SGML files and of the output of fairseq-generate, whose marks would be scored as text.
+_MARKED_LINE = re.compile(r"\s*</?(seg|doc|refset|srcset|tstset|p|hl|mteval)\b|[STHDP]-\d+\t", re.IGNORECASE)
+_MARKED_PAGE = "https://github.com/bertscore-tm/bertscore-tm/blob/main/examples/shell.md#files-of-fairseq-and-wmt"
 
 
 @dataclass(frozen=True)
 class Table:
     """The rows of a file, texts or objects. Errors name the line of a row, else its number, from 1.
 
-    ``keys`` are those of rows that have no columns: of a JSON object of texts, and of segments. ``repeated`` are names
-    that several columns have.
+    ``keys`` are those of a JSON object of texts, whose rows have no columns. ``repeated`` are names that more than one
+    column has.
     """
 
     name: str
@@ -157,15 +149,11 @@ def read_table(path: str, file_format: str | None = None, columns: Sequence[str]
         return _with_header(name, _tab_rows(text, name), columns)
     if file_format == "json":
         return _read_json(text, name)
-    if file_format == "sgm":
-        return _read_segments(text, name)
     lines = _split_lines(text)
-    if file_format == "fairseq":
-        return _read_fairseq(lines, name)
     if file_format == "txt":
-        for marked, pattern in _MARKED_LINES.items():
-            if 2 * sum(pattern.match(line) is not None for line in lines) > len(lines):
-                warn_user(f"{name}: most lines seem to be those of a file with marks: read it with --format {marked}")
+        num_marked = sum(_MARKED_LINE.match(line) is not None for line in lines)
+        if 2 * num_marked > len(lines):
+            warn_user(f"{name}: most lines have marks of SGML or fairseq. Convert the file first: {_MARKED_PAGE}")
         return Table(name, lines, range(1, len(lines) + 1))
     while lines and not lines[-1].strip():
         lines.pop()
@@ -188,7 +176,6 @@ def _format_of(path: str, file_format: str | None) -> tuple[str, bool]:
         suffix = "txt"
     if suffix in _SPREADSHEETS:
         raise CommandError(f"{path}: a spreadsheet: save it as CSV")
-    suffix = {"sgml": "sgm"}.get(suffix, suffix)
     if file_format is None and suffix not in FORMATS:
         raise CommandError(f"{path}: the suffix .{suffix} is not one of {', '.join(FORMATS)}: give --format")
     return file_format or suffix, is_compressed
@@ -208,37 +195,6 @@ def _decode(data: bytes, name: str) -> str:
 def _split_lines(text: str) -> list[str]:
     # str.splitlines would also split at characters that occur within texts, such as U+2028.
     return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")] if text else []
-
-
-def _read_segments(text: str, name: str) -> Table:
-    """Return the texts of ``seg`` elements, each with the key of its document and number."""
-    document, keys, texts = "", [], []
-    for match in _SGM.finditer(text):
-        if match["text"] is None:
-            document = match["doc"]
-        else:
-            keys.append(f"{document} {match['id']}")
-            texts.append(" ".join(html.unescape(match["text"]).split()))
-    if not texts:
-        raise CommandError(f"{name}: no <seg id=...> elements: give --format of what the file contains")
-    return Table(name, texts, keys=keys)
-
-
-def _read_fairseq(lines: Sequence[str], name: str) -> Table:
-    """Return the rows of fairseq's generate.txt in the order of their numbers: the best text, its source and target."""
-    rows: dict[int, dict[str, str]] = {}
-    for line in lines:
-        if match := _FAIRSEQ.fullmatch(line):
-            kind, number, value = match.groups()
-            # A text of the model follows its score, the best one first.
-            rows.setdefault(int(number), {"id": number}).setdefault(kind, value.rpartition("\t")[2])
-    columns = {"id": "id", "S": "source", "T": "reference", "H": "candidate", "D": "candidate"}
-    records = [
-        {columns[kind]: rows[number][kind] for kind in columns if kind in rows[number]} for number in sorted(rows)
-    ]
-    if not records:
-        raise CommandError(f"{name}: no lines such as D-0 and T-0: give --format of what the file contains")
-    return Table(name, records)
 
 
 def _read_parquet(data: bytes, name: str) -> Table:

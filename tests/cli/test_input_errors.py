@@ -42,16 +42,11 @@ BAD_FILES = [
     ("c.jsonl", b'{"candidate": "a", "reference": null}\n', "1: no reference, only null"),
     ("c.parquet", GOOD, " not a valid Parquet file: ..."),
     ("c.xlsx", GOOD, " a spreadsheet: save it as CSV"),
-    ("c.sgm", GOOD, " no <seg id=...> elements: give --format of what the file contains"),
     ("c.json", b'{"data": [{"candidate": "a"}]}', " the objects are within 'data': save that array as a file"),
     ("c.json", ROW * 2, "2: not valid JSON: Extra data at column 1"),
     ("c.json", b'{"version": 1}', " the file must contain a JSON array of objects or strings, or an object of texts"),
     ("c.json", b'[{"candidate": "a", "reference": "b"}, 7]', " row 2: must be an object, got 7"),
-    (
-        "c.docx",
-        GOOD,
-        " the suffix .docx is not one of txt, tsv, csv, jsonl, json, parquet, sgm, fairseq: give --format",
-    ),
+    ("c.sgm", GOOD, " the suffix .sgm is not one of txt, tsv, csv, jsonl, json, parquet: give --format"),
     ("c.txt", "a\nb\nc\n".encode("utf-16-le"), " NUL bytes: the file seems to be UTF-16; convert the file to UTF-8"),
     ("c.txt", b"\xef\xbb\xbfa\n\xff", "2: not valid UTF-8: invalid start byte; convert the file to UTF-8"),
 ]

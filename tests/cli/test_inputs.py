@@ -16,6 +16,7 @@ from bertscore_tm.cli import main
 from bertscore_tm.cli.encoders import read_idf
 from bertscore_tm.cli.errors import CommandError
 from bertscore_tm.cli.inputs import read_table, read_texts
+from tests.support.markdown_blocks import ROOT, anchors
 from tests.support.shell import check_error, from_stdin, run_here, write_records
 
 # Lines that Python's str.splitlines would split.
@@ -241,43 +242,20 @@ def test_files_and_columns_add_references(tmp_path, monkeypatch):
     assert scored_pairs(monkeypatch, *texts) == [("a cat", ["the cat", "-"])]
 
 
-def test_segments_of_wmt_are_joined_by_document_and_number(tmp_path, monkeypatch):
-    hyps, refs = tmp_path / "hyps.sgm", tmp_path / "refs.sgml.gz"
-    hyps.write_text(
-        '<tstset setid="t" srclang="any">\n<doc sysid="s" docid="x.1">\n<p>\n<seg id="1"> a  cat </seg>\n'
-        '<seg id="2">fish &amp; chips</seg>\n</p>\n</doc>\n<DOC docid="y" sysid="s"><seg id="1">\nrain</seg></DOC>\n'
-    )
-    documents = ('<doc docid="y"><seg id="1">it rains</seg></doc>', '<doc docid="x.1"><seg id=1>cats</seg><seg id=2>')
-    refs.write_bytes(gzip.compress(f"<refset>{''.join(documents)}fish</seg></doc></refset>".encode()))
-    expected = [("a cat", ["cats"]), ("fish & chips", ["fish"]), ("rain", ["it rains"])]
-    assert scored_pairs(monkeypatch, str(hyps), str(refs)) == expected
+MARKED = {
+    "SGML": "<doc>\n<seg>a cat</seg>\n<seg>a dog</seg>\nthe end\n",
+    "fairseq": "S-0\tein Hund\nT-0\tthe dog\nH-0\t-0.5\ta dog\nthe end\n",
+}
 
 
-FAIRSEQ = """S-1\ta c@@ at
-T-1\tthe cat
-H-1\t-0.3\ta cat .
-P-1\t-0.1 -0.2
-{}S-0\tHund
-T-0\tthe dog
-H-0\t-0.5\ta dog .
-H-0\t-0.7\tdogs .
-{}Generate test with beam=5
-"""
-
-
-@pytest.mark.parametrize("is_detokenized", [False, True])
-def test_generated_texts_of_fairseq_are_in_the_order_of_their_numbers(tmp_path, monkeypatch, is_detokenized):
-    path = tmp_path / "generate.txt"
-    lines = ("D-1\t-0.3\ta cat.\n", "D-0\t-0.5\ta dog.\nD-0\t-0.7\tdogs.\n") if is_detokenized else ("", "")
-    path.write_text(FAIRSEQ.format(*lines))
-    end = "." if is_detokenized else " ."
-    expected = [(f"a dog{end}", ["the dog"]), (f"a cat{end}", ["the cat"])]
-    assert scored_pairs(monkeypatch, str(path), "--format", "fairseq") == expected
-    with pytest.warns(UserWarning, match="generate.txt: most lines .* --format fairseq"):
-        read_texts(str(path))
-    path.write_text("<doc>\n<seg>a cat</seg>\n<seg>a dog</seg>\nthe end\n")
-    with pytest.warns(UserWarning, match="--format sgm"):
-        read_texts(str(path))
+@pytest.mark.parametrize("text", MARKED.values(), ids=MARKED)
+def test_lines_with_marks_are_read_with_a_warning_that_names_the_page(tmp_path, text):
+    path = tmp_path / "hyps.txt"
+    path.write_text(text)
+    with pytest.warns(UserWarning, match="hyps.txt: most lines have marks of SGML or fairseq") as warned:
+        assert read_texts(str(path)) == text.splitlines()
+    page, _, anchor = str(warned[0].message).rpartition("/main/")[2].partition("#")
+    assert anchor in anchors(ROOT / page)
 
 
 @pytest.mark.parametrize("suffix", ["jsonl", "parquet"])

@@ -90,7 +90,8 @@ def texts(tmp_path, monkeypatch):
 def commands(start):
     shell = [block.content for path in PAGES for block in blocks(path) if block.language == "console"]
     lines = "".join(shell).replace("\\\n", " ").splitlines()
-    assert all(line.startswith(("bertscore-tm ", "torchrun ", "python -m examples.")) for line in lines), lines
+    known = ("bertscore-tm ", "torchrun ", "python -m examples.", "grep ", "sed ")
+    assert all(line.startswith(known) for line in lines), lines
     return [line for line in dict.fromkeys(lines) if line.startswith(start)]
 
 
@@ -112,6 +113,46 @@ def test_shell_commands_run_in_order(minilm, texts, capsys):
         assert main(offline(line, minilm)[1:]) == 0, f"{line}\n{capsys.readouterr().err}"
     for name in ("scores.tsv", "alignment.png", "baseline.csv"):
         assert (texts / name).stat().st_size > 100
+
+
+GENERATED = """S-1\ta c@@ at
+T-1\tthe cat
+H-1\t-0.3\ta cat .
+D-1\t-0.3\ta cat.
+P-1\t-0.1 -0.2
+S-0\tHund
+T-0\tthe dog
+D-0\t-0.5\ta dog.
+D-0\t-0.4\tdogs.
+S-10\tRegen
+T-10\tit rains
+D-10\t-0.5\train-1.
+S-2\tFisch
+T-2\tfish
+D-2\t-0.5\tfish.
+Generate test with beam=5
+"""
+SEGMENTS = """<tstset setid="t" srclang="any">
+<doc sysid="s" docid="x"><seg id="1">a  cat</seg>
+<p>
+<seg id="2"> fish &amp; chips</seg>
+</p></doc>
+"""
+
+
+def test_files_with_marks_become_plain_lines(tmp_path):
+    (tmp_path / "generate.txt").write_text(GENERATED)
+    (tmp_path / "hyps.sgm").write_text(SEGMENTS)
+    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    expected = [
+        ("hyps.txt", ["a dog.", "a cat.", "fish.", "rain-1."]),
+        ("refs.txt", ["the dog", "the cat", "fish", "it rains"]),
+        ("hyps.txt", ["a  cat", " fish & chips"]),
+    ]
+    lines = [*commands("grep "), *commands("sed ")]
+    for line, (name, texts) in zip(lines, expected, strict=True):
+        subprocess.run(["sh", "-c", line], cwd=tmp_path, env=environment, check=True)
+        assert (tmp_path / name).read_text().splitlines() == texts
 
 
 @pytest.mark.slow
