@@ -5,7 +5,6 @@ English. ``data/SOURCE.md`` states the source and licence of the tables.
 """
 
 import json
-import os
 import re
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -88,8 +87,8 @@ def tuned_layer(model: str) -> int:
         17
     """
     remedy = (
-        f"pass {name_option('num_layers')} (-1 is the last layer, `bertscore-tm tune-layers judged.jsonl --model "
-        f"{model}` finds a good one), or, for a copy of a listed model, its name as {name_encoder_option('listed_as')}"
+        f"pass {name_option('num_layers')} (-1 is the last layer), or, for a copy of a listed model, its name as "
+        f"{name_encoder_option('listed_as')}"
     )
     return _find_layer(model, remedy)
 
@@ -102,31 +101,19 @@ def name_of_copy(name: str) -> str:
     return name if origin is None or listed_as(origin) is None else str(origin)
 
 
-def layer_row(source: str | os.PathLike[str], depth: int | None = None) -> tuple[str, int]:
-    """Return a listed model's name and tuned layer, or those in a ``.json`` file of ``bertscore-tm tune-layers``.
-
-    A listed model must have as many layers as ``depth``, if that is known.
-    """
-    name = os.fspath(source)
-    if name.endswith(".json"):
-        try:
-            entry = json.loads(Path(name).read_text(encoding="utf-8"))["row"]
-            model, num_layers = str(entry["model"]), int(entry["num_layers"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(
-                f"{name} has no row of a tuned layer: write it with `bertscore-tm tune-layers --output FILE.json`"
-            ) from error
-    else:
-        remedy = (
-            f"{name_option('listed_as')} must be in catalog.models(), or a .json file of `bertscore-tm tune-layers`"
-        )
-        model, num_layers = listed_as(name) or name, _find_layer(name, remedy)
-    if depth is not None and listed_as(model) is not None:
-        languages = baseline_languages(model)
-        # Without a baseline the depth of a listed model is unknown.
-        is_deep_enough = depth >= tuned_layer(model)
-        if not is_deep_enough or (languages and depth != len(baseline(languages[0], model)) - 1):
-            raise ValueError(f"{name_option('listed_as', name)} does not fit: this model has {depth} layers")
+def find_listed(name: str, depth: int | None = None) -> tuple[str, int]:
+    """Return the name in the tables and the tuned layer of a listed model, which has ``depth`` layers if given."""
+    num_layers = _find_layer(name, f"{name_option('listed_as')} must be in catalog.models()")
+    model = listed_as(name) or name
+    if depth is None:
+        return model, num_layers
+    fits = depth >= num_layers
+    # Without a baseline the depth of a listed model is unknown.
+    languages = baseline_languages(model)
+    if languages:
+        fits = depth == len(baseline(languages[0], model)) - 1
+    if not fits:
+        raise ValueError(f"{name_option('listed_as', name)} does not fit: this model has {depth} layers")
     return model, num_layers
 
 

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, get_args
 
 # Not at run time, so that the shell prints its help at once.
 if TYPE_CHECKING:
-    import os
-
     import torch
 
 
@@ -49,7 +47,7 @@ class EncoderOptions(TypedDict, total=False):
 
     num_layers: int | None
     all_layers: bool
-    listed_as: "str | os.PathLike[str] | None"
+    listed_as: str | None
     revision: str | None
     trust_remote_code: bool
     dtype: "PrecisionName | torch.dtype"
@@ -79,7 +77,7 @@ _DESCRIPTIONS = {
     ),
     "listed_as": Option(
         None,
-        "listed model, or .json file of tune-layers, whose layer and baseline a copy or fine-tuned model uses",
+        "listed model whose layer and baseline a copy or fine-tuned model uses",
         details="Such as ``'roberta-large'``. Default: the model's name, or a copy's origin.",
         metavar="NAME",
     ),

@@ -143,7 +143,7 @@ def compare_systems(
     groups: ArrayLike | None = None,
 ) -> list[PairedComparison]:
     """Compare pairs of systems, a and b by their numbers, as :func:`compare_paired` does, with one draw of signs."""
-    gains = torch.stack([score_gains(*as_paired_values(scores[a], scores[b], ("a", "b"))) for a, b in pairs])
+    gains = torch.stack([score_gains(*_as_paired_values(scores[a], scores[b])) for a, b in pairs])
     # Sums of integers are exact, so that equal ones are counted as equal.
     steps, sizes = (_sum_groups(values, groups) for values in ((gains / TIE).round(), torch.ones_like(gains[0])))
     test: Test | None = "exact permutations" if 2 ** len(sizes) <= _PERMUTATIONS else "drawn permutations"
@@ -279,15 +279,15 @@ def _permutation_p_values(differences: NDArray[np.float64], is_exact: bool) -> N
     return np.asarray(np.minimum(2 * np.minimum(above, below) / (total + int(not is_exact)), 1))
 
 
-def as_paired_values(a: Scores, b: Scores, names: tuple[str, str]) -> tuple[Tensor, Tensor]:
+def _as_paired_values(a: Scores, b: Scores) -> tuple[Tensor, Tensor]:
     """Return values of shape (texts,) each as float64 on the CPU."""
     first, second = (torch.as_tensor(values, dtype=torch.float64, device="cpu").detach() for values in (a, b))
     if first.shape != second.shape or first.ndim != 1 or len(first) < 2:
         raise ValueError(
-            f"{names[0]} and {names[1]} must both have shape (texts,) with at least two texts, got shapes "
-            f"{tuple(first.shape)} and {tuple(second.shape)}"
+            f"a and b must both have shape (texts,) with at least two texts, got shapes {tuple(first.shape)} and "
+            f"{tuple(second.shape)}"
         )
-    for name, values in zip(names, (first, second), strict=True):
+    for name, values in (("a", first), ("b", second)):
         for index in (~values.isfinite()).nonzero()[:1]:
             raise ValueError(f"{name}[{int(index)}] is {values[index].item()}: all values must be finite")
     return first, second

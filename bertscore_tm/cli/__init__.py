@@ -35,7 +35,7 @@ from bertscore_tm.utilities.version import __version__
 
 __all__ = ["COMMANDS", "main"]
 
-COMMANDS = ("score", "rank", "show", "compare", "baseline", "tune-layers", "report")
+COMMANDS = ("score", "rank", "show", "compare", "baseline", "report")
 
 # Options that once took a file, and the option that does.
 _FLAGS = {"--idf": "--idf-from", "--rescale": "--rescale-from"}

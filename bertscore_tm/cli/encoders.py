@@ -39,7 +39,7 @@ def build_encoder(arguments: argparse.Namespace, *, all_layers: bool = False) ->
     catalog.require_no_hash("argument --model", arguments.model)
     if arguments.listed_as is not None:
         # Before the configuration of the model, which may be downloaded.
-        catalog.layer_row(arguments.listed_as)
+        catalog.find_listed(arguments.listed_as)
     options = {name: getattr(arguments, name) for name in SHELL_OPTIONS}
     options |= {"all_layers": all_layers, "device": choose_device(arguments.device)}
     if arguments.model is None or arguments.language is not None:

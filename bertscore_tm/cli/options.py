@@ -9,15 +9,13 @@ from bertscore_tm.encoder_options import SHELL_OPTIONS, Option
 from bertscore_tm.utilities.score_names import SCORE_NAMES, EmptyReferences
 
 # Arguments that name files to read.
-_TEXT_FILES = ("files", "candidates", "references", "sources", "corpus", "darr")
-_INPUT_FILES = (*_TEXT_FILES, "idf", "rescale", "baseline_path", "listed_as")
+_TEXT_FILES = ("files", "candidates", "references", "sources", "corpus")
+_INPUT_FILES = (*_TEXT_FILES, "idf", "rescale", "baseline_path")
 
 
 def input_files(arguments: argparse.Namespace) -> list[str]:
     """Return the files that a command reads."""
-    # --listed-as may be a name.
-    is_name = {"listed_as": not str(getattr(arguments, "listed_as", "")).endswith(".json")}
-    values = [getattr(arguments, name, None) for name in _INPUT_FILES if not is_name.get(name)]
+    values = [getattr(arguments, name, None) for name in _INPUT_FILES]
     paths = [path for value in values for path in (value if isinstance(value, list) else [value])]
     return [path for path in paths if isinstance(path, str)]
 
@@ -87,7 +85,6 @@ def add_scoring_arguments(
     parser: argparse.ArgumentParser,
     candidates: str = "candidate",
     *,
-    all_layers: bool = False,
     of_references: bool = True,
     rescale: bool = True,
 ) -> None:
@@ -108,7 +105,7 @@ def add_scoring_arguments(
     add("--key", metavar="NAME", help=help)
     help = "score candidates without the <think> block of a reasoning model in front; one that is cut off is empty"
     add("--strip-thoughts", action="store_true", help=help)
-    add_encoder_arguments(parser, all_layers=all_layers)
+    add_encoder_arguments(parser)
     group = parser.add_argument_group("token weights and rescaling" if rescale else "token weights")
     choices = group.add_mutually_exclusive_group()
     if of_references:

@@ -77,9 +77,7 @@ class ScoredSystems:
         return texts if self.systems.sources is None else {**texts, "source_text": self.systems.sources[i]}
 
 
-def score_systems(
-    ranks: RankGroup, arguments: argparse.Namespace, systems: Systems, *, all_layers: bool = False
-) -> ScoredSystems | None:
+def score_systems(ranks: RankGroup, arguments: argparse.Namespace, systems: Systems) -> ScoredSystems | None:
     """Score and rescale texts, and warn about empty and truncated ones; ``None`` on all ranks but the first.
 
     The idf counts the texts of the file of ``--idf``, else the references.
@@ -91,7 +89,7 @@ def score_systems(
         take_hash(arguments)
     # Read before the model, which takes longer.
     table = ranks.run_on_first(lambda: read_baseline(arguments))
-    encoder = build_encoders(ranks, arguments, all_layers=all_layers)
+    encoder = build_encoders(ranks, arguments)
     baseline = ranks.run_on_first(lambda: find_baseline(encoder, table))
     counted = list(chain.from_iterable(systems.references))
     weights = ranks.run_on_first(lambda: token_weights(encoder, read_idf(arguments), counted))

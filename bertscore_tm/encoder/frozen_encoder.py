@@ -133,7 +133,7 @@ class FrozenEncoder:
         elif ready is not None:
             require_whole(ready, self.config, family)
         depth = None if forward_fn is not None else int(self.config.num_hidden_layers)
-        self._listed = None if listed_as is None else catalog.layer_row(listed_as, depth)
+        self._listed = None if listed_as is None else catalog.find_listed(listed_as, depth)
         self.num_layers = self._resolve_layer(settings["num_layers"])
         # Layers whose vectors are returned.
         self.num_outputs = self.num_layers + 1 if self.all_layers else 1

@@ -43,7 +43,8 @@ def read(path: Path) -> Judged:
     if "better" in rows[0]:
         candidates = [row[side] for side in ("better", "worse") for row in rows]
         return Judged(candidates, references * 2, idf_texts)
-    ratings = {name: [float(row["human"][name]) for row in rows] for name in rows[0]["human"]}
+    human = [row["human"] if isinstance(row["human"], dict) else {"human": row["human"]} for row in rows]
+    ratings = {name: [float(rating[name]) for rating in human] for name in human[0]}
     systems = [row["system"] for row in rows] if "system" in rows[0] else None
     return Judged([row["candidate"] for row in rows], references, idf_texts, ratings, systems)
 

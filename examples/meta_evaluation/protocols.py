@@ -13,9 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from bertscore_tm.layer_tuning import rank_with_ties
+from examples.research.tune_layers.layers import Scores, rank_with_ties
 
-Scores = NDArray[np.float64]
 Figures = dict[str, list[float | None]]
 
 

@@ -21,7 +21,6 @@ COMMANDS = {
     "score": (["-c", "hyps.txt", "-r", "refs.txt"], "P "),
     "compare": (["-c", "hyps.txt", "other.txt", "-r", "refs.txt"], "system "),
     "show": (["the cat sat", "a cat"], "P "),
-    "tune-layers": (["-c", "judged.jsonl"], "layer "),
     "rank": (["samples.jsonl"], '{"candidate"'),
     "baseline": (["refs.txt", "--pairs", "20"], "LAYER,P,R,F # model "),
 }
@@ -29,7 +28,6 @@ SUFFIXES = {
     "score": [".txt", ".json"],
     "compare": [".txt", ".json", ".md", ".tex"],
     "show": [".txt", ".json", ".html", ".svg"],
-    "tune-layers": [".txt", ".json"],
     "rank": [".jsonl"],
     "baseline": [".csv"],
 }
@@ -43,8 +41,6 @@ def folder(tmp_path_factory):
     write_lines(folder / "refs.txt", TEXTS[1:] + TEXTS[:1])
     write_lines(folder / "other.txt", TEXTS[3:] + TEXTS[:3])
     write_records(folder / "samples.jsonl", [{"candidates": TEXTS[i : i + 3]} for i in range(3)])
-    judged = [{"candidate": text, "reference": TEXTS[i - 1], "human": i % 4} for i, text in enumerate(TEXTS)]
-    write_records(folder / "judged.jsonl", judged)
     return folder
 
 
@@ -54,7 +50,7 @@ def command(folder, monkeypatch, capsys):
     monkeypatch.chdir(folder)
 
     def run(name, *arguments, exit_code=0):
-        layer = [] if name in ("baseline", "tune-layers") else ["-l", "2"]
+        layer = [] if name == "baseline" else ["-l", "2"]
         options = [*COMMANDS[name][0], "-m", "model", *layer, "--device", "cpu"]
         return run_here(capsys, name, *options, *arguments, exit_code=exit_code)
 
@@ -148,7 +144,7 @@ def test_escapes_of_data_do_not_reach_the_terminal(folder, tmp_path, monkeypatch
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("bertscore-tm tu", "tune-layers"),
+        ("bertscore-tm bas", "baseline"),
         ("bertscore-tm compare --conf", "--confidence"),
         ("bertscore-tm score --long-text w", "window"),
     ],

@@ -253,7 +253,6 @@ def test_the_folder_of_the_output_is_needed_on_the_first_host_only(tmp_path, cas
 
 OTHER = "other/model"
 COMPARE = ["compare", "hyps.txt", "refs.txt", "-r", "refs.txt", *LAYER]
-TUNE = ["tune-layers", "judged.jsonl"]
 
 
 @pytest.fixture
@@ -262,8 +261,6 @@ def refused(command, tmp_path):
     save_tiny_model("bert", tmp_path / OTHER)
     weights = tmp_path / OTHER / "model.safetensors"
     save_file({name: value * 1.01 for name, value in load_file(weights).items()}, weights, metadata={"format": "pt"})
-    pairs = enumerate(zip(CANDIDATES, REFERENCES, strict=True))
-    write_records(tmp_path / "judged.jsonl", [{"candidate": c, "reference": r, "human": i} for i, (c, r) in pairs])
     files = sorted(tmp_path.iterdir())
 
     def run(first, second, **changes):
@@ -285,7 +282,7 @@ def run_changed_rank(rank, folder, arguments, changes):
 
 
 @pytest.mark.distributed
-@pytest.mark.parametrize("words", [*SHARED.values(), COMPARE, TUNE], ids=itemgetter(0))
+@pytest.mark.parametrize("words", [*SHARED.values(), COMPARE], ids=itemgetter(0))
 def test_ranks_with_other_weights_end_before_they_score(refused, words):
     words = [*words, "--device", "cpu", "-o", "out" + {"rank": ".jsonl", "baseline": ".csv"}.get(words[0], ".json")]
     said = refused([*words, "-m", "model"], [*words, "-m", OTHER])

@@ -41,7 +41,6 @@ def folder(tmp_path_factory, table):
     rows = zip(candidates, several_references(references), strict=True)
     write_records(folder / "pairs.jsonl", [{"candidate": text, "references": texts} for text, texts in rows])
     shutil.copy(table, folder / "baseline.csv")
-    (folder / "row.json").write_text('{"row": {"model": "roberta-large"}}')
     return folder
 
 
@@ -163,11 +162,9 @@ def test_the_signature_is_that_of_the_metric(command, minilm, arguments, options
         ["compare", "-c", "a.txt", "b.txt", "-r", "c.txt", "-o", "b.txt"],
         ["show", "a cat", "the cat", "--idf-from", "b.txt", "-o", "./b.txt"],
         ["baseline", "b.txt", "-o", "b.txt"],
-        ["tune-layers", "--darr", "b.txt", "-o", "b.txt"],
         ["score", "a.txt", "c.txt", "--rescale-from", "b.txt", "-o", "b.txt"],
         ["score", "a.txt", "c.txt", "--rescale_with_baseline", "--baseline_path", "b.txt", "-o", "b.txt"],
         ["compare", "a.txt", "c.txt", "-r", "c.txt", "--rescale-from", "b.txt", "-o", "link.txt"],
-        ["tune-layers", "a.txt", "c.txt", "--listed-as", "row.json", "-o", "row.json"],
     ],
 )
 def test_inputs_are_never_replaced(arguments, tmp_path, monkeypatch, capsys):
@@ -175,7 +172,6 @@ def test_inputs_are_never_replaced(arguments, tmp_path, monkeypatch, capsys):
     for name in ("a.txt", "b.txt", "c.txt"):
         Path(name).write_text("a cat\n")
     Path("link.txt").symlink_to("b.txt")
-    Path("row.json").write_text("{}")
     assert main(arguments) == 2
     assert f"argument --output: {arguments[-1]} is read, and would be replaced" in capsys.readouterr().err
     assert Path("b.txt").read_text() == "a cat\n"
@@ -272,8 +268,6 @@ def test_results_are_printed_in_any_locale(folder, minilm, monkeypatch, encoding
             ["-m", "nowhere", "--rescale-from", "hyps.txt"],
             "baseline table hyps.txt must start with the header LAYER,P,",
         ),
-        (["--listed-as", "no.json"], "no.json: No such file or directory"),
-        (["-m", "nowhere", "--listed-as", "row.json"], "row.json has no row of a tuned layer: write it with "),
         (["-m", "nowhere", "--listed-as", "robert"], "no tuned layer is published for 'robert': --listed-as must be "),
         (["-l", "1", "--max-length", "6", "--long-text", "error"], "the text "),
     ],
@@ -383,9 +377,7 @@ def test_every_command_has_help_of_80_columns(capsys, monkeypatch, arguments):
     assert max(map(len, printed.splitlines())) <= 80
 
 
-@pytest.mark.parametrize(
-    "command", ["score no.txt no.txt", "compare -c no.txt -r no.txt", "tune-layers --darr no.txt", "baseline no.txt"]
-)
+@pytest.mark.parametrize("command", ["score no.txt no.txt", "compare -c no.txt -r no.txt", "baseline no.txt"])
 def test_a_missing_file_needs_no_heavy_import(command):
     code = (
         f"import sys; from bertscore_tm.cli import main; assert main({command.split()}) == 2; "

@@ -117,7 +117,6 @@ def test_sources_do_not_change_how_references_are_joined(command, tmp_path):
         (["score", "pairs.jsonl", "--sources", "pairs.jsonl", "--source-column", "text"], "no column or key 'text'"),
         (["score", "pairs.jsonl", "--source-column", "source"], "^argument --source-column: give --sources FILE too"),
         (["score", "-c", "-", "-r", "refs.txt", "--sources", "-"], "^standard input can be read once"),
-        (["show", "a", "b", "--sources", "refs.txt"], "^give two texts, a candidate and its reference, or files"),
         (["score", "hyps.txt", "refs.txt", "--sources", "refs.txt", "-o", "refs.txt"], "refs.txt is read, and would"),
         (["score", "hyps.txt", "refs.txt", "--group-column", "domain"], "^argument --group-column: give a file with"),
         (["score", "pairs.jsonl", "--group-column", "kind"], "no column or key 'kind'"),

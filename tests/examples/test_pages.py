@@ -79,7 +79,6 @@ def texts(tmp_path, monkeypatch):
     for name, lines in files.items():
         write_lines(tmp_path / f"{name}.txt", lines)
     pairs = list(zip(hyps, refs, strict=True))
-    write_records(tmp_path / "judged.jsonl", [{"candidate": a, "reference": b, "human": len(a)} for a, b in pairs])
     write_records(tmp_path / "samples.jsonl", [{"candidates": pair} for pair in pairs])
     facts = [{"document": f"text {i}", "domain": "ab"[i % 2], "article": i // 2} for i in range(6)]
     rows = [{"candidate": a, "reference": b, **more} for (a, b), more in zip(pairs, facts, strict=True)]
@@ -100,7 +99,7 @@ def offline(command, minilm):
     words = [minilm if word == "my/model" else word for word in shlex.split(command)]
     if "--model" not in words:
         words += ["--model", minilm]
-    if not {"--num-layers", "-l", "baseline", "tune-layers"} & set(words):
+    if not {"--num-layers", "-l", "baseline"} & set(words):
         words += ["--num-layers", "5"]
     return [*words, "--pairs", "20"] if "baseline" in words else words
 
@@ -108,7 +107,7 @@ def offline(command, minilm):
 @pytest.mark.slow
 def test_shell_commands_run_in_order(minilm, texts, capsys):
     lines = commands("bertscore-tm ")
-    assert {line.split()[1] for line in lines} == {"score", "rank", "compare", "show", "baseline", "tune-layers"}
+    assert {line.split()[1] for line in lines} == {"score", "rank", "compare", "show", "baseline"}
     for line in lines:
         assert main(offline(line, minilm)[1:]) == 0, f"{line}\n{capsys.readouterr().err}"
     for name in ("scores.tsv", "alignment.png", "baseline.csv"):

@@ -13,7 +13,7 @@ from bertscore_tm.catalog import (
     baseline,
     baseline_languages,
     default_model,
-    layer_row,
+    find_listed,
     listed_as,
     models,
     read_hash,
@@ -104,7 +104,10 @@ def test_regions_and_the_case_of_the_language_and_the_owner_do_not_matter():
     [
         (lambda: tuned_layer("roberta-larg"), "'roberta-larg'.*num_layers.*similar.*roberta-large"),
         (lambda: tuned_layer("/models/deberta-v3-large"), "-v3-large'.*similar.*microsoft/deberta-v3-large"),
-        (lambda: layer_row("roberta-larg"), "'roberta-larg'.*listed_as must be .*similar listed names: roberta-large"),
+        (
+            lambda: find_listed("roberta-larg"),
+            "'roberta-larg'.*listed_as must be .*similar listed .*roberta-large",
+        ),
         (lambda: baseline("en", "someone/roberta-large"), "models with a table for 'en' include .*roberta-large"),
         (lambda: baseline("nl", "bert-base-uncased"), "languages with tables are cs, de, en, en-sci, es, et, fi, fr"),
     ],
@@ -112,17 +115,6 @@ def test_regions_and_the_case_of_the_language_and_the_owner_do_not_matter():
 def test_the_error_for_an_unlisted_name_lists_similar_names(look_up, message):
     with pytest.raises(ValueError, match=message):
         look_up()
-
-
-@pytest.mark.parametrize(
-    "content", ["{}", "[]", "no", '{"row": {"model": "a"}}', '{"row": {"model": "a", "num_layers": null}}']
-)
-def test_rows_that_cannot_be_read(tmp_path, content):
-    (tmp_path / "row.json").write_text(content)
-    with pytest.raises(ValueError, match=r"row\.json has no row of a tuned layer: write it with"):
-        layer_row(tmp_path / "row.json")
-    with pytest.raises(FileNotFoundError):
-        layer_row(tmp_path / "other.json")
 
 
 def test_errors_of_an_encoder_without_a_published_layer_or_table(minilm):

@@ -1,65 +1,11 @@
 import itertools
-import math
 import sys
 
 import numpy as np
 import pytest
 import torch
-from scipy import stats
 
-from bertscore_tm.layer_tuning import correlation, rank_with_ties
 from bertscore_tm.statistics import compare_all_pairs, compare_paired, describe_best, holm, mean_interval
-
-
-def judged(count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return scores, and judgements on a scale of five with ties."""
-    rng = np.random.default_rng(0)
-    scores = rng.normal(size=count)
-    return scores, np.clip(np.round(3 + scores + rng.normal(size=count)), 1, 5)
-
-
-@pytest.mark.parametrize("how", ["pearson", "spearman", "kendall"])
-def test_correlation_agrees_with_scipy(how):
-    scores, human = judged(300)
-    ours = correlation(torch.from_numpy(scores), human.tolist(), how, confidence=0.9)
-    function = {"pearson": stats.pearsonr, "spearman": stats.spearmanr, "kendall": stats.kendalltau}[how]
-    assert ours.value == pytest.approx(function(scores, human).statistic)
-    # The formulae of Bonett and Wright.
-    variance = {"pearson": 1 / 297, "spearman": (1 + ours.value**2 / 2) / 297, "kendall": 0.437 / 296}[how]
-    ends = math.atanh(ours.value) + stats.norm.ppf([0.05, 0.95]) * math.sqrt(variance)
-    assert [ours.low, ours.high] == pytest.approx(np.tanh(ends))
-    perfect = correlation([1, 2, 3, 4, 5], [2, 4, 6, 8, 10], how)
-    assert (perfect.value, perfect.low, perfect.high) == pytest.approx((1, 1, 1))
-
-
-@pytest.mark.parametrize("how", ["spearman", "kendall"])
-def test_rounding_does_not_order_equal_scores(how):
-    """Exact copies score 1 and repeated texts alike, up to rounding in float32."""
-    rng = np.random.default_rng(0)
-    exact = rng.choice([0.7, 0.8, 0.9, 1.0], 200)
-    human = np.round(exact * 4 + rng.normal(size=200))
-    noisy = (exact + rng.uniform(-2e-7, 2e-7, 200)).astype(np.float32)
-    function = {"spearman": stats.spearmanr, "kendall": stats.kendalltau}[how]
-    expected = function(exact, human).statistic
-    assert abs(function(noisy, human).statistic - expected) > 1e-4
-    assert correlation(torch.from_numpy(noisy), human.tolist(), how).value == pytest.approx(expected, abs=1e-12)
-    with pytest.raises(ValueError, match=r"all values of x are 1\.0: the correlation is undefined"):
-        correlation([1.0, 1 - 1e-7, 1.0, 1 - 2e-7, 1.0], [1, 2, 3, 4, 5], how)
-
-
-@pytest.mark.parametrize("how", ["spearman", "kendall"])
-def test_judgements_are_tied_only_where_they_are_equal(how):
-    """Judgements have no rounding: of ratings as small as 1e-6 each step counts."""
-    scores, human = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8], [3e-7, 1e-7, 9e-7, 5e-7, 7e-7, 1.1e-6, 1.1e-6, 2e-6]
-    function = {"spearman": stats.spearmanr, "kendall": stats.kendalltau}[how]
-    assert correlation(scores, human, how).value == pytest.approx(function(scores, human).statistic, abs=1e-12)
-
-
-def test_ranks_are_of_values_that_differ_by_more_than_rounding():
-    rows = [[0.5, 0.7, 0.5 - 1e-7, 1.0, 0.3], [2, 1, 2, 3, 4]]
-    assert rank_with_ties(rows).tolist() == [[1, 2, 1, 3, 0], [1, 0, 1, 2, 3]]
-    # Steps below 1e-6 do not chain all values into one rank.
-    assert rank_with_ties(np.arange(6) * 4e-7).tolist() == [0, 0, 0, 1, 1, 1]
 
 
 def test_holm_is_the_closed_bonferroni_test():
@@ -93,13 +39,6 @@ def test_holm_leaves_an_array_as_it_is():
         (lambda: compare_paired([0.1] * 6, [0.2] * 6, confidence=95), "confidence"),
         (lambda: compare_paired([float("inf"), 1], [1, 1]), r"a\[0\] is inf"),
         (lambda: mean_interval([0.1, 0.2], 0), "confidence must be between 0 and 1, got 0"),
-        (lambda: correlation([1, 2, 3, 4], [1, 2, 3, 4]), "at least 5 texts, got 4"),
-        (lambda: correlation([1, 1, 1, 1, 1], [1, 2, 3, 4, 5]), "all values of x are 1.0"),
-        (
-            lambda: correlation([1, 2, 3, 4, 5], [1, 2, 3, 4, 5], "tau"),
-            "how='tau' is not one of 'pearson', 'spearman', 'kendall'",
-        ),
-        (lambda: correlation([1, 2, 3, 4, 5], [1, 2, 3, 4, 5], confidence=0), "confidence"),
         (lambda: holm([0.1, 1.2]), "between 0 and 1"),
         (lambda: mean_interval([0.1, 0.2, 0.3], groups=["a"] * 2), "groups must have one label for each of 3"),
         (lambda: mean_interval([0.1, 0.2, 0.3], groups=[["a"]] * 3), "groups must have one label for each of 3"),

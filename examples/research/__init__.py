@@ -1,0 +1,1 @@
+"""Programs that measure: layers by their agreement with human judgements."""

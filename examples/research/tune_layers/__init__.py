@@ -1,0 +1,1 @@
+"""Which layer of a model agrees best with human judgements."""
