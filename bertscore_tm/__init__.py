@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from bertscore_tm.utilities.version import __version__
 
 if TYPE_CHECKING:
-    from bertscore_tm.encoder import FrozenEncoder
+    from bertscore_tm.encoder import FrozenEncoder, Signature
     from bertscore_tm.functional import PairScorer, RankedCandidates, align, bert_score, rank_candidates, score_matrix
     from bertscore_tm.metric import BERTScore
     from bertscore_tm.report import Report
@@ -41,6 +41,7 @@ __all__ = [
     "PairScorer",
     "RankedCandidates",
     "Report",
+    "Signature",
     "__version__",
     "align",
     "bert_score",
@@ -63,6 +64,7 @@ _HOMES = {
     "Baseline": "bertscore_tm.scoring.rescaling",
     "FrozenEncoder": "bertscore_tm.encoder",
     "Report": "bertscore_tm.report",
+    "Signature": "bertscore_tm.encoder",
     "strip_thoughts": "bertscore_tm.utilities.chats",
 }
 _SUBMODULES = ("callbacks", "catalog", "compat", "functional", "losses", "statistics")

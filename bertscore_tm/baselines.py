@@ -8,10 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bertscore_tm.encoder import FrozenEncoder
-from bertscore_tm.encoder.frozen_encoder import join_signature
+from bertscore_tm.encoder import FrozenEncoder, Signature
 from bertscore_tm.scoring.corpus import score_corpus
-from bertscore_tm.scoring.rescaling import Baseline
+from bertscore_tm.scoring.rescaling import MEASURED_FIELDS, Baseline
 from bertscore_tm.scoring.signature import score_signature
 from bertscore_tm.scoring.texts import TextPairs, as_documents
 from bertscore_tm.scoring.token_weights import TEXTS_PER_BLOCK, WeightSource, token_weights
@@ -30,9 +29,7 @@ class MeasuredBaseline:
         num_pairs: number of scored pairs.
         num_texts: number of distinct texts that the pairs were drawn from.
         num_truncated: number of these texts that were truncated.
-        signature: every setting that changes a number, in one line.
-        model: name of the model, with a hash of its contents where it is a folder or a ready model.
-        settings: settings that change the tokens of a text, as in the signature.
+        signature: every setting that changes a number.
     """
 
     mean: Tensor
@@ -40,13 +37,11 @@ class MeasuredBaseline:
     num_pairs: int
     num_texts: int
     num_truncated: int
-    signature: str
-    model: str
-    settings: str = ""
+    signature: Signature
 
     def to_csv(self) -> str:
         """Return the table of the means, as :meth:`bertscore_tm.Baseline.to_csv`."""
-        return Baseline(self.mean, "", model=self.model, settings=self.settings).to_csv()
+        return Baseline(self.mean, "", settings=self.signature.select(*MEASURED_FIELDS)).to_csv()
 
 
 @dataclass(frozen=True)
@@ -92,8 +87,6 @@ class RandomPairs:
             num_texts=self.num_texts,
             num_truncated=self.num_truncated,
             signature=score_signature(encoder, WeightSource("uniform")),
-            model=str(encoder.signature_fields()["model"]),
-            settings=join_signature(encoder.tokenizer.signature_fields()),
         )
 
 

@@ -67,7 +67,7 @@ def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
         "num_texts": baseline.num_texts,
         "num_truncated": baseline.num_truncated,
         "seed": arguments.seed,
-        "signature": baseline.signature,
+        "signature": str(baseline.signature),
         "output": arguments.output,
     }
     output.write_output(output.to_json(document) if arguments.json else _format_summary(document), None)

@@ -70,7 +70,7 @@ def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
             raise CommandError("a comparison needs at least two texts, got one")
         if parts := scored.parts():
             document["groups"] = [{"group": label, **_compare(part, arguments)} for label, part in parts.items()]
-        document |= {"num_skipped": scored.num_skipped, "signature": scored.signature}
+        document |= {"num_skipped": scored.num_skipped, "signature": str(scored.signature)}
         content = (
             output.to_json(document) if arguments.suffix == ".json" else _format_summary(document, arguments.suffix)
         )

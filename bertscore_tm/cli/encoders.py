@@ -58,7 +58,7 @@ def build_encoders(ranks: RankGroup, arguments: argparse.Namespace, *, all_layer
     if encoder.dtype == "auto":
         settings["precision"] = fast_half_precision(encoder.device)
     # A folder may have another name on another host.
-    ranks.require_equal(lambda: {**encoder.signature_fields(), "model": encoder.identity, **settings})
+    ranks.require_equal(lambda: {**encoder.option_fields(), "model": encoder.identity, **settings})
     return encoder
 
 

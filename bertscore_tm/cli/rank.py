@@ -81,7 +81,7 @@ def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
         )
         return {"scores": torch.cat(scores), "num_truncated": torch.tensor([num_truncated], device="cpu")}
 
-    scored = compute_parts(ranks, arguments, items, work, unit="line", signature=signature)
+    scored = compute_parts(ranks, arguments, items, work, unit="line", signature=str(signature))
     if scored is None:
         return
     warn_of_leftovers([text for item in items for text in item.candidates], encoder.tokenizer)
@@ -97,7 +97,7 @@ def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
         "num_items": len(items),
         "num_candidates": sum(counts),
         "mean_best": sum(best) / len(best) if best else None,
-        "signature": signature,
+        "signature": str(signature),
         "output": arguments.output,
     }
     output.write_output(output.to_json(summary) if arguments.json else _format_summary(summary, arguments), None)

@@ -90,7 +90,7 @@ def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
     document = _summarize(kept, arguments)
     if parts := kept.parts():
         document["groups"] = [{"group": label, **_summarize(part, arguments)} for label, part in parts.items()]
-    document |= {"num_skipped": scored.num_skipped, "signature": scored.signature}
+    document |= {"num_skipped": scored.num_skipped, "signature": str(scored.signature)}
     scores = scored.scores[:, 0, :, 0]
     if arguments.worst is not None:
         worst = {i: scored.describe_texts(i) for i in scored.worst(arguments.worst)}

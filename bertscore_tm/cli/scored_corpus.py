@@ -15,7 +15,7 @@ from bertscore_tm.cli.encoders import build_encoders, read_baseline, read_idf, t
 from bertscore_tm.cli.errors import CommandError
 from bertscore_tm.cli.joined_files import Systems
 from bertscore_tm.cli.shards import Part, Progress, compute_parts
-from bertscore_tm.encoder import FrozenEncoder
+from bertscore_tm.encoder import FrozenEncoder, Signature
 from bertscore_tm.scoring.alignment import AlignmentData, compute_alignment
 from bertscore_tm.scoring.corpus import CorpusScores, score_corpus
 from bertscore_tm.scoring.messages import UnknownTokens, count_skipped, warn_about_scores, warn_of_leftovers
@@ -41,7 +41,7 @@ class ScoredSystems:
     best_reference: Tensor
     bounds: tuple[Tensor, Tensor]
     encoder: FrozenEncoder
-    signature: str
+    signature: Signature
     align: Callable[[str, str], AlignmentData]
     num_skipped: int | None
 
@@ -136,7 +136,7 @@ def score_in_parts(
         num_truncated = torch.tensor([scored.num_truncated], device="cpu")
         return {"scores": scored.scores, "best": scored.best_reference, "num_truncated": num_truncated}
 
-    signature = score_signature(encoder, weights.source)
+    signature = str(score_signature(encoder, weights.source))
     pairs = list(zip(texts.candidates, texts.references, strict=True))
     scored = compute_parts(ranks, arguments, pairs, work, unit="pair", signature=signature)
     if scored is None:

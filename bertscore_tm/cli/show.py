@@ -59,7 +59,7 @@ def _show(arguments: argparse.Namespace) -> None:
         content: str | bytes = f"{alignment!r}\n\nsignature: {signature}\n"
     elif arguments.suffix == ".json":
         texts = {"candidate_text": candidate, "reference_text": reference}
-        content = output.to_json({**texts, "alignment": alignment.to_dict(), "signature": signature})
+        content = output.to_json({**texts, "alignment": alignment.to_dict(), "signature": str(signature)})
     elif arguments.suffix == ".html":
         content = alignment.to_html()
     else:

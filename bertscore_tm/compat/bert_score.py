@@ -198,7 +198,8 @@ class BERTScorer:
     def hash(self) -> str:
         """Signature of the settings."""
         source = self._weights.source if self._weights is not None else WeightSource("texts")
-        return score_signature(self.encoder, source if self.idf else WeightSource("uniform"), self.baseline)
+        used = source if self.idf else WeightSource("uniform")
+        return str(score_signature(self.encoder, used, self.baseline))
 
     @property
     def baseline_vals(self) -> Tensor:
@@ -274,7 +275,7 @@ def score_pairs(
     corpus = score_and_warn(texts, encoder, weights, baseline, verbose)
     scores = rescale_scores(corpus.scores, baseline)  # (3, layers, candidates)
     precision, recall, f1 = scores if encoder.all_layers else scores[:, 0]
-    return (precision, recall, f1), score_signature(encoder, weights.source, baseline)
+    return (precision, recall, f1), str(score_signature(encoder, weights.source, baseline))
 
 
 def _default_model(lang: str) -> str:

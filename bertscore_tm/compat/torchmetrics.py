@@ -161,7 +161,7 @@ class BERTScore(metric.BERTScore):
     def compute(self) -> dict[str, Any]:
         """Return the scores of all pairs, as :func:`bert_score` does."""
         result: dict[str, Any] = {name: score.cpu() for name, score in super().compute().items()}
-        return result | {"hash": self.signature()} if self.return_hash else result
+        return result | {"hash": str(self.signature())} if self.return_hash else result
 
     def plot(self, val: Any = None, ax: Any = None) -> Any:
         """Plot the means of the present scores, or given results of ``compute`` or ``forward``."""

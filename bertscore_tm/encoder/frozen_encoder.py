@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import cached_property, partial
@@ -31,6 +31,7 @@ from bertscore_tm.encoder.loading import (
     quiet_transformers,
     require_tokenizer,
 )
+from bertscore_tm.encoder.signature import Signature
 from bertscore_tm.encoder.tokenization import TextTokenizer, Windows
 from bertscore_tm.encoder.vector_cache import VectorCache, shared_caches
 from bertscore_tm.encoder_options import EncoderOptions, LongText, PrecisionName, document_options, with_defaults
@@ -225,11 +226,12 @@ class FrozenEncoder:
         """The name to look up in the published tables; ``listed_as``, or of a copy the name of its origin."""
         return catalog.name_of_copy(self.name) if self._listed is None else self._listed[0]
 
-    def signature(self, layer: int | None = None) -> str:
-        """Return everything in this encoder that changes a score, in one line.
+    def signature(self, layer: int | None = None, device: torch.device | None = None) -> Signature:
+        """Return everything in this encoder that changes a score.
 
         Args:
             layer: the one of all layers that is compared.
+            device: where it computes, which decides the precision of ``dtype="auto"``. Default: :attr:`device`.
 
         Returns:
             Model, revision or content hash, layer, dtype, prefix space, length limit, and treatment of long texts and
@@ -238,7 +240,11 @@ class FrozenEncoder:
         Raises:
             OSError: the model's folder was saved again since the encoder was made.
         """
-        return join_signature(self.signature_fields(layer))
+        device = device or self.device
+        fields: dict[str, object] = {**self._describe_model(), **self.option_fields(layer, device)}
+        if self.dtype == "auto":
+            fields["dtype"] = f"auto/{_name_dtype(self._backbone.resolve_dtype(device))}"
+        return Signature(fields)
 
     def process_hash(self) -> int:
         """Return a number that is equal for encoders of one process that give the same vectors."""
@@ -247,8 +253,9 @@ class FrozenEncoder:
     @cached_property
     def identity(self) -> str:
         """Hashes of the contents of model and tokenizer, which are read once; a hub model's name and revision."""
-        model = str(self.signature_fields()["model"])
-        return f"{self.name} {model}" if self._backbone.source.kind == "hub" else model.partition("#")[2]
+        model = self._describe_model()
+        name = self.name if self._backbone.source.kind == "hub" else model["contents"]
+        return "#".join(part for part in (name, model["tokenizer"], model["revision"]) if part is not None)
 
     @property
     def _key(self) -> Hashable:
@@ -257,32 +264,39 @@ class FrozenEncoder:
         settings = tuple(self._tokenizer_settings.values())
         return self._backbone.source, self._given_tokenizer, settings, self.dtype, *layers
 
-    def signature_fields(
-        self, layer: int | None = None, *, hashed: bool = True, device: torch.device | None = None
-    ) -> dict[str, object]:
-        """Return the parts of the signature, with or without hashes of contents and the precision of "auto"."""
-        tokenizer, device = self.tokenizer, device or self.device
-        dtypes = [self.dtype, *([self._backbone.resolve_dtype(device)] if hashed and self.dtype == "auto" else [])]
+    def _describe_model(self) -> dict[str, str | None]:
+        """Return the fields of the signature about the model, whose contents are read and hashed."""
+        content_hash = self._backbone.content_hash()
+        tokenizer_hash = None if self._given_tokenizer is None else hash_tokenizer(self._given_tokenizer)
+        return {
+            "model": self.place_name if self._listed is None else self._listed[0],
+            "contents": None if content_hash is None else content_hash[:8],
+            "tokenizer": None if tokenizer_hash is None else tokenizer_hash[:8],
+            "revision": self._backbone.source.revision,
+        }
+
+    @property
+    def place_name(self) -> str:
+        """Name of the model; of a folder its name and its parent's, which other machines may have too."""
+        source = self._backbone.source
+        if source.kind != "folder":
+            return self.name
+        # The folder's own name is often "model" or "checkpoint-500".
+        return "/".join(Path(source.location).resolve().parts[-2:])
+
+    def option_fields(self, layer: int | None = None, device: torch.device | None = None) -> dict[str, object]:
+        """Return the fields of the signature that are known without the model, with ``"auto"`` as it was given."""
         layers = f"0-{self.num_layers}" if self.all_layers else str(self.num_layers)
+        may_round = self.dtype in (torch.float32, "auto") and may_use_tf32(device or self.device)
         forward = None
         if self._forward_fn is not None:
             # Partial functions and callable objects have no name: the class stands in.
             forward = getattr(self._forward_fn, "__qualname__", type(self._forward_fn).__qualname__)
-        source = self._backbone.source
-        # The same folder has another path on another machine; its own name is often "model" or "checkpoint-500".
-        parts = Path(source.location).resolve().parts if source.kind == "folder" else [self.name]
-        model = ["/".join(parts[-2 if hashed else -1 :])]
-        if hashed and self._listed is not None:
-            model = [self._listed[0]]
-        if hashed:
-            tokenizer_hash = None if self._given_tokenizer is None else hash_tokenizer(self._given_tokenizer)
-            model += [digest[:8] for digest in (self._backbone.content_hash(), tokenizer_hash) if digest]
         return {
-            "model": "#".join(model) + (f"@{source.revision}" if source.revision else ""),
             "layer": layers if layer is None else self.layer_number(layer),
-            "dtype": "/".join(str(dtype).removeprefix("torch.") for dtype in dtypes),
-            "tf32": "yes" if self.dtype in (torch.float32, "auto") and may_use_tf32(device) else None,
-            **tokenizer.signature_fields(),
+            "dtype": _name_dtype(self.dtype),
+            "tf32": "yes" if may_round else None,
+            **self.tokenizer.signature_fields(),
             "forward": forward,
             "family": "probed" if self.family.probed else None,
         }
@@ -425,7 +439,7 @@ class FrozenEncoder:
 
     def __repr__(self) -> str:
         layers = f"layers 0-{self.num_layers}" if self.all_layers else f"layer {self.num_layers}"
-        return f"{type(self).__name__}({self.name!r}, {layers}, {str(self.dtype).removeprefix('torch.')})"
+        return f"{type(self).__name__}({self.name!r}, {layers}, {_name_dtype(self.dtype)})"
 
 
 # An encoder, or the name or path of a model, which stands for FrozenEncoder(it).
@@ -455,6 +469,5 @@ def default_device(device: str | torch.device | None = None) -> torch.device:
     return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
 
 
-def join_signature(fields: Mapping[str, object]) -> str:
-    """Return a signature of named settings in one line; those that are ``None`` are left out."""
-    return "|".join(f"{name}:{value}" for name, value in fields.items() if value is not None)
+def _name_dtype(dtype: torch.dtype | str) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -1,12 +1,12 @@
 """Score batches of rows in other processes and on other machines."""
 
 import os
-import re
 from collections.abc import Iterable
 from functools import cached_property, lru_cache
 from typing import Any, Unpack
 
 from bertscore_tm.encoder import FrozenEncoder, as_encoder
+from bertscore_tm.encoder.signature import describe_differences
 from bertscore_tm.encoder_options import EncoderOptions
 from bertscore_tm.functional.corpus_scores import bert_score
 from bertscore_tm.scoring.rescaling import Baseline, Rescale, find_baseline
@@ -14,9 +14,6 @@ from bertscore_tm.scoring.signature import score_signature
 from bertscore_tm.scoring.texts import as_list, as_text_pairs, describe_given
 from bertscore_tm.scoring.token_weights import Idf, token_weights
 from bertscore_tm.utilities.settings import full_class_name
-
-# Where a folder is, which may differ between machines; a hash of its contents follows.
-_PLACE = re.compile(r"^model:[^|#]*#")
 
 
 class PairScorer:
@@ -35,7 +32,7 @@ class PairScorer:
         **options: of :class:`bertscore_tm.FrozenEncoder`.
 
     Attributes:
-        signature: one line with every setting that changes a number.
+        signature: every setting that changes a number.
 
     Raises:
         TypeError: ``model`` is not a name or path, ``idf`` is ``True``, or (on a call) a text is not a string.
@@ -83,10 +80,13 @@ class PairScorer:
     def __call__(self, batch: Any) -> Any:
         """Return the batch with the columns of scores."""
         here = score_signature(self._encoder, self._source, self._baseline)
-        if _PLACE.sub("", here) != _PLACE.sub("", self.signature):
+        if "contents" in here:  # the folder may be at another place on each machine
+            here |= {"model": self.signature["model"]}
+        differences = describe_differences(here, self.signature)
+        if differences:
             raise ValueError(
-                f"the scorer was made with {self.signature!r}, but this process has {here!r}: copy the model's folder "
-                f"to all machines, and install the same versions"
+                f"this process differs from the one that made the scorer in {differences}. Copy the model's folder to "
+                f"all machines, and install the same versions"
             )
         names = batch.schema.names if hasattr(batch, "schema") else [*batch]
         if missing := [name for name in self._columns if name not in names]:

@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from bertscore_tm.core.all_pairs import score_all_pairs
 from bertscore_tm.core.scores import selection_f1
-from bertscore_tm.encoder import Encoder, FrozenEncoder, as_encoder
+from bertscore_tm.encoder import Encoder, FrozenEncoder, Signature, as_encoder
 from bertscore_tm.scoring.corpus import encode_steps
 from bertscore_tm.scoring.messages import UnknownTokens, warn_of_leftovers, warn_of_truncation
 from bertscore_tm.scoring.signature import score_signature
@@ -42,11 +42,11 @@ class RankedCandidates:
     scores: list[Tensor]
     order: list[Tensor]
     best: list[str | None]
-    _signature: Callable[[], str] = field(repr=False)
+    _signature: Callable[[], Signature] = field(repr=False)
 
     @property
-    def signature(self) -> str:
-        """Every setting that changes a score, in one line."""
+    def signature(self) -> Signature:
+        """Every setting that changes a score."""
         return self._signature()
 
     def __len__(self) -> int:

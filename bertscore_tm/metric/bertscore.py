@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 from collections.abc import Callable, Sequence
 from copy import deepcopy
+from itertools import count
 from typing import Any, Literal, Self
 
 import torch
@@ -16,7 +16,7 @@ from torchmetrics.utilities.exceptions import TorchMetricsUserError
 from torchmetrics.utilities.prints import rank_zero_only
 
 from bertscore_tm.core.scores import harmonic_mean, selection_f1
-from bertscore_tm.encoder.frozen_encoder import Encoder, as_encoder, join_signature
+from bertscore_tm.encoder import Encoder, Signature, as_encoder
 from bertscore_tm.metric.states import (
     SCORE_STATES,
     TOKEN_STATES,
@@ -26,6 +26,8 @@ from bertscore_tm.metric.states import (
     check_indices,
     check_mergeable,
     combine_ranks,
+    decode_settings,
+    encode_settings,
     pack_tokens,
     restore_dimensions,
     summarize,
@@ -34,13 +36,16 @@ from bertscore_tm.scoring.alignment import compute_alignment
 from bertscore_tm.scoring.corpus import compute_scores, forget_batch, match_batch
 from bertscore_tm.scoring.messages import UnknownTokens, count_skipped, warn_about_scores, warn_of_leftovers
 from bertscore_tm.scoring.rescaling import Rescale, find_baseline, score_range
-from bertscore_tm.scoring.signature import score_signature
+from bertscore_tm.scoring.signature import score_fields, score_signature, version_fields
 from bertscore_tm.scoring.texts import References, Texts, as_text_pairs
 from bertscore_tm.scoring.token_weights import Idf, TokenWeights, WeightSource, token_weights, weights_by_idf
 from bertscore_tm.utilities.compilation import untraced
 from bertscore_tm.utilities.score_names import Component, EmptyReferences
 from bertscore_tm.utilities.settings import full_class_name, require_choice
 from bertscore_tm.views import Alignment
+
+# Numbers of the metrics whose class overrides `update`.
+_numbers = count(1)
 
 
 class BERTScore(Metric):
@@ -156,8 +161,7 @@ class BERTScore(Metric):
     @property
     def metric_state(self) -> dict[str, list[Tensor] | Tensor]:
         """States by name; the fingerprint has the contents of the model, to be compared in other processes."""
-        contents = [*hashlib.sha256(self.encoder.identity.encode()).digest()[:8]]
-        fingerprint = torch.cat([self.fingerprint.new_tensor(contents), self.fingerprint])
+        fingerprint = encode_settings(self._settings_with_contents()).to(self.device)
         return {**super().metric_state, "fingerprint": fingerprint}
 
     @untraced
@@ -320,8 +324,8 @@ class BERTScore(Metric):
         )
         return Alignment(**vars(data))
 
-    def signature(self) -> str:
-        """Return one line with every setting that changes a number.
+    def signature(self) -> Signature:
+        """Return every setting that changes a number.
 
         Returns:
             The signature; with ``idf=True`` it has the number of references of the last ``compute``, and with
@@ -358,11 +362,12 @@ class BERTScore(Metric):
             incoming_state: a metric with the same settings, or its state.
 
         Raises:
-            ValueError: the other metric is not a BERTScore, encodes or weights differently, or only one of them has
-                indices.
+            ValueError: the other metric is not a BERTScore, has other settings, which are named, or only one of them
+                has indices.
             TorchMetricsUserError: the metric is synchronised; call ``unsync`` first.
         """
-        if not isinstance(incoming_state, BERTScore | dict):
+        is_state = isinstance(incoming_state, dict) and "fingerprint" in incoming_state
+        if not is_state and not isinstance(incoming_state, BERTScore):
             raise ValueError(
                 f"incoming_state must be a bertscore_tm.BERTScore or its metric_state, got a "
                 f"{full_class_name(incoming_state)}"
@@ -370,11 +375,13 @@ class BERTScore(Metric):
         states: Any = incoming_state
         if isinstance(states, BERTScore) and states.encoder.process_hash() == self.encoder.process_hash():
             # Contents need not be read.
+            check_mergeable(states._update_settings, self._update_settings)
             states = super(BERTScore, states).metric_state
-            check_mergeable(states, super().metric_state)
         else:
             states = states.metric_state if isinstance(states, BERTScore) else states
-            check_mergeable(states, self.metric_state)
+            check_mergeable(decode_settings(states["fingerprint"]), self._settings_with_contents())
+        if states["scores"] or states.get("reference_counts"):
+            check_indices(super().metric_state, bool(states["indices"]))
         # Counts the update, and drops a cached result.
         self.update([], [])
         for name in self._dtypes:
@@ -403,12 +410,19 @@ class BERTScore(Metric):
     def _choose_f1(self, f1: Callable[[Tensor, Tensor], Tensor]) -> None:
         self._f1 = f1
         source = WeightSource("references") if self._weights is None else self._weights.source
-        # A state, since MetricCollection merges metrics whose states are equal after the first update.
-        fields = self.encoder.signature_fields(self.layer, hashed=False) | {"model": None}
-        settings = f"{join_signature(fields)}|{source}|{f1.__name__}|{self.empty_references}"
-        # The last number tells encoders of equal settings apart, within a process.
-        numbers = [*hashlib.sha256(settings.encode()).digest()[:8], self.encoder.process_hash()]
-        self.add_state("fingerprint", default=torch.tensor(numbers, device="cpu"), dist_reduce_fx="max")
+        fields = self.encoder.option_fields(self.layer) | score_fields(source, self._baseline, f1) | version_fields()
+        # Everything that an update depends on, except the contents of the model.
+        self._update_settings: dict[str, str] = {"class": full_class_name(self), **Signature(fields)}
+        # A state, because MetricCollection lets metrics share their states if these are equal after the first update.
+        # Such metrics must have one model, and an `update` of a subclass may depend on more than is known here.
+        is_overridden = type(self).update is not BERTScore.update
+        shared = f"object {next(_numbers)}" if is_overridden else f"encoder {self.encoder.process_hash()}"
+        fingerprint = encode_settings({**self._update_settings, "shared by": shared})
+        self.add_state("fingerprint", default=fingerprint, dist_reduce_fx="max")
+
+    def _settings_with_contents(self) -> dict[str, str]:
+        """Return the settings that updates depend on, to be compared with those of other processes."""
+        return {"model": self.encoder.identity, **self._update_settings}
 
     def _combine(self, collectives: Collectives | None = None) -> SyncedState:
         """Return the pairs of all ranks, or of this rank while the metric is not synchronised."""
@@ -421,7 +435,7 @@ class BERTScore(Metric):
             parts = [torch.empty(0, dtype=dtype, device=device), *getattr(self, name)]
             states[name] = torch.cat([part.to(device) for part in parts])
         fingerprint: Any = self.fingerprint if collectives is None else self.metric_state["fingerprint"]
-        states |= {"num_truncated": self.num_truncated, "fingerprint": fingerprint[:-1]}
+        states |= {"num_truncated": self.num_truncated, "fingerprint": fingerprint}
         num_layers = self.encoder.num_outputs if self.layer is None else 1
         collectives = collectives or Collectives(self.device)
         return combine_ranks(states, collectives, num_layers=num_layers, tokenizer=self.encoder.tokenizer, f1=self._f1)

@@ -5,6 +5,7 @@ depend on the whole corpus: each token adds its id and best similarity, and scor
 frequencies are known.
 """
 
+import json
 import secrets
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ from torchmetrics.utilities.distributed import gather_all_tensors
 
 from bertscore_tm.core.matching import MatchedTokens
 from bertscore_tm.core.scores import DocumentFrequencies, harmonic_mean, segment_ids
+from bertscore_tm.encoder.signature import describe_differences
 from bertscore_tm.encoder.tokenization import TextTokenizer
 from bertscore_tm.scoring.corpus import MatchedTexts, compute_scores
 from bertscore_tm.scoring.rescaling import Baseline, rescale_scores
@@ -76,16 +78,23 @@ def check_indices(states: Mapping[str, Any], with_indices: bool) -> None:
         raise ValueError("indices must be passed to every update or to none, also of metrics that are merged")
 
 
-def check_mergeable(incoming: Mapping[str, Any], states: Mapping[str, Any]) -> None:
-    """Raise an error unless the states of another metric can be merged into the states of a metric."""
-    fingerprint = incoming.get("fingerprint")
-    if fingerprint is None or not torch.equal(fingerprint[:-1].cpu(), states["fingerprint"][:-1].cpu()):
+def encode_settings(settings: Mapping[str, str]) -> Tensor:
+    """Return settings as a tensor, since only tensors are states: the bytes of their JSON, uint8."""
+    return torch.tensor([*json.dumps(settings).encode()], dtype=torch.uint8, device="cpu")
+
+
+def decode_settings(fingerprint: Tensor) -> dict[str, str]:
+    """Return the settings of :func:`encode_settings`."""
+    return dict(json.loads(bytes(fingerprint.tolist())))
+
+
+def check_mergeable(settings: Mapping[str, str], expected: Mapping[str, str]) -> None:
+    """Raise an error that names the settings of another metric that differ from those of a metric."""
+    differences = describe_differences(settings, expected)
+    if differences:
         raise ValueError(
-            "the state belongs to a metric that differs in model, layer, precision, length limit or idf: create "
-            "both metrics with the same arguments"
+            f"the state belongs to a metric that differs in {differences}. Create both metrics with the same arguments"
         )
-    if incoming["scores"] or incoming.get("reference_counts"):
-        check_indices(states, bool(incoming["indices"]))
 
 
 @dataclass(frozen=True)
@@ -155,7 +164,7 @@ def combine_ranks(
     (with idf) and a few per pair are exchanged, never tokens.
 
     ``states`` are those of this rank: a flat tensor for each of ``SCORE_STATES`` and, with idf, of ``TOKEN_STATES``;
-    ``num_truncated``; and ``fingerprint``, one-dimensional, int64, which is equal for equal settings.
+    ``num_truncated``; and ``fingerprint``, the settings as :func:`encode_settings` returns them.
     """
     idf = "reference_counts" in states
     indices, scores = states["indices"], states["scores"].reshape(-1, 3, num_layers)
@@ -165,12 +174,13 @@ def combine_ranks(
     facts = torch.tensor([token, num_listed, len(indices)], device=states["fingerprint"].device)
     gathered = collectives.gather(torch.cat([facts, states["num_truncated"][None], states["fingerprint"]]))
     # A rank with other settings would issue other collectives below, and all would deadlock.
-    first = gathered[0]
-    if not all(torch.equal(header[4:], first[4:]) for header in gathered):
-        raise ValueError(
-            "the metrics of the ranks differ in model, layer, precision, length limit or idf: create them with the "
-            "same arguments on every rank"
-        )
+    settings = [decode_settings(header[4:]) for header in gathered]
+    for other in settings[1:]:
+        differences = describe_differences(other, settings[0])
+        if differences:
+            raise ValueError(
+                f"the metrics of the ranks differ in {differences}. Create them with the same arguments on every rank"
+            )
     table = torch.stack(gathered)
     sizes = table[:, 1:3]
     if not ((sizes[:, 1] == 0).all() or (sizes[:, 1] == sizes[:, 0]).all()):

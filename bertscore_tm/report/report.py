@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from bertscore_tm.core.scores import harmonic_mean
-from bertscore_tm.encoder import Encoder, FrozenEncoder, as_encoder
+from bertscore_tm.encoder import Encoder, FrozenEncoder, Signature, as_encoder
 from bertscore_tm.encoder.loading import quiet_transformers
 from bertscore_tm.functional.corpus_scores import bert_score
 from bertscore_tm.report.history import Courses, File, read_history, read_runs
@@ -54,7 +54,7 @@ class Report:
             ``systems`` has names.
         align: function of a candidate and a reference that returns their alignment. Default: no alignments.
         encoder: the encoder of the scores, whose tokenizer counts truncated and empty texts.
-        signature: all settings that change a score, in one line.
+        signature: all settings that change a score.
         bounds: least and largest possible precision, recall and F1, shape (3,) each, which intervals do not leave.
             Default: 1, and -1 if the signature says that they are not rescaled.
         is_history: whether the systems are the validations of one training, in order.
@@ -89,7 +89,7 @@ class Report:
         *,
         align: Callable[[str, str], AlignmentData] | None = None,
         encoder: FrozenEncoder | None = None,
-        signature: str = "",
+        signature: Signature | str = "",
         bounds: Sequence[Tensor] | None = None,
         is_history: bool = False,
         num_alignments: int = 200,
@@ -105,7 +105,8 @@ class Report:
         self.align = align
         self.encoder = encoder
         self.signature = signature
-        default = [[-1.0 if "|rescale:no|" in signature else -math.inf] * 3, [1.0] * 3]
+        is_unscaled = isinstance(signature, Signature) and signature["rescale"] == "no"
+        default = [[-1.0 if is_unscaled else -math.inf] * 3, [1.0] * 3]
         self.bounds = tuple(bounds or torch.tensor(default, dtype=torch.float64, device="cpu"))
         self.is_history = is_history
         self.num_alignments = num_alignments
@@ -214,7 +215,7 @@ class Report:
         pair = sorted([best, others[0]]) if kind == "several" else [0, last]
         return {
             "title": self.title or f"BERTScore: {title}",
-            "signature": self.signature,
+            "signature": str(self.signature),
             "kind": kind,
             "names": names,
             "best": best,

@@ -5,23 +5,26 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
+import json
 import os
-import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from bertscore_tm import catalog
-from bertscore_tm.encoder import FrozenEncoder
-from bertscore_tm.encoder.frozen_encoder import join_signature
+from bertscore_tm.encoder import FrozenEncoder, Signature
+from bertscore_tm.encoder.signature import describe_differences
 from bertscore_tm.utilities.option_names import name_option
 from bertscore_tm.utilities.user_warnings import warn_user
 
 _HEADER = ["LAYER", "P", "R", "F"]
-# At the end of the header of a table that the package writes.
-_COMMENT = re.compile(r"# model (?P<model>.*) layers 0-\d+(?: (?P<settings>\S+))?$")
+# Fields of the signature with hashes of contents, and those that change the tokens of a text.
+_HASHES = ("contents", "tokenizer")
+_TOKEN_FIELDS = ("space", "limit", "long", "special")
+# Fields that a table keeps of the signature that it was measured with.
+MEASURED_FIELDS = ("model", *_HASHES, "revision", *_TOKEN_FIELDS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,8 +35,8 @@ class Baseline:
         table: shape (layers, 3), float64; row 0 of a whole table is that of the embedding output.
         name: shown in the signature: a language code for a published table, else the name of a file.
         digest: first 8 hexadecimal digits of the file's SHA-256; empty for a published table.
-        model: name of the model, with hashes of its contents, in the header's comment; empty without one.
-        settings: settings that change the tokens of a text, in the comment; empty without any.
+        settings: the model, with hashes of its contents, and the settings that change the tokens of a text, as in the
+            signature. They are in the header's comment; empty without one.
 
     Example:
         >>> Baseline.published("en", "roberta-large").table[17].tolist()
@@ -43,8 +46,7 @@ class Baseline:
     table: Tensor
     name: str
     digest: str = ""
-    model: str = ""
-    settings: str = ""
+    settings: Signature = field(default_factory=lambda: Signature({}))
 
     @classmethod
     def published(cls, language: str, model: str) -> Baseline:
@@ -68,7 +70,7 @@ class Baseline:
 
         Args:
             path: comma-separated file with the header ``LAYER,P,R,F`` and one row per layer from 0. A comment at the
-                end of the header, as ``bertscore-tm baseline`` writes it, names the model.
+                end of the header may hold the model and its settings as JSON, as ``bertscore-tm baseline`` writes it.
 
         Returns:
             The baseline.
@@ -94,28 +96,29 @@ class Baseline:
             if len(row) != 4 or row[0] != number:
                 raise ValueError(f"baseline table {name}: line {number + 2} must be layer {number} with three values")
         table = torch.tensor(values, dtype=torch.float64, device="cpu").reshape(-1, 4)[:, 1:]
-        comment = _COMMENT.search(header[-1])
-        measured = {} if comment is None else comment.groupdict(default="")
-        return cls(table, name, hashlib.sha256(content).hexdigest()[:8], **measured)
+        _, _, comment = header[-1].partition("#")
+        return cls(table, name, hashlib.sha256(content).hexdigest()[:8], _read_settings(comment.strip(), name))
 
     def to_csv(self) -> str:
         r"""Return the table in the format that :meth:`read` reads.
 
-        The header ends with a comment that names the model, the layers and the settings. ``bert-score`` and
-        torchmetrics read the table too: they skip the header, but not a line of comments.
+        The header ends with a comment, the settings as JSON. ``bert-score`` and torchmetrics read the table too: they
+        skip the header, but not a line of comments.
 
         Returns:
             Header ``LAYER,P,R,F`` and one line per layer from 0, six decimals.
 
         Example:
             >>> rows = torch.tensor([[0.25, 0.5, 0.3333333]], dtype=torch.float64)
-            >>> Baseline(rows, "mine", model="my/model").to_csv()
-            'LAYER,P,R,F # model my/model layers 0-0\n0,0.250000,0.500000,0.333333\n'
+            >>> print(Baseline(rows, "mine", settings=Signature({"model": "my/model", "limit": 512})).to_csv())
+            LAYER,P,R,"F # {""model"": ""my/model"", ""limit"": ""512""}"
+            0,0.250000,0.500000,0.333333
+            <BLANKLINE>
         """
         table = io.StringIO()
         writer = csv.writer(table, lineterminator="\n")
-        comment = f"# model {self.model} layers 0-{len(self.table) - 1} {self.settings}".rstrip()
-        writer.writerow([*_HEADER[:-1], f"{_HEADER[-1]} {comment}"])
+        comment = f" # {json.dumps(dict(self.settings))}" if self.settings else ""
+        writer.writerow([*_HEADER[:-1], f"{_HEADER[-1]}{comment}"])
         for layer, row in enumerate(self.table.tolist()):
             writer.writerow([layer, *(f"{score:.6f}" for score in row)])
         return table.getvalue()
@@ -141,29 +144,39 @@ class Baseline:
         Contents are compared by their hashes. Models of the hub have none, and neither may the encoder's or the
         table's: names are compared then, without the folder or the owner.
         """
-        if not self.model:
+        if not self.settings:
             return
-        # Hashing reads a whole model.
-        model = str(encoder.signature_fields(hashed="#" in self.model)["model"])
-        (table_name, *table_hashes), (name, *hashes) = self.model.split("#"), model.split("#")
-        names = {Path(name.partition("@")[0]).name, Path(encoder.listed_name).name}
-        is_same = (
-            table_hashes == hashes if table_hashes and hashes else Path(table_name.partition("@")[0]).name in names
-        )
-        if not is_same:
+        is_hashed = not self.settings.keys().isdisjoint(_HASHES)
+        if is_hashed:
+            expected = encoder.signature()
+        else:  # hashing reads a whole model
+            expected = Signature({"model": encoder.place_name, **encoder.tokenizer.signature_fields()})
+        compared = [*_TOKEN_FIELDS]
+        names = {Path(expected["model"]).name, Path(encoder.listed_name).name}
+        if is_hashed and not expected.keys().isdisjoint(_HASHES):
+            compared += _HASHES
+        elif Path(self.settings.get("model", "")).name not in names:
+            compared.append("model")
+        differences = describe_differences(self.settings.select(*compared), expected.select(*compared))
+        if differences:
             raise ValueError(
-                f"the baseline table {self.name} was measured on the model {self.model}, but the encoder's is {model}: "
-                f"pass the table of the same model, or remove the comment from the table's first line to use it"
-            )
-        settings = join_signature(encoder.tokenizer.signature_fields()) if self.settings else ""
-        if settings != self.settings:
-            raise ValueError(
-                f"the baseline table {self.name} was measured with {self.settings}, but the encoder has {settings}: "
-                f"pass a table made with the encoder's options, or remove the comment from the table's first line"
+                f"the baseline table {self.name} was measured with other settings than the encoder's: {differences}. "
+                f"Pass a table made with the encoder's model and options, or remove the comment from the table's first "
+                f"line to use it"
             )
 
     def __str__(self) -> str:
         return f"{self.name}#{self.digest}" if self.digest else self.name
+
+
+def _read_settings(comment: str, name: str) -> Signature:
+    """Return the settings that a table's comment holds; none of another comment or without one."""
+    if not comment.startswith("{"):
+        return Signature({})
+    try:
+        return Signature(json.loads(comment))
+    except ValueError as error:
+        raise ValueError(f"baseline table {name}: the comment of its first line is not JSON: {error}") from error
 
 
 # Whether to rescale by the published baseline of the encoder's language, or by this baseline or file.

@@ -1,4 +1,4 @@
-"""The signature of a score: one line with every setting that changes a number."""
+"""The signature of a score: every setting that changes a number."""
 
 from collections.abc import Callable, Mapping
 
@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from bertscore_tm.core.scores import harmonic_mean
-from bertscore_tm.encoder.frozen_encoder import FrozenEncoder, join_signature
+from bertscore_tm.encoder import FrozenEncoder, Signature
 from bertscore_tm.scoring.rescaling import Baseline
 from bertscore_tm.scoring.token_weights import WeightSource
 from bertscore_tm.utilities.version import __version__
@@ -22,15 +22,31 @@ def score_signature(
     more: Mapping[str, object] | None = None,
     strip_thoughts: bool = False,
     num_skipped: int | None = None,
-) -> str:
-    """Return one line with every setting that changes a number, and ``more``; equal ones mean equal numbers."""
-    import transformers
-
+) -> Signature:
+    """Return every setting that changes a number, and ``more``; equal ones mean equal numbers."""
     skipped = None if num_skipped is None else f"skip({num_skipped})"
-    return join_signature(
-        encoder.signature_fields(layer, device=device)
-        | {"idf": source, "rescale": "no" if baseline is None else baseline}
-        | {"f1": None if f1 is harmonic_mean else f1.__name__, **(more or {})}
-        | {"bertscore-tm": __version__, "transformers": transformers.__version__}
+    return (
+        encoder.signature(layer, device)
+        | score_fields(source, baseline, f1)
+        | (more or {})
+        | version_fields()
         | {"empty_references": skipped, "thoughts": "stripped" if strip_thoughts else None}
     )
+
+
+def score_fields(
+    source: WeightSource, baseline: Baseline | None, f1: Callable[[Tensor, Tensor], Tensor]
+) -> dict[str, object]:
+    """Return the fields of token weights, rescaling and F1."""
+    return {
+        "idf": source,
+        "rescale": "no" if baseline is None else baseline,
+        "f1": None if f1 is harmonic_mean else f1.__name__,
+    }
+
+
+def version_fields() -> dict[str, str]:
+    """Return the versions of this package and of transformers."""
+    import transformers
+
+    return {"bertscore-tm": __version__, "transformers": transformers.__version__}

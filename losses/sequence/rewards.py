@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from bertscore_tm.core.scores import precision_recall_f1, selection_f1
-from bertscore_tm.encoder import Encoder, as_encoder
+from bertscore_tm.encoder import Encoder, Signature, as_encoder
 from bertscore_tm.functional.ranking import ReferencesReduce
 from bertscore_tm.losses.sequence.texts import Text, list_completions, list_references
 from bertscore_tm.scoring.corpus import encode_steps, match_encoded
@@ -186,8 +186,8 @@ class BERTScoreReward:
             log_extra(f"{self.__name__}/closest_reference", closest)
         return rewards
 
-    def signature(self) -> str:
-        """Return one line with every setting that changes a score; see also ``component`` and the guards."""
+    def signature(self) -> Signature:
+        """Return every setting that changes a score; see also ``component`` and the guards."""
         return score_signature(self.encoder, self._weights.source, self._baseline)
 
     def __repr__(self) -> str:

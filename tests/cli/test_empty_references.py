@@ -52,7 +52,7 @@ def test_skipped_texts_are_counted_and_have_no_score(command, minilm, encoder, m
     metric = BERTScore(encoder, idf=idf, empty_references="skip")
     metric.update(CANDIDATES, BLANK)
     metric.compute()
-    assert document["signature"] == metric.signature()
+    assert document["signature"] == str(metric.signature())
     first, second, *_ = lines = command(*words, "-s").out.splitlines()
     assert first == "# P {:.4f}  R {:.4f}  F1 {:.4f}".format(*expected.mean(-1).tolist())
     assert second == "# 7 candidates, 7 references, 2 skipped"

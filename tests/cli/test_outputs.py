@@ -22,7 +22,7 @@ COMMANDS = {
     "compare": (["-c", "hyps.txt", "other.txt", "-r", "refs.txt"], "system "),
     "show": (["the cat sat", "a cat"], "P "),
     "rank": (["samples.jsonl"], '{"candidate"'),
-    "baseline": (["refs.txt", "--pairs", "20"], "LAYER,P,R,F # model "),
+    "baseline": (["refs.txt", "--pairs", "20"], 'LAYER,P,R,"F # {""model"": '),
 }
 SUFFIXES = {
     "score": [".txt", ".json"],

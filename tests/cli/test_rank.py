@@ -85,7 +85,7 @@ def test_references_from_files_or_the_same_file(folder, items, layer, command):
     assert (folder / "same.jsonl").read_text() == (folder / "best.jsonl").read_text()
     summary = json.loads(printed.out)
     assert summary["num_items"] == NUM_ITEMS
-    assert summary["signature"] == ranked.signature
+    assert summary["signature"] == str(ranked.signature)
     assert summary["mean_best"] == pytest.approx(sum(float(s.max()) for s in ranked.scores) / NUM_ITEMS, abs=1e-6)
 
 

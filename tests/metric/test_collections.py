@@ -9,12 +9,14 @@ from typing import Any
 
 import lightning.pytorch as pl
 import pytest
+import torch
 from lightning.pytorch.loggers import CSVLogger
 from torch import Tensor
 from torch.utils.data import DataLoader
 from torchmetrics import MetricCollection
 
 from bertscore_tm import BERTScore, FrozenEncoder
+from bertscore_tm.compat import torchmetrics as drop_in
 from bertscore_tm.functional import SCORE_NAMES
 from tests.support.lightning_runs import loader, strategy_on_cpu, trainer
 from tests.support.markdown_blocks import ROOT, blocks
@@ -118,8 +120,50 @@ def test_collection_keeps_different_metrics_apart(encoder, first, how):
         # Other texts are encoded together.
         assert_equal({score: result[f"{name}_{score}"] for score in SCORE_NAMES}, metric.compute())
     assert result["plain_f1"] != result["layer_f1"] > result["selection_f1"] + 0.1
-    with pytest.raises(ValueError, match="differs in model"):
+    with pytest.raises(ValueError, match=r"differs in f1 \(selection_f1 instead of default\)\. Create"):
         last.merge_state(kinds["selection"])
+
+
+class Lowercased(BERTScore):
+    """A metric that edits texts before the update, if so requested."""
+
+    def __init__(self, encoder: FrozenEncoder, lowers: bool = True) -> None:
+        super().__init__(encoder)
+        self.lowers = lowers
+
+    def update(self, preds: Any, target: Any, indices: Any = None) -> None:
+        edited = [text.replace("?", "") for text in preds] if self.lowers else preds
+        super().update(edited, target, indices)
+
+
+@pytest.mark.parametrize("first", [([], []), SAME])
+def test_metrics_of_other_classes_share_no_states(minilm, first):
+    """Their first updates may be equal although the next ones are not."""
+    blank = (["rain in Paris?"], [["rain falls on Paris", " "]])
+    encoder = FrozenEncoder(minilm, num_layers=3)
+
+    def create() -> dict[str, BERTScore]:
+        of_torchmetrics = drop_in.BERTScore(minilm, num_layers=3, idf=True)
+        return {
+            "package": BERTScore(encoder),
+            "package_idf": BERTScore(encoder, idf=True, reduction="none"),
+            "torchmetrics_idf": of_torchmetrics,
+            "edited": Lowercased(encoder),
+            "unedited": Lowercased(encoder, lowers=False),
+        }
+
+    collection, alone = MetricCollection(create()), create()
+    for batch in (first, SECOND, blank):
+        collection.update(*batch)
+        for metric in alone.values():
+            metric.update(*batch)
+    assert len(collection.compute_groups) == len(alone)
+    result = collection.compute()
+    for name, metric in alone.items():
+        expected = metric.compute()
+        assert_equal({score: result[f"{name}_{score}"] for score in SCORE_NAMES}, expected)
+    assert result["package_f1"] == result["unedited_f1"] != result["edited_f1"]
+    assert not torch.equal(result["package_idf_f1"], result["torchmetrics_idf_f1"])
 
 
 # --- logged by Lightning

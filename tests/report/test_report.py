@@ -47,7 +47,7 @@ def test_scores_intervals_and_comparisons(compared, encoder):
     metric = BERTScore(encoder, idf=True)
     metric.update(systems["base"], references)
     metric.compute()
-    assert data["signature"] == metric.signature()
+    assert data["signature"] == str(metric.signature())
 
 
 def test_alignments_of_the_best_reference(compared, encoder):
@@ -83,7 +83,7 @@ def test_blank_references_keep_their_places(encoder, idf):
     metric = BERTScore(encoder, idf=idf)
     metric.update(candidates, references)
     metric.compute()
-    assert made["signature"] == metric.signature()
+    assert made["signature"] == str(metric.signature())
     for row, alignments in made["alignments"].items():
         assert alignments["0"]["reference"] == made["chosen"][0][int(row)]
         best = alignments["0"]["scores"][alignments["0"]["reference"]]

@@ -39,12 +39,12 @@ def test_automatic_precision_names_that_of_the_device(minilm, monkeypatch, nativ
     monkeypatch.setattr(backbone, "fast_half_precision", lambda device: native if device.type == "cpu" else None)
     automatic = FrozenEncoder(minilm, num_layers=1, dtype="auto", device="cpu")
     used = str(automatic.encode(["a cat"]) and automatic.backbone("cpu").dtype).removeprefix("torch.")
-    assert f"|dtype:auto/{used}|" in automatic.signature()
-    assert f"|dtype:auto/{used}|" in score_signature(automatic, WeightSource("uniform"))
+    assert automatic.signature()["dtype"] == f"auto/{used}"
+    assert score_signature(automatic, WeightSource("uniform"))["dtype"] == f"auto/{used}"
     # A metric runs where it is, not where its encoder would.
     elsewhere = FrozenEncoder(minilm, num_layers=1, dtype="auto", device="meta")
-    assert "|dtype:auto/float32|" in elsewhere.signature()
-    assert f"|dtype:auto/{used}|" in BERTScore(elsewhere).signature()
+    assert elsewhere.signature()["dtype"] == "auto/float32"
+    assert BERTScore(elsewhere).signature()["dtype"] == f"auto/{used}"
 
 
 def test_f1_to_choose_by_is_named(encoder):
