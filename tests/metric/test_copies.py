@@ -81,7 +81,7 @@ DIFFERENT = {
     "dtype (bfloat16 instead of float32)": lambda model: BERTScore(
         FrozenEncoder(model, num_layers=2, dtype="bfloat16")
     ),
-    "limit (8 instead of 512), long (window/4 instead of truncate)": lambda model: BERTScore(
+    "limit (8 instead of 512), long (window/3 instead of truncate)": lambda model: BERTScore(
         FrozenEncoder(model, num_layers=2, max_length=8, long_text="window")
     ),
     "special (excluded instead of default)": lambda model: BERTScore(
