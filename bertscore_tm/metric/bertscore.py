@@ -412,7 +412,8 @@ class BERTScore(Metric):
         source = WeightSource("references") if self._weights is None else self._weights.source
         fields = self.encoder.option_fields(self.layer) | score_fields(source, self._baseline, f1) | version_fields()
         # Everything that an update depends on, except the contents of the model.
-        self._update_settings: dict[str, str] = {"class": full_class_name(self), **Signature(fields)}
+        fields |= {"class": full_class_name(self), "empty_references": self.empty_references}
+        self._update_settings: dict[str, str] = dict(Signature(fields))
         # A state, because MetricCollection lets metrics share their states if these are equal after the first update.
         # Such metrics must have one model, and an `update` of a subclass may depend on more than is known here.
         is_overridden = type(self).update is not BERTScore.update
