@@ -112,7 +112,7 @@ class LoaderScores:
                 scores[name] = {key: computed[key].float().cpu() for key in SCORE_NAMES}
                 full = metric.encoder.tokenizer([pred for pred, _ in self.texts.values()]).has_content
                 all_full = ChainMap(*gather_objects(trainer, dict(zip(self.texts, full, strict=True)))).values()
-                computed = {key: values.double().nanmean() for key, values in scores[name].items()}
+                computed = {key: values.double().mean() for key, values in scores[name].items()}
                 computed["empty"] = 1 - torch.tensor(list(all_full), dtype=torch.float64, device="cpu").mean()
             elif getattr(metric, "return_sentence_level_score", False):
                 computed = computed[0]  # of the corpus

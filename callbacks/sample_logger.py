@@ -152,7 +152,7 @@ class SampleLogger(RunWriter):
 def choose_samples(f1: Tensor, count: int) -> dict[str, list[int]]:
     """Return the positions of the worst, median and best pairs, up to ``count`` of each, and each at most once."""
     # Equal texts differ by rounding, which depends on the batches that they were in.
-    order = (f1.double() * _STEPS_OF_F1).round().argsort(stable=True)[: len(f1) - int(f1.isnan().sum())].tolist()
+    order = (f1.double() * _STEPS_OF_F1).round().argsort(stable=True).tolist()
     count = min(count, max(1, len(order) // 3))
     worst, rest = order[:count], order[count:]
     best = rest[len(rest) - min(count, len(rest)) :][::-1]

@@ -24,7 +24,7 @@ from bertscore_tm.callbacks.loader_scores import ScoredBatch, ScoredLoader, merg
 from bertscore_tm.callbacks.scoring import BERTScoreCallback, TextListener
 from bertscore_tm.callbacks.trainer import find_callbacks, find_run_folder, gather_objects, is_training_validation
 from bertscore_tm.metric import BERTScore
-from bertscore_tm.scoring.texts import as_documents, as_references
+from bertscore_tm.scoring.texts import as_documents, as_references, omit_blank
 from bertscore_tm.utilities.files import write_atomically
 from bertscore_tm.utilities.score_names import SCORE_NAMES
 from bertscore_tm.utilities.user_warnings import warn_user
@@ -59,7 +59,7 @@ class RunWriter(TextListener, ABC):
     def gather_texts(self, trainer: pl.Trainer, loader: ScoredLoader) -> dict[int, tuple[str, list[str], str | None]]:
         """Return prediction, references and input, if known, of all ranks' examples by number; a collective call."""
         texts = merge_texts(trainer, loader.texts)
-        references = as_references([target for _, target in texts.values()], "target")
+        references = map(omit_blank, as_references([target for _, target in texts.values()], "target"))
         inputs = ChainMap(*gather_objects(trainer, self._inputs.pop(loader.dataloader_idx, {})))
         return {i: (texts[i][0], target, inputs.get(i)) for i, target in zip(texts, references, strict=True)}
 

@@ -64,13 +64,12 @@ def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
 
     scored = score_systems(ranks, arguments, systems)
     if scored is not None:
-        scored = scored.without_skipped()
         document = _compare(scored, arguments)
         if not document["differences"]:
             raise CommandError("a comparison needs at least two texts, got one")
         if parts := scored.parts():
             document["groups"] = [{"group": label, **_compare(part, arguments)} for label, part in parts.items()]
-        document |= {"num_skipped": scored.num_skipped, "signature": str(scored.signature)}
+        document["signature"] = str(scored.signature)
         content = (
             output.to_json(document) if arguments.suffix == ".json" else _format_summary(document, arguments.suffix)
         )
@@ -200,5 +199,5 @@ def _compare(scored: ScoredSystems, arguments: argparse.Namespace) -> dict[str, 
         "confidence": arguments.confidence,
         "num_texts": compared.shape[-1],
         "num_documents": None if systems.groups is None else len(set(systems.groups)),
-        "num_references": sum(map(len, systems.references)),
+        "num_references": scored.num_references,
     }

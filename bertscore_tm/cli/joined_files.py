@@ -43,15 +43,12 @@ class Corpus:
     rows: list[Rows]
     source_file: tuple[Table, Rows] | None = None
 
-    def references(self, *, keep_blank: bool = False) -> list[list[str]]:
+    def references(self) -> list[list[str]]:
         """Return the references of each text, at least one, those of all files and columns.
 
         Without files of references, the first system's has them; next to files of plain lines, its named columns have
-        some. Blank ones next to others are left out, as files have blank lines where a candidate has fewer references,
-        unless ``keep_blank`` asks for all.
+        some. Files have blank lines where a candidate has fewer references; these are among them.
         """
-        from bertscore_tm.scoring.texts import omit_blank
-
         own, names = self.systems[0], self.arguments.reference_column
         files = list(zip(self.reference_files, self.rows[len(self.systems) :], strict=True))
         is_named = names is not None and own.has_columns and not any(table.has_columns for table, _ in files)
@@ -72,15 +69,15 @@ class Corpus:
                 raise files[0][0].error(files[0][1][i][0], "no reference, only null")
             # A null is an empty cell.
             lists[i] = [text or "" for text in references]
-        return lists if keep_blank else [omit_blank(texts) for texts in lists]
+        return lists
 
-    def read(self, *names: str, keep_blank: bool = False) -> Systems:
+    def read(self, *names: str) -> Systems:
         """Return the texts of the systems, which get these names, in the order of the first."""
         texts = {}
         for name, table, rows in zip(names, self.systems, self.rows, strict=False):
             candidates = table.texts(self.arguments.candidate_column)
             texts[name] = [candidates[row] for (row,) in rows]
-        references, sources = self.references(keep_blank=keep_blank), None
+        references, sources = self.references(), None
         if self.source_file is not None:
             table, rows = self.source_file
             values = table.texts(self.arguments.source_column or "source")

@@ -6,7 +6,7 @@ from typing import Any, get_args
 
 from bertscore_tm.cli.inputs import FORMATS
 from bertscore_tm.encoder_options import SHELL_OPTIONS, Option
-from bertscore_tm.utilities.score_names import SCORE_NAMES, EmptyReferences
+from bertscore_tm.utilities.score_names import SCORE_NAMES
 
 # Arguments that name files to read.
 _TEXT_FILES = ("files", "candidates", "references", "sources", "corpus")
@@ -116,8 +116,6 @@ def add_scoring_arguments(
     if rescale and of_references:
         help = "take model, layer, idf and rescaling from this hash of bert-score, unless they are given too"
         group.add_argument("--hash", metavar="HASH", help=help)
-        help = "score candidates all of whose references are empty 0, or skip and count them (default: %(default)s)"
-        group.add_argument("--empty-references", choices=get_args(EmptyReferences), default="zero", help=help)
 
 
 def add_format_argument(group: argparse._ArgumentGroup) -> None:

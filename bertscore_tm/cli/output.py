@@ -126,9 +126,8 @@ def format_count(number: int, noun: str) -> str:
 
 
 def format_counts(document: dict[str, Any], nouns: Iterable[str]) -> str:
-    """Return the numbers of what the nouns name in a document and, if there is one, of skipped texts."""
-    counts = [format_count(document[f"num_{noun}s"], noun) for noun in nouns]
-    return ", ".join(counts if document["num_skipped"] is None else [*counts, f"{document['num_skipped']} skipped"])
+    """Return the numbers of what the nouns name in a document."""
+    return ", ".join(format_count(document[f"num_{noun}s"], noun) for noun in nouns)
 
 
 def format_interval(low: float, high: float, sign: str = "") -> str:

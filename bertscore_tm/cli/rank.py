@@ -62,7 +62,7 @@ def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
 
     if arguments.strip_thoughts:
         texts = [(list(map(strip_thoughts, candidates)), references) for candidates, references in texts]
-    items = [Item(candidates, references) for candidates, references in texts]
+    items = [Item(candidates, references).omit_blank_references() for candidates, references in texts]
     encoder = build_encoders(ranks, arguments)
     weights = ranks.run_on_first(lambda: token_weights(encoder, read_idf(arguments)))
     unknown = UnknownTokens()

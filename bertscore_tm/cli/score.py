@@ -12,9 +12,7 @@ Examples::
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
 from functools import partial
-from itertools import compress
 from typing import TYPE_CHECKING, Any
 
 from bertscore_tm.cli import options, output
@@ -76,22 +74,18 @@ def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
         raise CommandError(f"argument --output: a {suffix} file lists the scores of each pair: add --per-segment")
     if arguments.group_column is not None and arguments.confidence is None:
         arguments.confidence = 0.95
-    given = ranks.run_on_first(lambda: _read(arguments))
+    systems = ranks.run_on_first(lambda: _read(arguments))
 
     from bertscore_tm.cli.scored_corpus import score_systems
-    from bertscore_tm.scoring.texts import TextPairs
 
-    pairs = TextPairs([], given.references)
-    systems = given._replace(references=pairs.omit_blank_references().references)
     scored = score_systems(ranks, arguments, systems)
     if scored is None:
         return
-    kept, best = scored.without_skipped(), pairs.restore_indices(scored.best_reference[..., 0])[0]
-    document = _summarize(kept, arguments)
-    if parts := kept.parts():
+    document = _summarize(scored, arguments)
+    if parts := scored.parts():
         document["groups"] = [{"group": label, **_summarize(part, arguments)} for label, part in parts.items()]
-    document |= {"num_skipped": scored.num_skipped, "signature": str(scored.signature)}
-    scores = scored.scores[:, 0, :, 0]
+    document["signature"] = str(scored.signature)
+    scores, best = scored.scores[:, 0, :, 0], scored.best_reference[0, :, 0]
     if arguments.worst is not None:
         worst = {i: scored.describe_texts(i) for i in scored.worst(arguments.worst)}
         document["worst"] = [{"row": i + 1, "f1": scores[2, i].item(), **texts} for i, texts in worst.items()]
@@ -107,14 +101,10 @@ def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
     if suffix == ".csv":
         output.write_output(_format_table(scored, best, document, ","), arguments.output)
     output.write_output(summary, None if suffix == ".csv" else arguments.output)
-    # The page has all references too, whose numbers are those of the output.
-    is_kept = ~scores[2].isnan()
-    shown = kept.systems._replace(references=list(compress(given.references, is_kept.tolist())))
-    output.write_report(arguments, replace(kept, systems=shown, best_reference=best[is_kept][None, :, None]))
+    output.write_report(arguments, scored)
 
 
 def _read(arguments: argparse.Namespace) -> Systems:
-    """Return the texts with all of their references, also blank ones."""
     if arguments.confidence is not None or arguments.report is not None:
         from bertscore_tm.statistics import scipy_stats
 
@@ -127,7 +117,7 @@ def _read(arguments: argparse.Namespace) -> Systems:
         return Systems({"candidates": [arguments.candidate_text]}, [arguments.reference_text])
     if num_texts or arguments.candidates is None:
         raise CommandError("give either -c FILE -r FILE, or --candidate-text TEXT --reference-text TEXT")
-    return read_corpus(arguments, [arguments.candidates]).read(arguments.candidates, keep_blank=True)
+    return read_corpus(arguments, [arguments.candidates]).read(arguments.candidates)
 
 
 def _summarize(scored: ScoredSystems, arguments: argparse.Namespace) -> dict[str, Any]:
@@ -142,7 +132,7 @@ def _summarize(scored: ScoredSystems, arguments: argparse.Namespace) -> dict[str
             document |= {f"{name}_low": low, f"{name}_high": high}
         document["confidence"] = arguments.confidence
         document["num_documents"] = None if documents is None else len(set(documents))
-    document |= {"num_candidates": scores.shape[-1], "num_references": sum(map(len, scored.systems.references))}
+    document |= {"num_candidates": scores.shape[-1], "num_references": scored.num_references}
     return document
 
 

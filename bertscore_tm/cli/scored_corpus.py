@@ -12,16 +12,15 @@ from torch import Tensor
 
 from bertscore_tm.cli.distributed import RankGroup
 from bertscore_tm.cli.encoders import build_encoders, read_baseline, read_idf, take_hash
-from bertscore_tm.cli.errors import CommandError
 from bertscore_tm.cli.joined_files import Systems
 from bertscore_tm.cli.shards import Part, Progress, compute_parts
 from bertscore_tm.encoder import FrozenEncoder, Signature
 from bertscore_tm.scoring.alignment import AlignmentData, compute_alignment
 from bertscore_tm.scoring.corpus import CorpusScores, score_corpus
-from bertscore_tm.scoring.messages import UnknownTokens, count_skipped, warn_about_scores, warn_of_leftovers
+from bertscore_tm.scoring.messages import UnknownTokens, warn_about_scores, warn_of_leftovers
 from bertscore_tm.scoring.rescaling import find_baseline, rescale_scores, score_range
 from bertscore_tm.scoring.signature import score_signature
-from bertscore_tm.scoring.texts import TextPairs
+from bertscore_tm.scoring.texts import TextPairs, omit_blank
 from bertscore_tm.scoring.token_weights import TEXTS_PER_BLOCK, TokenWeights, token_weights
 from bertscore_tm.utilities.chats import strip_thoughts
 
@@ -31,9 +30,9 @@ class ScoredSystems:
     """Scores of systems' texts and the settings that they depend on.
 
     ``systems`` have no thoughts if so requested, ``scores`` are precision, recall and F1, rescaled if requested, shape
-    (3, layers, texts, systems), ``best_reference`` is by F1, shape (layers, texts, systems), and ``bounds`` are the
-    least and largest possible scores of the first layer. ``align`` matches the tokens of a pair. ``num_skipped`` counts
-    texts that are skipped, with NaN as scores; ``None`` where none is.
+    (3, layers, texts, systems), ``best_reference`` is by F1 and counts blank references too, shape (layers, texts,
+    systems), and ``bounds`` are the least and largest possible scores of the first layer. ``align`` matches the tokens
+    of a pair.
     """
 
     systems: Systems
@@ -43,7 +42,6 @@ class ScoredSystems:
     encoder: FrozenEncoder
     signature: Signature
     align: Callable[[str, str], AlignmentData]
-    num_skipped: int | None
 
     def select(self, rows: Sequence[int]) -> Self:
         """Return the scores of these texts only."""
@@ -56,18 +54,15 @@ class ScoredSystems:
         rows = {label: [i for i, other in enumerate(labels) if other == label] for label in dict.fromkeys(labels)}
         return {label: self.select(group) for label, group in rows.items()}
 
-    def without_skipped(self) -> Self:
-        """Return the scores of the texts that are not skipped."""
-        rows = [i for i, is_skipped in enumerate(self.scores[2, 0, :, 0].isnan().tolist()) if not is_skipped]
-        if not rows:
-            raise CommandError("all texts are skipped, as all of their references are empty")
-        return self.select(rows)
+    @property
+    def num_references(self) -> int:
+        """Number of references, without blank ones next to others."""
+        return sum(len(omit_blank(references)) for references in self.systems.references)
 
     def worst(self, count: int) -> list[int]:
-        """Return the first system's texts with the lowest F1, the lowest first, without those that are skipped."""
-        scores = self.scores[2, 0, :, 0]
-        # NaN is sorted last.
-        return [i for i in scores.argsort(stable=True)[:count].tolist() if not scores[i].isnan()]
+        """Return the first system's texts with the lowest F1, the lowest first."""
+        lowest: list[int] = self.scores[2, 0, :, 0].argsort(stable=True)[:count].tolist()
+        return lowest
 
     def describe_texts(self, i: int) -> dict[str, str]:
         """Return a candidate of the first system, its best reference and, if there are sources, its source."""
@@ -80,7 +75,8 @@ class ScoredSystems:
 def score_systems(ranks: RankGroup, arguments: argparse.Namespace, systems: Systems) -> ScoredSystems | None:
     """Score and rescale texts, and warn about empty and truncated ones; ``None`` on all ranks but the first.
 
-    The idf counts the texts of the file of ``--idf``, else the references.
+    The idf counts the texts of the file of ``--idf``, else the references. Blank references next to others are left
+    out.
     """
     if arguments.strip_thoughts:
         stripped = {name: list(map(strip_thoughts, texts)) for name, texts in systems.texts.items()}
@@ -91,32 +87,28 @@ def score_systems(ranks: RankGroup, arguments: argparse.Namespace, systems: Syst
     table = ranks.run_on_first(lambda: read_baseline(arguments))
     encoder = build_encoders(ranks, arguments)
     baseline = ranks.run_on_first(lambda: find_baseline(encoder, table))
-    counted = list(chain.from_iterable(systems.references))
+    counted = list(chain.from_iterable(map(omit_blank, systems.references)))
     weights = ranks.run_on_first(lambda: token_weights(encoder, read_idf(arguments), counted))
     # All systems' texts for a reference follow each other, so that a reference is encoded once.
     candidates = list(chain.from_iterable(zip(*systems.texts.values(), strict=True)))
     pairs = TextPairs(candidates, [references for references in systems.references for _ in systems.texts])
-    scored = score_in_parts(ranks, arguments, pairs, encoder, weights)
+    scored = score_in_parts(ranks, arguments, pairs.omit_blank_references(), encoder, weights)
     if scored is None:
         return None
     facts = scored.num_truncated, not weights.is_uniform, encoder.tokenizer.max_length, baseline is not None
     warn_of_leftovers(candidates, encoder.tokenizer)
-    is_zero = getattr(arguments, "empty_references", "zero") == "zero"
-    warn_about_scores(scored.scores if is_zero else scored.scores.nan_to_num(1.0), *facts)
+    warn_about_scores(scored.scores, *facts)
     count = len(systems.texts)
-    num_skipped = None if is_zero else int(count_skipped(scored.scores)) // count
-    settings = {"strip_thoughts": arguments.strip_thoughts, "num_skipped": num_skipped}
     least, largest = score_range(scored.scores.shape[1], baseline)
-    scores = rescale_scores(scored.scores.nan_to_num(0.0) if is_zero else scored.scores, baseline)
+    scores = rescale_scores(scored.scores, baseline)
     return ScoredSystems(
         systems=systems,
         scores=scores.reshape(*scores.shape[:2], -1, count),
-        best_reference=scored.best_reference.reshape(scores.shape[1], -1, count),
+        best_reference=pairs.restore_indices(scored.best_reference).reshape(scores.shape[1], -1, count),
         bounds=(least[:, 0], largest[:, 0]),
         encoder=encoder,
-        signature=score_signature(encoder, weights.source, baseline, **settings),
+        signature=score_signature(encoder, weights.source, baseline, strip_thoughts=arguments.strip_thoughts),
         align=partial(compute_alignment, encoder=encoder, weights=weights, baseline=baseline),
-        num_skipped=num_skipped,
     )
 
 

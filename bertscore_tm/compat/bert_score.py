@@ -83,7 +83,7 @@ def score(
         >>> round(F1.item(), 3)
         0.965
     """
-    texts = as_text_pairs(cands, refs, ("cands", "refs"), keep_blank=True)
+    texts = as_text_pairs(cands, refs, ("cands", "refs"))
     scorer = BERTScorer(
         model_type,
         num_layers,
@@ -232,7 +232,7 @@ class BERTScorer:
         size = self.batch_size if batch_size is None else batch_size
         require_at_least("batch_size", size, 1)
         self.encoder.batch_size = size
-        texts = as_text_pairs(cands, refs, ("cands", "refs"), keep_blank=True)
+        texts = as_text_pairs(cands, refs, ("cands", "refs"))
         idf = self._weights if self.idf else False
         scores, signature = score_pairs(texts, self.encoder, self.baseline, idf, verbose)
         return (scores, signature) if return_hash else scores

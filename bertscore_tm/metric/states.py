@@ -222,8 +222,7 @@ def summarize(scores: Tensor, baseline: Baseline | None, reduction: str) -> dict
     values = rescale_scores(scores, baseline)
     if reduction == "mean":
         # On the CPU, as some accelerators have no float64. The mean of no pairs is 0.
-        values = values.cpu().double()
-        values = values.nansum(-1) / (~values.isnan()).sum(-1).clamp(min=1)
+        values = values.cpu().double().sum(-1) / max(values.shape[-1], 1)
     return {name: value.float() for name, value in zip(SCORE_NAMES, values, strict=True)}
 
 

@@ -339,7 +339,7 @@ def _as_named(systems: Systems, references: References) -> tuple[dict[str, list[
     """Check texts; return candidates by the name of the system, and lists of references."""
     named = systems if isinstance(systems, Mapping) else {_SINGLE: systems}
     # Blank ones too, as the indices of best references count them.
-    reference_lists = as_references(references, "references", keep_blank=True)
+    reference_lists = as_references(references, "references")
     checked = {
         name: None if texts is None else as_text_pairs(texts, reference_lists).candidates
         for name, texts in named.items()

@@ -54,7 +54,7 @@ class EncodedTexts:
 class CorpusScores:
     """Precision, recall and F1 of the candidates of a corpus, on the CPU, before rescaling.
 
-    Each is the maximum over the candidate's references; NaN where all of them are empty.
+    Each is the maximum over the candidate's references.
     """
 
     scores: Tensor  # (3, layers, candidates), float32
@@ -180,8 +180,6 @@ def compute_scores(
     f1: Callable[[Tensor, Tensor], Tensor] = harmonic_mean,
 ) -> tuple[Tensor, Tensor]:
     """Return ``scores`` and ``best_reference`` of :class:`CorpusScores`, on the device of the matched tokens."""
-    # Of texts that consist of special tokens alone.
-    num_empty = tokenizer.num_special_tokens - sum(tokenizer.num_excluded)
     if weights.source.kind == "mapping":
         for tokens in (matched.candidate, matched.reference):
             require_known(weights, tokens.ids, tokenizer)
@@ -190,9 +188,7 @@ def compute_scores(
     scores = torch.stack(precision_recall_f1(matched, weights.table, f1))  # (3, layers, pairs)
     shape = *scores.shape[:2], len(matched.counts)  # (3, layers, candidates)
     best, which = (found.view(shape) for found in best_of_references(scores.flatten(0, 1), matched.counts))
-    # The largest number of tokens of a candidate's references, (1, candidates).
-    longest, _ = best_of_references(matched.reference.lengths[None].float(), matched.counts)
-    return best.masked_fill(longest <= num_empty, torch.nan), which[2]
+    return best, which[2]
 
 
 def plan_steps(

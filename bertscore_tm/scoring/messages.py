@@ -31,11 +31,6 @@ _MARKS += r"|(?<=\w)@@ (?=\w)|▁(?=\w)|(?<=\w)▁|^Ġ(?!.*[ċġħż])(?=\w)|(?<
 _SIGNS = ("<", "[", "@@ ", "▁", "Ġ")
 
 
-def count_skipped(scores: Tensor) -> Tensor:
-    """Return the number of candidates without a score, as all of their references are empty."""
-    return scores[2].isnan().all(0).sum()
-
-
 @dataclass
 class UnknownTokens:
     """Number of tokens that the encoder's vocabulary lacks, with one warning if they are more than a tenth."""
@@ -71,17 +66,16 @@ def describe_truncation(num_truncated: int, max_length: int | None, kind: str = 
 def warn_about_scores(
     scores: Tensor, num_truncated: int, is_weighted: bool, max_length: int | None, is_rescaled: bool
 ) -> None:
-    """Warn about candidates with F1 0 or NaN at all layers, from scores before rescaling, and about truncated texts."""
+    """Warn about candidates with F1 0 at all layers, from scores before rescaling, and about truncated texts."""
     # Real texts have positive similarities, so that an F1 of exactly 0 has one of these reasons.
-    counts = {"the text": int((scores[2] == 0).all(0).sum()), "each of its references": int(count_skipped(scores))}
-    total = sum(counts.values())
-    if total:
-        noun = "candidate" if total == 1 else "candidates"
-        reason = " or ".join(name if count == total else f"{name} ({count})" for name, count in counts.items() if count)
-        reason += " is empty"
-        if is_weighted and counts["the text"]:
+    num_zero = int((scores[2] == 0).all(0).sum())
+    if num_zero:
+        noun = "candidate" if num_zero == 1 else "candidates"
+        score = "0 before rescaling" if is_rescaled else "0"
+        reason = "the text or each of its references is empty"
+        if is_weighted:
             reason += ", or a text has only tokens of weight 0, such as the idf of tokens that occur in every reference"
-        warn_user(f"{total} {noun} scored 0 {'before rescaling ' if is_rescaled else ''}because {reason}")
+        warn_user(f"{num_zero} {noun} scored {score} because {reason}")
     warn_of_truncation(num_truncated, max_length)
 
 

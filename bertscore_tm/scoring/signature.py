@@ -21,16 +21,14 @@ def score_signature(
     f1: Callable[[Tensor, Tensor], Tensor] = harmonic_mean,
     more: Mapping[str, object] | None = None,
     strip_thoughts: bool = False,
-    num_skipped: int | None = None,
 ) -> Signature:
     """Return every setting that changes a number, and ``more``; equal ones mean equal numbers."""
-    skipped = None if num_skipped is None else f"skip({num_skipped})"
     return (
         encoder.signature(layer, device)
         | score_fields(source, baseline, f1)
         | (more or {})
         | version_fields()
-        | {"empty_references": skipped, "thoughts": "stripped" if strip_thoughts else None}
+        | {"thoughts": "stripped" if strip_thoughts else None}
     )
 
 

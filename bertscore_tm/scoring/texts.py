@@ -44,9 +44,9 @@ class TextPairs:
         """Convert indices of references that are not blank to indices of all, shape (layers, candidates)."""
         restored = best_reference.clone()  # (layers, candidates)
         for i, references in enumerate(self.references):
-            if len(references) > 1:
-                indices = torch.tensor(counted_references(references), dtype=torch.long, device="cpu")
-                restored[:, i] = indices[best_reference[:, i]]  # (layers,)
+            indices = counted_references(references)
+            if len(indices) < len(references):
+                restored[:, i] = torch.tensor(indices, device="cpu")[best_reference[:, i]]  # (layers,)
         return restored
 
 
@@ -65,15 +65,12 @@ def counted_references(references: Sequence[str]) -> list[int]:
     return [i for i, text in enumerate(references) if text.strip()] or [*range(len(references))][:1]
 
 
-def as_text_pairs(
-    preds: Any, target: Any, names: tuple[str, str] = ("preds", "target"), *, keep_blank: bool = False
-) -> TextPairs:
-    """Check candidates and references, and convert them to lists.
+def as_text_pairs(preds: Any, target: Any, names: tuple[str, str] = ("preds", "target")) -> TextPairs:
+    """Check candidates and references, blank ones too, and convert them to lists.
 
     Sequences may be lists, tuples, iterators, arrays of numpy or pyarrow, or columns of a data frame; each row of an
     array or data frame with several columns holds the references of one candidate. Mappings are joined by their keys.
-    ``names`` are those of the arguments, for errors. ``keep_blank`` keeps blank references next to others, as
-    bert-score counts them as documents.
+    ``names`` are those of the arguments, for errors.
     """
     if isinstance(preds, str) and isinstance(target, str):
         preds, target = [preds], [target]
@@ -83,7 +80,7 @@ def as_text_pairs(
                 counts = f"{len(missing)} of {len(other)} are missing"
                 raise ValueError(f"{name} has no key {missing[0]!r}, which {other_name} has: {counts}")
         preds, target = list(preds.values()), [target[key] for key in preds]
-    candidates, references = as_documents(preds, names[0]), as_references(target, names[1], keep_blank=keep_blank)
+    candidates, references = as_documents(preds, names[0]), as_references(target, names[1])
     if len(candidates) != len(references):
         raise ValueError(
             f"{names[0]} and {names[1]} must have equal lengths, got {len(candidates)} and {len(references)}; put "
@@ -92,14 +89,14 @@ def as_text_pairs(
     return TextPairs(candidates, references)
 
 
-def as_references(target: Any, name: str, *, keep_blank: bool = False) -> list[list[str]]:
-    """Return the references of each candidate, one text or several, as lists of strings."""
+def as_references(target: Any, name: str) -> list[list[str]]:
+    """Return the references of each candidate, one text or several, as lists of strings; blank ones too."""
     references = []
     for i, entry in enumerate(as_list(target, name, dimensions=2)):
         texts = [entry] if isinstance(entry, str) else as_documents(entry, f"{name}[{i}]")
         if not texts:
             raise ValueError(f"{name}[{i}] is empty: every candidate needs at least one reference")
-        references.append(texts if keep_blank or len(texts) == 1 else omit_blank(texts))
+        references.append(texts)
     return references
 
 

@@ -18,7 +18,7 @@ from bertscore_tm.core.token_vectors import Ints
 from bertscore_tm.encoder import Encoder, FrozenEncoder, as_encoder
 from bertscore_tm.encoder.tokenization import TextTokenizer
 from bertscore_tm.scoring.messages import describe_truncation
-from bertscore_tm.scoring.texts import as_documents, as_references
+from bertscore_tm.scoring.texts import as_documents, as_references, omit_blank
 from bertscore_tm.utilities.user_warnings import warn_user
 
 TEXTS_PER_BLOCK = 10_000  # whose token ids are in memory at a time
@@ -129,7 +129,8 @@ def document_frequencies(references: Any, encoder: Encoder = "roberta-large") ->
     """Count the references in which each token occurs, without encoding them; the counts of parts add up with ``+``.
 
     Args:
-        references: texts, or a list of references for each candidate, as of :func:`bertscore_tm.bert_score`.
+        references: texts, or a list of references for each candidate, as of :func:`bertscore_tm.bert_score`; blank ones
+            next to others are left out.
         encoder: as of :func:`bertscore_tm.bert_score`.
 
     Returns:
@@ -145,7 +146,7 @@ def document_frequencies(references: Any, encoder: Encoder = "roberta-large") ->
         >>> (parts[0] + parts[1]).num_documents
         tensor(3)
     """
-    texts = [*chain.from_iterable(as_references(references, "references"))]
+    texts = [*chain.from_iterable(map(omit_blank, as_references(references, "references")))]
     return _count(texts, as_encoder(encoder).tokenizer, torch.device("cpu"))
 
 

@@ -5,5 +5,3 @@ from typing import Literal
 SCORE_NAMES = ("precision", "recall", "f1")
 # The score that ranks, selects or trains.
 Component = Literal["precision", "recall", "f1"]
-# What becomes of candidates all of whose references are empty.
-EmptyReferences = Literal["zero", "skip"]

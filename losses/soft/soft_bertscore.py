@@ -34,7 +34,7 @@ from bertscore_tm.losses.soft.targets import (
     warn_if_misaligned,
 )
 from bertscore_tm.scoring.messages import describe_truncation
-from bertscore_tm.scoring.texts import as_references
+from bertscore_tm.scoring.texts import as_references, omit_blank
 from bertscore_tm.scoring.token_weights import Idf, token_weights
 from bertscore_tm.utilities.score_names import Component
 from bertscore_tm.utilities.settings import require_choice, require_positive, resolve_callable
@@ -289,7 +289,8 @@ class SoftBERTScoreLoss(nn.Module):
             ValueError: there is no item, or an item has no reference.
         """
         device = device_with_index(device)  # as predictions have it
-        texts, vocabulary = as_references(target, "target"), self._load_vocabulary(device)
+        texts = [omit_blank(references) for references in as_references(target, "target")]
+        vocabulary = self._load_vocabulary(device)
         if not texts:
             raise ValueError("target has no texts: pass one or several for each row of the predictions")
         # Outside inference mode, as what a validation encodes must work in training.

@@ -75,19 +75,24 @@ def test_unwritable_files_are_warned_of(pairs, encoder, tmp_path):
         trainer(tmp_path, callbacks).fit(chooser(pairs))
 
 
-def test_pairs_without_a_reference_are_skipped_on_request(pairs, encoder, tmp_path):
+@pytest.mark.filterwarnings("ignore:.*candidates? scored 0")
+def test_a_pair_without_a_reference_scores_0_everywhere(pairs, encoder, tmp_path):
     module = mixed(pairs, references=["", *pairs[1][1:COUNT]])
     writers = [ScoredTextWriter(tmp_path / "texts"), SampleLogger(2), BERTScoreReport(tmp_path / "report.html")]
-    run = trainer(tmp_path, [BERTScoreCallback(BERTScore(encoder, empty_references="skip")), *writers])
+    run = trainer(tmp_path, [BERTScoreCallback(BERTScore(encoder)), *writers])
     run.fit(module)
     first, *others = rows(tmp_path / "texts" / "val_step_5.jsonl")
-    assert (first["references"], first["f1"]) == ([""], None)
+    assert (first["references"], first["f1"]) == ([""], 0)
     preds, target = zip(*((row["candidate"], row["references"]) for row in others), strict=True)
-    f1 = bert_score(preds, target, encoder)["f1"].mean().item()
+    f1 = bert_score(preds, target, encoder)["f1"].sum().item() / COUNT
     assert run.callback_metrics["val_bertscore_f1"].item() == pytest.approx(f1, abs=2e-6)
-    samples = (tmp_path / "samples" / "val_samples_step_5.csv").read_text(encoding="utf-8").splitlines()[1:]
-    assert [line.split(",")[1] for line in samples if line.split(",")[1] == "1"] == []
-    assert len(samples) == 6
+    _, worst, *_ = (tmp_path / "samples" / "val_samples_step_5.csv").read_text(encoding="utf-8").splitlines()
+    assert worst.startswith("worst,1,")
+    # The page has the means of both validations and their comparison.
+    data = read_data(tmp_path / "report.html")
+    assert data["summary"][-1][2][0] == pytest.approx(f1, abs=1e-4)
+    assert data["comparisons"] == 1
+    assert data["empty"][-1] == [0, *(i for i, row in enumerate(others, 1) if row["f1"] == 0)]
 
 
 HALF = "half \ud83d of a pair"

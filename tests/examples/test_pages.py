@@ -89,7 +89,7 @@ def texts(tmp_path, monkeypatch):
 def commands(start):
     shell = [block.content for path in PAGES for block in blocks(path) if block.language == "console"]
     lines = "".join(shell).replace("\\\n", " ").splitlines()
-    known = ("bertscore-tm ", "torchrun ", "python -m examples.", "grep ", "sed ")
+    known = ("bertscore-tm ", "torchrun ", "python -m examples.", "awk ", "grep ", "sed ")
     assert all(line.startswith(known) for line in lines), lines
     return [line for line in dict.fromkeys(lines) if line.startswith(start)]
 
@@ -152,6 +152,15 @@ def test_files_with_marks_become_plain_lines(tmp_path):
     for line, (name, texts) in zip(lines, expected, strict=True):
         subprocess.run(["sh", "-c", line], cwd=tmp_path, env=environment, check=True)
         assert (tmp_path / name).read_text().splitlines() == texts
+
+
+def test_texts_without_a_reference_are_filtered(tmp_path):
+    write_lines(tmp_path / "hyps.txt", ["a cat", "it\train", "", '"quoted', "fish"])
+    write_lines(tmp_path / "refs.txt", ["the cat", "", "the dog", " \t", "fish and\tchips"])
+    for line in commands("awk "):
+        subprocess.run(["sh", "-c", line], cwd=tmp_path, check=True)
+    assert (tmp_path / "kept-hyps.txt").read_text().splitlines() == ["a cat", "", "fish"]
+    assert (tmp_path / "kept-refs.txt").read_text().splitlines() == ["the cat", "the dog", "fish and\tchips"]
 
 
 @pytest.mark.slow

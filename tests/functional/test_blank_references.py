@@ -5,12 +5,13 @@ import re
 import pytest
 import torch
 
-from bertscore_tm import BERTScore, FrozenEncoder, bert_score, rank_candidates
+from bertscore_tm import BERTScore, FrozenEncoder, PairScorer, bert_score, rank_candidates
 from bertscore_tm.compat import bert_score as bert_score_drop_in
 from bertscore_tm.compat import evaluate, torchmetrics
 from bertscore_tm.report import Report
 from tests.support.models import tiny_model
 from tests.support.oracle import oracle_scores, take_empty_texts
+from tests.support.report_pages import read_data
 from tests.support.shell import run_here, write_records
 from tests.support.texts import real_pairs
 
@@ -19,7 +20,8 @@ CANDIDATES, TEXTS = real_pairs(4)
 # With a blank reference before, between and after others, and blank ones only.
 LISTS = [["", TEXTS[0], TEXTS[1]], [TEXTS[1], " \n", TEXTS[2]], [TEXTS[2], ""], ["", " "]]
 FILTERED = [[TEXTS[0], TEXTS[1]], [TEXTS[1], TEXTS[2]], [TEXTS[2]], [""]]
-ZERO = "^1 candidate scored 0 because each of its references is empty$"
+EMPTY = "the text or each of its references is empty"
+ZERO = f"^1 candidate scored 0 because {EMPTY}"
 
 
 @pytest.fixture(autouse=True)
@@ -61,12 +63,30 @@ def test_scores_are_those_of_the_other_references(encoder, minilm, score, idf):
     torch.testing.assert_close(scores, expected, atol=1e-6, rtol=0)
 
 
+def best_of_function(references, encoder):
+    return bert_score(CANDIDATES, references, encoder, return_best_reference=True)["best_reference"].tolist()
+
+
+def best_of_report(references, encoder):
+    return read_data(Report.from_texts(CANDIDATES, references, encoder).to_html())["chosen"][0]
+
+
 @pytest.mark.filterwarnings("ignore:1 candidate scored 0")
-def test_the_best_reference_is_counted_among_all(encoder):
-    best = bert_score(CANDIDATES, LISTS, encoder, return_best_reference=True)["best_reference"]
-    other = bert_score(CANDIDATES, FILTERED, encoder, return_best_reference=True)["best_reference"]
-    for i, (index, other_index) in enumerate(zip(best.tolist(), other.tolist(), strict=True)):
-        assert LISTS[i][index] == FILTERED[i][other_index]
+@pytest.mark.parametrize("find_best", [best_of_function, best_of_report])
+def test_the_best_reference_is_counted_among_all(encoder, find_best):
+    best, filtered = find_best(LISTS, encoder), find_best(FILTERED, encoder)
+    assert best != filtered
+    for i in range(len(LISTS)):
+        assert LISTS[i][best[i]] == FILTERED[i][filtered[i]]
+
+
+@pytest.mark.filterwarnings("ignore:1 candidate scored 0")
+def test_a_scorer_of_batches_returns_the_references_as_given(minilm):
+    batch = {"candidate": CANDIDATES, "reference": LISTS}
+    scored = PairScorer(minilm, num_layers=5)(batch)
+    assert scored["reference"] == LISTS
+    scores = {name: torch.from_numpy(scored[name]) for name in NAMES}
+    torch.testing.assert_close(scores, score_with_peer(FILTERED, minilm, False), atol=1e-6, rtol=0)
 
 
 WEIGHTS = [[5.0, 1.0, 3.0], [1.0, 5.0, 3.0], [2.0, 5.0], [1.0, 5.0]]
@@ -105,17 +125,13 @@ def test_drop_ins_count_them_as_documents_as_bert_score_does(minilm, name, idf):
 @pytest.mark.parametrize(
     ("preds", "target", "reason"),
     [
-        (["", "a cat"], ["a dog", "a cat"], "1 candidate scored 0 because the text is empty"),
-        (
-            ["", "a cat", "a"],
-            ["a", " ", "\n\t"],
-            "3 candidates scored 0 because the text (1) or each of its references (2) is empty",
-        ),
-        ([""], [["", " "]], "1 candidate scored 0 because each of its references is empty"),
+        (["", "a cat"], ["a dog", "a cat"], f"1 candidate scored 0 because {EMPTY}"),
+        (["", "a cat", "a"], ["a", " ", "\n\t"], f"3 candidates scored 0 because {EMPTY}"),
+        ([""], [["", " "]], f"1 candidate scored 0 because {EMPTY}"),
     ],
 )
 @pytest.mark.parametrize("family", ["bert", "t5", "gpt2"])
-def test_the_warning_separates_candidates_from_references(preds, target, reason, family):
+def test_one_warning_counts_blank_candidates_and_references(preds, target, reason, family):
     encoder = FrozenEncoder(*tiny_model(family), num_layers=2)
     metric = BERTScore(encoder)
     metric.update(preds, target)
@@ -124,7 +140,7 @@ def test_the_warning_separates_candidates_from_references(preds, target, reason,
             call()
 
 
-BEFORE_RESCALING = "1 candidate scored 0 before rescaling because the text is empty"
+BEFORE_RESCALING = f"1 candidate scored 0 before rescaling because {EMPTY}"
 
 
 def rescaled_f1(name, texts, encoder, table):
@@ -160,43 +176,3 @@ def test_the_shell_says_what_is_0(minilm, table, tmp_path, capsys, rescaled, sco
     assert printed.out.startswith(f"{scores}\n")
     reason = BEFORE_RESCALING if rescaled else BEFORE_RESCALING.replace(" before rescaling", "")
     assert printed.err == f"bertscore-tm: warning: {reason}\n"
-
-
-@pytest.mark.parametrize("idf", [False, {1: 0.5}, True])
-@pytest.mark.filterwarnings("error:.*candidates? scored 0")
-def test_pairs_without_a_reference_are_skipped_on_request(encoder, idf):
-    preds, target = [*CANDIDATES, CANDIDATES[0]], [*LISTS, "\n"]
-    weights = dict.fromkeys(range(encoder.tokenizer.vocab_size), 1.0) | idf if isinstance(idf, dict) else idf
-    counted = [TEXTS[0], TEXTS[1], TEXTS[1], TEXTS[2], TEXTS[2], "", ""]
-    expected = bert_score(CANDIDATES[:3], FILTERED[:3], encoder, idf=counted if idf is True else weights)
-    options = {"idf": weights, "empty_references": "skip"}
-    scores = bert_score(preds, target, encoder, return_best_reference=True, **options)
-    assert scores["num_skipped"] == 2
-    metric, other, pairs = (BERTScore(encoder, reduction=kind, **options) for kind in ("mean", "mean", "none"))
-    metric.update(preds[:2], target[:2])
-    other.update(preds[2:], target[2:])
-    metric.merge_state(other)
-    pairs.update(preds, target, [4, 3, 2, 1, 0])
-    means, of_pairs = metric.compute(), pairs.compute()
-    assert set(of_pairs) == {*NAMES}
-    assert means["num_skipped"] == 2
-    assert metric.signature()["empty_references"] == "skip(2)"
-    for name in NAMES:
-        torch.testing.assert_close(scores[name][:3], expected[name])
-        assert scores[name][3:].isnan().all()
-        assert means[name].item() == pytest.approx(expected[name].mean().item(), abs=1e-6)
-        torch.testing.assert_close(of_pairs[name].flip(0), scores[name], equal_nan=True)
-    plain = BERTScore(encoder, idf=weights)
-    assert "empty_references" not in plain.signature()
-    with pytest.raises(ValueError, match="differs in"):
-        plain.merge_state(other)
-
-
-def test_nothing_but_pairs_without_a_reference(encoder):
-    scores = bert_score(["a cat"], [""], encoder, empty_references="skip")
-    assert scores["f1"].isnan().tolist() == [True]
-    metric = BERTScore(encoder, empty_references="skip")
-    metric.update("a cat", " ")
-    assert metric.compute()["f1"] == 0
-    with pytest.raises(ValueError, match="empty_references='drop' is not one of 'zero', 'skip'"):
-        BERTScore(encoder, empty_references="drop")

@@ -66,7 +66,7 @@ def test_warns_with_counts_once_per_compute(minilm, sync_on_compute):
         metric.compute()
     texts = [str(warning.message) for warning in caught]
     assert len(texts) == 2
-    assert texts[0] == "2 candidates scored 0 because the text is empty"
+    assert texts[0] == "2 candidates scored 0 because the text or each of its references is empty"
     assert texts[1].startswith("3 texts are longer than 8 tokens")
 
 
