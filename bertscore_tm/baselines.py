@@ -16,7 +16,7 @@ from bertscore_tm.scoring.texts import TextPairs, as_documents
 from bertscore_tm.scoring.token_weights import TEXTS_PER_BLOCK, WeightSource, token_weights
 from bertscore_tm.utilities.settings import require_at_least
 
-__all__ = ["MeasuredBaseline", "RandomPairs", "make_baseline"]
+__all__ = ["MeasuredBaseline", "make_baseline"]
 
 
 @dataclass(frozen=True)
@@ -44,52 +44,6 @@ class MeasuredBaseline:
         return Baseline(self.mean, "", settings=self.signature.select(*MEASURED_FIELDS)).to_csv()
 
 
-@dataclass(frozen=True)
-class RandomPairs:
-    """Random pairs of different texts: the candidates and references to score for :func:`make_baseline`.
-
-    ``num_texts`` counts the distinct texts that they were drawn from, ``num_truncated`` those that the encoder cuts.
-    """
-
-    pairs: TextPairs
-    num_texts: int
-    num_truncated: int
-
-    @classmethod
-    def draw(cls, encoder: FrozenEncoder, texts: Iterable[str], num_pairs: int = 10_000, seed: int = 0) -> RandomPairs:
-        """Draw the pairs; the arguments are those of :func:`make_baseline`."""
-        if not getattr(encoder, "all_layers", False):
-            raise ValueError("a baseline table has one row per layer: pass FrozenEncoder(model, all_layers=True)")
-        require_at_least("num_pairs", num_pairs, 2)
-        stripped = list(dict.fromkeys(text.strip() for text in as_documents(texts, "texts")))
-        distinct, num_truncated = [], 0
-        for start in range(0, len(stripped), TEXTS_PER_BLOCK):
-            block = stripped[start : start + TEXTS_PER_BLOCK]
-            tokenized = encoder.tokenizer(block)
-            distinct += [text for text, has_content in zip(block, tokenized.has_content, strict=True) if has_content]
-            num_truncated += tokenized.num_truncated
-        if len(distinct) < 2:
-            raise ValueError(f"texts must have at least 2 distinct texts that are not blank, got {len(distinct)}")
-        generator = torch.Generator().manual_seed(seed)
-        first = torch.randint(len(distinct), (num_pairs,), generator=generator, device="cpu")  # (pairs,)
-        distance = torch.randint(1, len(distinct), (num_pairs,), generator=generator, device="cpu")  # (pairs,)
-        second = (first + distance) % len(distinct)  # (pairs,)
-        pairs = TextPairs([distinct[i] for i in first.tolist()], [[distinct[i]] for i in second.tolist()])
-        return cls(pairs, len(distinct), num_truncated)
-
-    def measure(self, scores: Tensor, encoder: FrozenEncoder) -> MeasuredBaseline:
-        """Return the baseline of the pairs' scores by the encoder, shape (3, layers + 1, pairs)."""
-        scores = scores.double()
-        return MeasuredBaseline(
-            mean=scores.mean(-1).T,
-            standard_error=(scores.var(-1) / len(self.pairs)).sqrt().T,
-            num_pairs=len(self.pairs),
-            num_texts=self.num_texts,
-            num_truncated=self.num_truncated,
-            signature=score_signature(encoder, WeightSource("uniform")),
-        )
-
-
 def make_baseline(
     encoder: FrozenEncoder, texts: Iterable[str], num_pairs: int = 10_000, seed: int = 0
 ) -> MeasuredBaseline:
@@ -102,8 +56,7 @@ def make_baseline(
 
     is the mean precision, recall or F1 of n pairs of candidate and reference, each drawn independently and uniformly
     from all ordered pairs of different texts of a large collection in the language (Zhang et al. 2020, section 3).
-    Scores are those without idf, as in the published tables. ``bertscore-tm baseline`` divides the work among ranks
-    and resumes after an interruption.
+    Scores are those without idf, as in the published tables.
 
     Args:
         encoder: the encoder, made with ``all_layers=True``.
@@ -126,6 +79,40 @@ def make_baseline(
         >>> [round(x, 2) for x in baseline.mean[5].tolist()], bool((baseline.standard_error < 0.05).all())
         ([0.39, 0.38, 0.38], True)
     """
-    drawn = RandomPairs.draw(encoder, texts, num_pairs, seed)
-    scored = score_corpus(drawn.pairs, encoder, token_weights(encoder))
-    return drawn.measure(scored.scores.nan_to_num(0.0), encoder)
+    if not getattr(encoder, "all_layers", False):
+        raise ValueError("a baseline table has one row per layer: pass FrozenEncoder(model, all_layers=True)")
+    require_at_least("num_pairs", num_pairs, 2)
+    distinct, num_truncated = _find_distinct(encoder, texts)
+    scored = score_corpus(_draw_pairs(distinct, num_pairs, seed), encoder, token_weights(encoder))
+    scores = scored.scores.nan_to_num(0.0).double()  # (3, layers + 1, pairs)
+    return MeasuredBaseline(
+        mean=scores.mean(-1).T,
+        standard_error=(scores.var(-1) / num_pairs).sqrt().T,
+        num_pairs=num_pairs,
+        num_texts=len(distinct),
+        num_truncated=num_truncated,
+        signature=score_signature(encoder, WeightSource("uniform")),
+    )
+
+
+def _find_distinct(encoder: FrozenEncoder, texts: Iterable[str]) -> tuple[list[str], int]:
+    """Return the distinct texts with content, at least two, and how many texts the encoder truncates."""
+    stripped = list(dict.fromkeys(text.strip() for text in as_documents(texts, "texts")))
+    distinct, num_truncated = [], 0
+    for start in range(0, len(stripped), TEXTS_PER_BLOCK):
+        block = stripped[start : start + TEXTS_PER_BLOCK]
+        tokenized = encoder.tokenizer(block)
+        distinct += [text for text, has_content in zip(block, tokenized.has_content, strict=True) if has_content]
+        num_truncated += tokenized.num_truncated
+    if len(distinct) < 2:
+        raise ValueError(f"texts must have at least 2 distinct texts that are not blank, got {len(distinct)}")
+    return distinct, num_truncated
+
+
+def _draw_pairs(texts: list[str], num_pairs: int, seed: int) -> TextPairs:
+    """Draw pairs of different texts, each uniformly from all ordered pairs."""
+    generator = torch.Generator().manual_seed(seed)
+    first = torch.randint(len(texts), (num_pairs,), generator=generator, device="cpu")  # (pairs,)
+    distance = torch.randint(1, len(texts), (num_pairs,), generator=generator, device="cpu")  # (pairs,)
+    second = (first + distance) % len(texts)  # (pairs,)
+    return TextPairs([texts[i] for i in first.tolist()], [[texts[i]] for i in second.tolist()])

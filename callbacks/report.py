@@ -22,13 +22,14 @@ class BERTScoreReport(ScoredTextWriter):
     text in any two validations, with token alignments of the worst, best, most changed and some random pairs of the
     last one. With several dataloaders each has its own page, whose name ends with the dataloader's:
     ``report_news.html``. The page is made from the files of :class:`ScoredTextWriter`, which this callback writes too;
-    ``bertscore-tm report FOLDER`` makes it again. A checkpoint holds the names of these files, so that a resumed
-    training continues its history. Training is bitwise unchanged. Beyond five million characters, the texts of the
-    oldest validations are dropped from the page, except for the first and the best one.
+    ``bertscore-tm report FOLDER`` makes it again, without alignments. A checkpoint holds the names of these files, so
+    that a resumed training continues its history. Training is bitwise unchanged. Beyond five million characters, the
+    texts of the oldest validations are dropped from the page, except for the first and the best one.
 
     Pairs are matched by their numbers: shuffled validation data, and several ranks with iterable data sets, need the
-    ``index_key`` of :class:`BERTScoreCallback`; a validation with other references starts a new history. Nothing is
-    written in the sanity check, by ``validate`` and ``test``, and with ``fast_dev_run``. Needs the extra ``[report]``.
+    ``index_key`` of :class:`BERTScoreCallback`; a validation with other references, or another signature, starts a new
+    history. Nothing is written in the sanity check, by ``validate`` and ``test``, and with ``fast_dev_run``. Needs the
+    extra ``[report]``.
 
     Args:
         path: the page, which may be a URL. The next training with the same path replaces it; its files stay.
@@ -89,7 +90,6 @@ class BERTScoreReport(ScoredTextWriter):
             align=partial(metric.align, idf=weights),
             encoder=metric.encoder,
             bounds=metric.bounds,
-            signature=metric.signature(),
             num_alignments=self.num_alignments,
         )
         start, end = os.path.splitext(self.path)  # noqa: PTH122 - URLs

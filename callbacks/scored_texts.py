@@ -107,8 +107,8 @@ class ScoredTextWriter(RunWriter):
     dataloaders ``val_dataloader_idx_0_step_499.jsonl`` and so on; those of ``trainer.validate`` and ``trainer.test``
     start with ``validate`` and ``test``. A further validation of one step has its number in the training, counted among
     the scored ones: ``val_step_499_validation_3.jsonl``. Each line has the keys ``example`` (its place in the data set,
-    from 1), ``candidate``, ``references``, ``precision``, ``recall`` and ``f1``, in the order of the data on all ranks,
-    and ``source`` if the dictionary that the step returns has texts under ``inputs``.
+    from 1), ``candidate``, ``references``, ``precision``, ``recall``, ``f1`` and ``signature``, in the order of the
+    data on all ranks, and ``source`` if the dictionary that the step returns has texts under ``inputs``.
     ``bertscore-tm score`` and ``compare`` read the files, and ``rank`` reads references from them::
 
         bertscore-tm compare -c texts/val_step_499.jsonl texts/val_step_999.jsonl -r texts/val_step_999.jsonl
@@ -182,12 +182,14 @@ class ScoredTextWriter(RunWriter):
         if not trainer.is_global_zero:
             return None
         rows = torch.stack([loader.scores[name][score] for score in SCORE_NAMES], dim=1).tolist()
+        signature = str(loader.metrics[name].signature())
         lines = []
         for (number, (prediction, references, source)), row in zip(texts.items(), rows, strict=True):
             rounded = [round(score, 6) if math.isfinite(score) else None for score in row]
             line = {"example": number + 1, "candidate": prediction, "references": references}
             line |= {} if source is None else {"source": source}
-            lines.append(json.dumps(line | dict(zip(SCORE_NAMES, rounded, strict=True)), ensure_ascii=False) + "\n")
+            line |= dict(zip(SCORE_NAMES, rounded, strict=True))
+            lines.append(json.dumps(line | {"signature": signature}, ensure_ascii=False) + "\n")
         folder, writer, in_training = self._find_folder(trainer), type(self).__name__, is_training_validation(trainer)
         stage = "val" if in_training else trainer.state.fn.value  # type: ignore[union-attr]
         start = stage if self.name is None else f"{self.name}_{stage}"

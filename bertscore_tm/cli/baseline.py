@@ -2,13 +2,12 @@ r"""Make a baseline table for rescaling: the expected score of random pairs of t
 
 The table has the published format, one row per layer. Other commands read it with "--rescale-from", Python
 with "rescale=". The text file should contain many unrelated texts of the kind and language to be scored, one per line;
-repeated and blank texts are left out. An interrupted run resumes when the same command is given again.
+repeated and blank texts are left out.
 
 Examples::
 
     bertscore-tm baseline sentences.txt -m my/model -o my-model.csv
     bertscore-tm baseline corpus.jsonl.gz --column text --language de -o de.csv
-    torchrun --nproc-per-node 4 -m bertscore_tm.cli baseline texts.txt -o en.csv
     bertscore-tm score c.txt r.txt -m my/model -l 9 --rescale-from my-model.csv
 """
 
@@ -38,24 +37,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
-    """Make the table and print it with its standard errors."""
-    from bertscore_tm.baselines import RandomPairs
-    from bertscore_tm.cli.encoders import build_encoders
-    from bertscore_tm.cli.scored_corpus import score_in_parts
+    """Make the table on the first rank and print it with its standard errors."""
+    ranks.run_on_first(lambda: _measure(arguments))
+
+
+def _measure(arguments: argparse.Namespace) -> None:
+    texts = read_texts(arguments.corpus, arguments.format, arguments.column)
+
+    from bertscore_tm.baselines import make_baseline
+    from bertscore_tm.cli.encoders import build_encoder
     from bertscore_tm.scoring.messages import describe_truncation
-    from bertscore_tm.scoring.token_weights import token_weights
 
-    encoder = build_encoders(ranks, arguments, all_layers=True)
-
-    def draw_pairs() -> RandomPairs:
-        texts = read_texts(arguments.corpus, arguments.format, arguments.column)
-        return RandomPairs.draw(encoder, texts, arguments.pairs, arguments.seed)
-
-    drawn = ranks.run_on_first(draw_pairs)
-    scored = score_in_parts(ranks, arguments, drawn.pairs, encoder, token_weights(encoder))
-    if scored is None:
-        return
-    baseline = drawn.measure(scored.scores, encoder)
+    encoder = build_encoder(arguments, all_layers=True)
+    baseline = make_baseline(encoder, texts, arguments.pairs, arguments.seed)
     output.write_output(baseline.to_csv(), arguments.output)
     if baseline.num_truncated:
         truncation = describe_truncation(baseline.num_truncated, encoder.tokenizer.max_length)

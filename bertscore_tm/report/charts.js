@@ -66,21 +66,6 @@ function curve(title, values, ends = null) {
         r: i === data.best && ends ? 5 : 2.5 }, svg("title", {}, `${data.names[i]}: ${format(v)}`)) : ""),
   ]);
 }
-// Of several trainings, whose best validations are A and B.
-function drawCourses() {
-  if (!data.courses.length) return [];
-  const points = data.courses.flatMap((course) => course.points);
-  const [steps, limits] = [0, 1].map((i) => range(points.map((point) => point[i] ?? NaN)));
-  const said = (name, [step, f1]) => `${name}, step ${step}: ${format(f1)}`;
-  const label = data.courses.flatMap((course) => course.points.map((point) => said(course.name, point))).join("; ");
-  return [chart("F1 over each training", label, { range: steps, name: "step" }, { range: limits, name: "F1" }, (right, up) =>
-    data.courses.flatMap((course, run) => {
-      const style = run === state.a ? "a" : run === state.b ? "b" : "", places = course.points.filter(([, f1]) => f1 !== null);
-      return [svg("polyline", { class: `line ${style}`, points: places.map(([step, f1]) => `${right(step)},${up(f1)}`).join(" ") }),
-        ...places.map((point) => svg("circle", { class: `cell ${style}`, cx: right(point[0]), cy: up(point[1]), r: 2.5 },
-          svg("title", {}, said(course.name, point))))];
-    }))];
-}
 function describe(values) {
   const sorted = finite(values).sort((a, b) => a - b);
   const at = (q) => {

@@ -4,25 +4,35 @@ import json
 import math
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import PurePath
-from typing import Any
+from typing import Any, NamedTuple
 
 import fsspec
 
 from bertscore_tm.utilities.score_names import SCORE_NAMES
 from bertscore_tm.utilities.user_warnings import warn_user
 
-# Of the candidates of all validations in a page.
+# Largest total length of the candidates of all validations in a page.
 _MOST_CHARACTERS = 5_000_000
 
 File = str | os.PathLike[str]
 Candidates = dict[str, list[str] | None]
 Scores = dict[str, dict[str, list[float]]]
-Sources = list[str] | None
-# Steps and mean F1 of each run.
-Courses = dict[str, list[tuple[int, float]]]
+
+
+class History(NamedTuple):
+    """Validations of a training by name: their candidates and scores, and what they share.
+
+    ``sources`` are ``None`` unless every row has one. ``signature`` is "unknown" for files of older versions.
+    """
+
+    candidates: Candidates
+    references: list[list[str]]
+    scores: Scores
+    sources: list[str] | None
+    signature: str
 
 
 def step_of(path: File) -> tuple[int, int]:
@@ -42,7 +52,7 @@ def name_of(path: File) -> str:
     return f"step {step}, validation {number}" if number else f"step {step}"
 
 
-def best_of(scores: Scores) -> str:
+def _best_of(scores: Scores) -> str:
     """Return the validation with the largest mean F1."""
     return max(scores, key=lambda name: sum(f1 for f1 in scores[name]["f1"] if math.isfinite(f1)))
 
@@ -59,57 +69,66 @@ def _read_row(line: bytes, place: str) -> dict[str, Any]:
     return dict(row)
 
 
-def read_history(paths: Sequence[File]) -> tuple[Candidates, list[list[str]], Scores, Sources]:
-    """Return candidates of validations by name, by step, references and sources of the last one, and scores by name.
+def _read_rows(path: File) -> list[dict[str, Any]]:
+    """Return the rows of a file, without blank lines."""
+    with fsspec.open(path) as file:
+        return [_read_row(line, f"{path}:{number}") for number, line in enumerate(file, 1) if line.strip()]
 
-    Sources are ``None`` unless every row has one. Validations with other references are left out, with a warning.
-    Beyond five million characters the candidates of old ones are ``None``, except of the first and the best one.
+
+def _signature_of(rows: list[dict[str, Any]]) -> str:
+    """Return the signature of a file, which all of its rows have; files of older versions have none."""
+    return str(rows[0].get("signature", "unknown")) if rows else "unknown"
+
+
+def read_history(paths: Sequence[File]) -> History:
+    """Read the validations that have the references and the signature of the last one.
+
+    The others are left out, with a warning. Beyond five million characters the candidates of old validations are
+    ``None``, except for the first and the best one.
     """
     paths = sorted(paths, key=step_of)
     for path, other in pairwise(paths):
         if step_of(path) == step_of(other):
             raise ValueError(f"{path} and {other} are of one step: give the files of one training and one dataloader")
-    validations = {}
-    for path in paths:
-        with fsspec.open(path) as file:
-            lines = enumerate(file, 1)
-            validations[name_of(path)] = [_read_row(line, f"{path}:{i}") for i, line in lines if line.strip()]
-    last = validations[next(reversed(validations))]
+    validations = {name_of(path): _read_rows(path) for path in paths}
+    last = validations[name_of(paths[-1])]
     references = [row["references"] for row in last]
-    sources = [row["source"] for row in last if row.get("source") is not None]
+    signature = _signature_of(last)
+    with_other_references, with_other_signature = [], []
     candidates: Candidates = {}
-    scores, sizes = {}, {}
+    scores: Scores = {}
     for name, rows in validations.items():
-        if [row["references"] for row in rows] == references:
+        if [row["references"] for row in rows] != references:
+            with_other_references.append(name)
+        elif _signature_of(rows) != signature:
+            with_other_signature.append(name)
+        else:
             candidates[name] = [row["candidate"] for row in rows]
             # Scores that are not finite are null in JSON.
             scores[name] = {key: [math.nan if row[key] is None else row[key] for row in rows] for key in SCORE_NAMES}
-            sizes[name] = sum(len(row["candidate"]) for row in rows)
-    if left_out := [name for name in validations if name not in candidates]:
+    if with_other_references:
         warn_user(
-            f"validations left out because their references differ from those of the last one: {len(left_out)} "
-            f"({', '.join(left_out)}). Shuffled data needs BERTScoreCallback(index_key=...)"
+            f"validations left out because their references differ from those of the last one: "
+            f"{_count_and_list(with_other_references)}. Shuffled data needs BERTScoreCallback(index_key=...)"
         )
-    best = best_of(scores)
+    if with_other_signature:
+        warn_user(
+            f"validations left out because their signature differs from that of the last one: "
+            f"{_count_and_list(with_other_signature)}"
+        )
+    _drop_old_texts(candidates, scores)
+    sources = [row["source"] for row in last if row.get("source") is not None]
+    return History(candidates, references, scores, sources if len(sources) == len(last) else None, signature)
+
+
+def _count_and_list(names: list[str]) -> str:
+    return f"{len(names)} ({', '.join(names)})"
+
+
+def _drop_old_texts(candidates: Candidates, scores: Scores) -> None:
+    """Replace old candidates by ``None`` until the others fit, except for the first, best and last validation."""
+    best = _best_of(scores)
+    sizes = {name: sum(map(len, texts or ())) for name, texts in candidates.items()}
     for name in list(sizes)[1:-1]:
         if sum(sizes.values()) > _MOST_CHARACTERS and name != best:
             candidates[name], sizes[name] = None, 0
-    return candidates, references, scores, sources if len(sources) == len(last) else None
-
-
-def read_runs(runs: Mapping[str, Sequence[File]]) -> tuple[Candidates, list[list[str]], Scores, Sources, Courses]:
-    """Return the best validation of each run as :func:`read_history` does, and the steps and mean F1 of all of each."""
-    candidates: Candidates = {}
-    references: list[list[str]] = []
-    scores: Scores = {}
-    courses: Courses = {}
-    for run, paths in runs.items():
-        run_candidates, run_references, run_scores, sources = read_history(paths)
-        if courses and run_references != references:
-            raise ValueError(f"{run} has other references than {next(iter(runs))}: give runs with one validation set")
-        references, best = run_references, best_of(run_scores)
-        name = f"{run} ({best})"
-        candidates[name], scores[name] = run_candidates[best], run_scores[best]
-        steps = {name_of(path): step_of(path)[0] for path in paths}
-        courses[run] = [(steps[name], sum(scored["f1"]) / len(scored["f1"])) for name, scored in run_scores.items()]
-    return candidates, references, scores, sources, courses

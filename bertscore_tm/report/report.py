@@ -13,11 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bertscore_tm.core.scores import harmonic_mean
 from bertscore_tm.encoder import Encoder, FrozenEncoder, Signature, as_encoder
 from bertscore_tm.encoder.loading import quiet_transformers
 from bertscore_tm.functional.corpus_scores import bert_score
-from bertscore_tm.report.history import Courses, File, read_history, read_runs
+from bertscore_tm.report.history import File, read_history
 from bertscore_tm.scoring.alignment import AlignmentData, compute_alignment
 from bertscore_tm.scoring.rescaling import Rescale, find_baseline, score_range
 from bertscore_tm.scoring.signature import score_signature
@@ -112,7 +111,6 @@ class Report:
         self.num_alignments = num_alignments
         self.groups = groups
         self.title = title
-        self.courses: Courses = {}
         self.sources, self.labels = (
             None if texts is None else as_text_pairs(texts, self.references, (name, "references")).candidates
             for name, texts in (("sources", sources), ("labels", labels))
@@ -139,7 +137,7 @@ class Report:
         """
         used = as_encoder(encoder, single_layer=True)
         candidates, reference_lists = _as_named(systems, references)
-        options = alignment_options(used, reference_lists, idf, rescale)
+        options = _alignment_options(used, reference_lists, idf, rescale)
         settings: dict[str, Any] = {"idf": idf, "rescale": rescale, "verbose": verbose, "return_best_reference": True}
         scores = {
             name: bert_score(texts or [], reference_lists, used, **settings) for name, texts in candidates.items()
@@ -148,18 +146,18 @@ class Report:
         return cls(candidates, reference_lists, scores, **options)
 
     @classmethod
-    def from_files(cls, paths: Sequence[File] | Mapping[str, Sequence[File]], **options: Any) -> Report:
+    def from_files(cls, paths: Sequence[File], **options: Any) -> Report:
         """Report the validations of a training, as :class:`bertscore_tm.callbacks.BERTScoreReport` does.
 
         Args:
             paths: files of :class:`bertscore_tm.callbacks.ScoredTextWriter`, such as ``val_step_499.jsonl``, in any
-                order; also URLs. Those with other references than the last one are left out, with a warning. Of several
-                trainings such files by the name of the training: the page compares the best validation of each.
-            **options: the keywords of the class, such as ``align``, ``encoder``, ``signature`` and ``title``.
+                order; also URLs. Those with other references or another signature than the last one are left out, with
+                a warning.
+            **options: the keywords of the class, such as ``align``, ``encoder`` and ``title``. ``sources`` and
+                ``signature`` are by default those of the files.
 
         Raises:
-            ValueError: a file is not named like those of ScoredTextWriter, two are of the same step, or trainings have
-                other references.
+            ValueError: a file is not named like those of ScoredTextWriter, or two are of the same step.
             OSError: a file cannot be read.
 
         Example:
@@ -170,13 +168,9 @@ class Report:
             >>> Report.from_files([path]).to_html().count("<td>step 499</td>")
             1
         """
-        if not isinstance(paths, Mapping):
-            systems, references, scores, sources = read_history(paths)
-            return cls(systems, references, scores, is_history=True, **{"sources": sources, **options})
-        systems, references, scores, sources, courses = read_runs(paths)
-        report = cls(systems, references, scores, **{"sources": sources, **options})
-        report.courses = courses
-        return report
+        history = read_history(paths)
+        options = {"sources": history.sources, "signature": history.signature} | options
+        return cls(history.candidates, history.references, history.scores, is_history=True, **options)
 
     def to_html(self) -> str:
         """Return the page, which needs no other file."""
@@ -231,7 +225,6 @@ class Report:
             # F1 is exact, so that the page finds the ties that are counted here.
             "scores": [[*round_numbers(scores[:2]), round_numbers(scores[2], 10)] for scores in self.scores.values()],
             "references": self.references,
-            "courses": [{"name": name, "points": points} for name, points in self.courses.items()],
             "sources": self.sources,
             "labels": self.labels,
             "candidates": list(self.candidates.values()),
@@ -319,19 +312,15 @@ class Report:
         return alignments
 
 
-def alignment_options(
-    encoder: FrozenEncoder,
-    references: list[list[str]],
-    idf: Idf,
-    rescale: Rescale,
-    f1: Callable[[Tensor, Tensor], Tensor] = harmonic_mean,
+def _alignment_options(
+    encoder: FrozenEncoder, references: list[list[str]], idf: Idf, rescale: Rescale
 ) -> dict[str, Any]:
     """Return the options ``align``, ``encoder``, ``signature`` and ``bounds`` of a report with these settings."""
     baseline = find_baseline(encoder, rescale)
     weights = token_weights(encoder, idf, list(chain(*map(omit_blank, references))), encoder.device)
-    align = partial(compute_alignment, encoder=encoder, weights=weights, baseline=baseline, f1=f1)
+    align = partial(compute_alignment, encoder=encoder, weights=weights, baseline=baseline)
     least, largest = score_range(1, baseline)
-    signature = score_signature(encoder, weights.source, baseline, f1=f1)
+    signature = score_signature(encoder, weights.source, baseline)
     return {"align": align, "encoder": encoder, "signature": signature, "bounds": (least[:, 0], largest[:, 0])}
 
 

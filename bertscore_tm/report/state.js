@@ -40,7 +40,7 @@ const TWO = {
 };
 const KIND = {
   one: ONE,
-  several: { ...TWO, start: drawMatrix, curves: drawCourses, tested: (n) => `all ${n} pairs of systems` },
+  several: { ...TWO, start: drawMatrix, tested: (n) => `all ${n} pairs of systems` },
   history: { ...TWO, tested: (n) => `the ${n} pairs of the first, the best and the last two validations`,
     curves: () => [curve("F1 over the training, and the best validation", data.summary.map((of) => of[2][0] ?? NaN),
       data.summary.map((of) => of[2].slice(1)))],

@@ -39,6 +39,8 @@ def test_every_validation_writes_a_file_that_the_shell_reads(pairs, minilm, enco
     scores = bert_score(preds, target, encoder)
     for name in ("precision", "recall", "f1"):
         assert [row[name] for row in lines] == pytest.approx(scores[name].tolist(), abs=2e-6)
+    (signature,) = {row["signature"] for row in lines}
+    assert signature.replace("|f1:selection_f1|", "|") == str(BERTScore(encoder).signature())
     model = ["--model", str(minilm), "--num-layers", "5", "--json"]
     files = [str(path) for path in paths]
     expected = pytest.approx(run.callback_metrics["val_bertscore_f1"].item(), abs=2e-6)

@@ -1,4 +1,4 @@
-"""``bertscore-tm baseline``: the table of the library, after interruptions and on several ranks too."""
+"""``bertscore-tm baseline``: the table of the library."""
 
 import json
 
@@ -7,7 +7,6 @@ import torch
 
 from bertscore_tm import FrozenEncoder
 from bertscore_tm.baselines import make_baseline
-from bertscore_tm.cli import shards
 from tests.support.models import save_tiny_model
 from tests.support.shell import check_error, numbers_in, run_here, write_lines
 from tests.support.texts import real_pairs
@@ -56,7 +55,6 @@ def test_table_and_screen(command, folder, expected):
     assert lines[5] == f"mean ± standard error of {PAIRS} random pairs of 30 distinct texts, seed 0"
     assert lines[6].startswith("signature: ")
     assert printed.err == "bertscore-tm: wrote table.csv\n"
-    assert not shards.partial_path("table.csv").exists()
 
 
 def test_document(command, folder):

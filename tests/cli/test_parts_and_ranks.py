@@ -36,7 +36,6 @@ SIZE = 4
 KILLED = {
     "score": (["score", *FILES, *LAYER, "--idf", "--max-length", "8", "-s"], "out.tsv", "pair", COUNT, 2),
     "rank": (["rank", "samples.jsonl", *LAYER], "out.jsonl", "line", 7, 1),
-    "baseline": (["baseline", "refs.txt", "--pairs", "24"], "out.csv", "pair", 24, 4),
 }
 
 
@@ -108,7 +107,7 @@ def test_a_killed_run_resumes(command, tmp_path, monkeypatch, case):
     _, *lines = unfinished.read_text().split("\n")
     assert len(lines[:-1]) == num_written
     assert lines[-1].startswith('{"range": [')
-    other = {"rank": ["--component", "recall"], "baseline": ["--seed", "1"]}.get(case, ["--dtype", "float64"])
+    other = ["--component", "recall"] if case == "rank" else ["--dtype", "float64"]
     refused = command(*options, *other, exit_code=2).err
     assert f"{output}.partial belongs to a run with other files or settings: delete it to start anew" in refused
 
@@ -174,7 +173,6 @@ def test_an_interrupted_run_with_other_texts_does_not_resume(command, tmp_path, 
 SHARED = {
     "score": ["score", "-c", "pairs.jsonl", *LAYER, "--idf", "--per-segment"],
     "rank": KILLED["rank"][0],
-    "baseline": ["baseline", "refs.txt", "--pairs", "240"],
 }
 
 
@@ -200,12 +198,22 @@ def test_two_ranks_write_what_one_does(command, tmp_path, monkeypatch, case):
 
 
 @pytest.mark.distributed
-@pytest.mark.usefixtures("command")
-def test_the_first_rank_shows_a_pair(tmp_path):
-    words = ["show", "a cat", "the cat", "-m", "model", "-l", "1"]
+@pytest.mark.parametrize(
+    ("words", "start"),
+    [
+        (["show", "a cat", "the cat", *LAYER, "-o", "pair.txt"], "P "),
+        (["baseline", "refs.txt", "--pairs", "24", "-o", "table.csv"], "LAYER,P,R,"),
+    ],
+)
+def test_some_commands_run_on_the_first_rank(command, tmp_path, words, start):
+    alone = command(*words)
+    expected = (tmp_path / words[-1]).read_text()
+    assert expected.startswith(start)
+    (tmp_path / words[-1]).unlink()
+    words = [*words, "-m", "model", "--device", "cpu"]
     first, second = run_on_ranks(tmp_path, words, words)
-    assert (first.exit_code, first.err, *second) == (0, "", 0, "", "")
-    assert first.out.startswith("P ")
+    assert (*first, *second) == (0, *alone, 0, "", "")
+    assert (tmp_path / words[words.index("-o") + 1]).read_text() == expected
 
 
 SCORE = [*SHARED["score"], "-m", "model", "--device", "cpu"]
@@ -284,7 +292,7 @@ def run_changed_rank(rank, folder, arguments, changes):
 @pytest.mark.distributed
 @pytest.mark.parametrize("words", [*SHARED.values(), COMPARE], ids=itemgetter(0))
 def test_ranks_with_other_weights_end_before_they_score(refused, words):
-    words = [*words, "--device", "cpu", "-o", "out" + {"rank": ".jsonl", "baseline": ".csv"}.get(words[0], ".json")]
+    words = [*words, "--device", "cpu", "-o", "out.jsonl" if words[0] == "rank" else "out.json"]
     said = refused([*words, "-m", "model"], [*words, "-m", OTHER])
     assert re.search(r"has model \w{8}; the other ranks have model \w{8}: give all hosts the same model", said)
 

@@ -84,4 +84,4 @@ def test_the_document_is_that_of_the_alignment(command, encoder):
     document = json.loads(command(CANDIDATE, REFERENCE, "--json").out)
     texts = {"candidate_text": CANDIDATE, "reference_text": REFERENCE}
     alignment = align(CANDIDATE, REFERENCE, encoder).to_dict()
-    assert document == {**texts, "alignment": alignment, "signature": BERTScore(encoder).signature()}
+    assert document == {**texts, "alignment": alignment, "signature": str(BERTScore(encoder).signature())}

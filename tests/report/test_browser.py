@@ -1,6 +1,5 @@
 """The page in headless Chromium: sort, search, filter, open a pair, see a match; no error and no request."""
 
-import json
 import re
 import shutil
 from functools import partial
@@ -213,30 +212,6 @@ def test_a_history_shows_its_course(show):
     assert len(column(page, 1)) == 10
     page.click("#pairs tr.row >> nth=0")
     assert page.locator("tr.detail figure circle").count() == 4
-
-
-def test_trainings_have_their_courses(show, tmp_path):
-    """The curves of the trainings whose best validations are A and B have their colours."""
-    scores = {"small": {10: 0.5, 20: 0.625, 30: 0.5}, "large": {20: 0.75, 60: NAN}, "other": {5: 0.25}}
-    for run, steps in scores.items():
-        (tmp_path / run).mkdir()
-        for step, f1 in steps.items():
-            values = {"precision": f1, "recall": f1, "f1": None if f1 is NAN else f1}
-            row = json.dumps({"candidate": f"{run} {step}", "references": ["the cat"], **values})
-            (tmp_path / run / f"val_step_{step}.jsonl").write_text(f"{row}\n{row}\n")
-    page = show(Report.from_files({run: list((tmp_path / run).iterdir()) for run in scores}))
-    figure = page.locator("#charts figure").first
-    assert figure.locator("h2").inner_text() == "F1 over each training"
-    assert figure.locator("circle").count() == 5
-    assert figure.locator("circle.a title").all_text_contents() == [
-        f"small, step {step}: {f1:.4f}" for step, f1 in scores["small"].items()
-    ]
-    assert figure.locator("circle.b title").all_text_contents() == ["large, step 20: 0.7500"]
-    expect_words(page)
-    page.click("#matrix-2-0")
-    assert figure.locator("circle.b title").all_text_contents() == ["other, step 5: 0.2500"]
-    stroke = "line => getComputedStyle(line).stroke"
-    assert len({line.evaluate(stroke) for line in figure.locator("polyline").all()}) == 3
 
 
 def test_validations_that_are_not_tested_have_an_interval(show):

@@ -10,9 +10,9 @@ from tests.support.report_pages import read_data
 from tests.support.shell import check_error, run_here
 
 
-def write(path, f1, reference="the cat", end="\n"):
+def write(path, f1, reference="the cat", end="\n", **more):
     """Write the file of a validation of one pair."""
-    row = {"candidate": path.stem, "references": [reference], "precision": f1, "recall": f1, "f1": f1}
+    row = {"candidate": path.stem, "references": [reference], "precision": f1, "recall": f1, "f1": f1, **more}
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps(row) + end)
     return path
@@ -57,41 +57,42 @@ def test_a_folder_with_two_files_of_one_step_is_an_error(tmp_path, monkeypatch, 
     check_error(run_here(capsys, "report", ".", "-o", "page.html", exit_code=2), "are of one step: give the files of")
 
 
-def write_runs(folder, runs):
-    """Write the validations of trainings: F1 by the step, and a folder of texts in each."""
-    for run, scores in runs.items():
-        (folder / run).mkdir()
-        for step, f1 in scores.items():
-            write(folder / run / "texts" / f"val_step_{step}.jsonl", f1)
+SIGNATURES = ["model:a|layer:5|rescale:no|transformers:5", "model:a|layer:6|rescale:no|transformers:5"]
 
 
-def test_runs_are_compared_by_their_best_validations(tmp_path, monkeypatch):
-    write_runs(tmp_path, {"b": {99: 0.25, 1000: 0.75, 199: 0.5}, "a": {10: 0.5, 20: 0.125}})
+def test_validations_with_another_signature_are_named(tmp_path, monkeypatch, capsys):
+    for step, signature in {2: SIGNATURES[0], 5: SIGNATURES[1], 8: SIGNATURES[0], 11: SIGNATURES[1]}.items():
+        write(tmp_path / f"val_step_{step}.jsonl", 0.5, signature=signature)
+    write(tmp_path / "val_step_6.jsonl", 0.5)
     monkeypatch.chdir(tmp_path)
-    assert main(["report", "b", "a", "-o", "page.html"]) == 0
+    assert main(["report", ".", "-o", "page.html"]) == 0
+    said = (
+        "validations left out because their signature differs from that of the last one: 3 (step 2, step 6, step 8)\n"
+    )
+    assert capsys.readouterr().err.count(said) == 1
     data = read_data(tmp_path / "page.html")
-    assert (data["kind"], data["names"]) == ("several", ["b (step 1000)", "a (step 10)"])
-    assert [means[2][0] for means in data["summary"]] == [0.75, 0.5]
-    assert data["candidates"] == [["val_step_1000"], ["val_step_10"]]
-    courses = [["b", [[99, 0.25], [199, 0.5], [1000, 0.75]]], ["a", [[10, 0.5], [20, 0.125]]]]
-    assert [[course["name"], course["points"]] for course in data["courses"]] == courses
-    files = {run: sorted((tmp_path / run / "texts").iterdir()) for run in ("b", "a")}
-    assert read_data(Report.from_files(files).to_html()) == data
-    # One folder is that of one training, with its texts in it.
-    assert main(["report", "b", "-o", "page.html"]) == 0
-    assert read_data(tmp_path / "page.html")["names"] == ["step 99", "step 199", "step 1000"]
+    assert (data["names"], data["signature"]) == (["step 5", "step 11"], SIGNATURES[1])
+    assert f"Signature: <code>{SIGNATURES[1]}</code>" in (tmp_path / "page.html").read_text()
 
 
-def test_runs_that_cannot_be_compared(tmp_path, monkeypatch, capsys):
-    write_runs(tmp_path, {"b": {99: 0.25}, "a": {10: 0.5}})
-    write(tmp_path / "other" / "val_step_1.jsonl", 0.5, "a dog")
+def test_files_of_older_versions_have_an_unknown_signature(tmp_path, recwarn):
+    paths = [write(tmp_path / f"val_step_{step}.jsonl", 0.5) for step in (2, 5)]
+    page = Report.from_files(paths).to_html()
+    assert "Signature: <code>unknown</code>" in page
+    assert read_data(page)["names"] == ["step 2", "step 5"]
+    assert not recwarn.list
+
+
+def test_a_folder_of_a_training_has_its_texts_in_it(tmp_path, monkeypatch, capsys):
+    for step, f1 in {99: 0.25, 1000: 0.75, 199: 0.5}.items():
+        (tmp_path / "run").mkdir(exist_ok=True)
+        write(tmp_path / "run" / "texts" / f"val_step_{step}.jsonl", f1)
     monkeypatch.chdir(tmp_path)
-    for folders, message in (
-        (["b", "other"], "other has other references than b: give runs with one validation set"),
-        (["b", "b"], "b is given twice"),
-        (["b", "."], r"\. has no files val_step_\*\.jsonl"),
-    ):
-        check_error(run_here(capsys, "report", *folders, "-o", "page.html", exit_code=2), message)
+    assert main(["report", "run", "-o", "page.html", "--title", "A run"]) == 0
+    data = read_data(tmp_path / "page.html")
+    assert (data["names"], data["title"]) == (["step 99", "step 199", "step 1000"], "A run")
+    assert main(["report", "run", "run", "-o", "page.html"]) == 2
+    assert "unrecognized arguments: run" in capsys.readouterr().err
 
 
 ROW = {"candidate": "a", "references": ["b"], "precision": 0.5, "recall": 0.5, "f1": 0.5}
