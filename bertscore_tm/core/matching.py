@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from bertscore_tm.core.memory import numbers_per_step, send
 from bertscore_tm.core.token_vectors import (
@@ -43,9 +43,8 @@ class TokenMass:
 
 
 # From similarities of shape (batch, candidate tokens, reference tokens), both sides' tokens and a temperature to the
-# matched similarities, weighted and summed over the candidate's and over the reference's tokens, shape (batch,) each or
-# stacked.
-Matching = Callable[[Tensor, TokenMass, TokenMass, float], tuple[Tensor, Tensor] | Tensor]
+# matched similarities, weighted and summed over the candidate's and over the reference's tokens, shape (batch,) each.
+Matching = Callable[[Tensor, TokenMass, TokenMass, float], tuple[Tensor, Tensor]]
 
 
 def match_greedily(similarities: Tensor, mask: Tensor, temperature: float = 0.1) -> Tensor:
@@ -91,24 +90,13 @@ class TokenwiseMatching:
 
     match_tokens: Callable[[Tensor, Tensor, float], Tensor]
 
-    def __call__(self, similarities: Tensor, candidate: TokenMass, reference: TokenMass, temperature: float) -> Tensor:
-        """Return the weighted sums of both sides' matched similarities, shape (2, batch)."""
-        length = max(similarities.shape[1:])
-        if 2 * min(similarities.shape[1:]) < length:
-            # Texts of very unequal length, which padded to one would take many times the memory.
-            matched = self.match_tokens(similarities, reference.mask, temperature)
-            other_matched = self.match_tokens(similarities.mT, candidate.mask, temperature)
-            return torch.stack([(matched * candidate.weights).sum(1), (other_matched * reference.weights).sum(1)])
-        # Both sides at once, as an accelerator takes longer to launch so small steps than to compute them.
-        masks, weights = [candidate.mask, reference.mask], [candidate.weights, reference.weights]
-        missing = [length - mask.shape[1] for mask in masks]
-        if any(missing):
-            pad = nn.functional.pad
-            similarities = pad(similarities, (0, missing[1], 0, missing[0]))
-            masks, weights = ([pad(x, (0, m)) for x, m in zip(xs, missing, strict=True)] for xs in (masks, weights))
-        both = torch.stack([similarities, similarities.mT])  # (2, batch, length, length)
-        matched = self.match_tokens(both, torch.stack(masks[::-1]), temperature)  # (2, batch, length)
-        return (matched * torch.stack(weights)).sum(-1)
+    def __call__(
+        self, similarities: Tensor, candidate: TokenMass, reference: TokenMass, temperature: float
+    ) -> tuple[Tensor, Tensor]:
+        """Return the weighted sums of both sides' matched similarities, shape (batch,) each."""
+        matched = self.match_tokens(similarities, reference.mask, temperature)  # (batch, candidate tokens)
+        other_matched = self.match_tokens(similarities.mT, candidate.mask, temperature)  # (batch, reference tokens)
+        return (matched * candidate.weights).sum(1), (other_matched * reference.weights).sum(1)
 
 
 TOKENWISE_MATCHINGS: dict[str, Matching] = {

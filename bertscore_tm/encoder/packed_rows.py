@@ -24,8 +24,6 @@ _MOST_PADDING, _MOST_POSITIONS = 0.1, 16_384
 UNLIMITED = 2**60
 # Groups of at most this part of the positions may have more padding.
 _SMALL_GROUP = 16
-# Texts of at most so many tokens together attend in one step, with a mask: a step each would take longer.
-_SMALL_ROW = 48
 # Queries for which a model's rule is evaluated at a time.
 _ROWS_PER_STEP = 512
 
@@ -152,7 +150,6 @@ class Row:
         self.lengths, self.longest, self.device, self.has_kernel = lengths, int(lengths[0]), device, has_kernel
         self._places: list[Tensor | None] = []
         self._masks: dict[tuple[Group, Pattern | None], Tensor] = {}
-        self._row_masks: dict[tuple[int, int], Tensor] = {}
 
     @cached_property
     def groups(self) -> list[Group]:
@@ -193,16 +190,6 @@ class Row:
             attended = attended.transpose(1, 2).flatten(0, 1)  # (positions, heads, size)
             parts.append(attended if places is None else attended.index_select(0, places))
         return parts[0] if len(parts) == 1 else torch.cat(parts)
-
-    def mask_of_row(self, window: tuple[int, int], dtype: torch.dtype) -> Tensor:
-        """Return what attends to what in the whole row, as a bias of the scores, shape (tokens, tokens)."""
-        if window not in self._row_masks:
-            owner = np.repeat(np.arange(len(self.lengths)), self.lengths)
-            allowed = owner[:, None] == owner
-            if window != (-1, -1):
-                allowed &= Pattern(window, None).mask(len(owner)).numpy()
-            self._row_masks[window] = send(np.where(allowed, np.float32(0.0), np.float32(-math.inf)), self.device)
-        return self._row_masks[window].to(dtype)
 
     def _mask(self, group: Group, pattern: Pattern | None) -> Tensor:
         """Return which pairs of tokens of a group attend, shape (texts or 1, 1, longest, longest)."""
@@ -318,9 +305,6 @@ def _attend(
     if has_extras or not isinstance(attention_mask, Pattern):
         raise NotImplementedError(f"{type(module).__name__} cannot attend within packed texts")
     scale, window = options.get("scaling"), attention_mask.window
-    if query.shape[2] <= _SMALL_ROW and window is not None and not current.has_kernel:
-        bias = current.mask_of_row(window, query.dtype)
-        return dot_product([query, key, value], bias, scale=scale).transpose(1, 2), None
     states = [state[0].transpose(0, 1) for state in (query, key, value)]  # (tokens, heads, size) each
     attended = _attend_by_kernel(states, current, scale, window) if current.has_kernel else None
     if attended is None:

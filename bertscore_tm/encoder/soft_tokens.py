@@ -1,11 +1,8 @@
 """Soft tokens, which the losses encode: their input embeddings, and unit vectors with a gradient to these."""
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
-from bertscore_tm.core.onednn import is_eager
 from bertscore_tm.core.token_vectors import unit_vectors
 from bertscore_tm.encoder.frozen_encoder import FrozenEncoder
 
@@ -46,31 +43,4 @@ def encode_soft(encoder: FrozenEncoder, inputs_embeds: Tensor, mask: Tensor) -> 
     loaded = backbone.loaded(device)  # where a probe completes the family
     require_soft_tokens(encoder)
     states = loaded.run_soft(inputs_embeds.to(backbone.resolve_dtype(device)), mask)
-    vectors: Tensor = _UnitVectors.apply(states)[0] if is_eager() else unit_vectors(states)  # type: ignore[no-untyped-call]
-    return vectors
-
-
-class _UnitVectors(torch.autograd.Function):
-    """:func:`unit_vectors`, and the norms, with a gradient of a third of the steps that autograd takes."""
-
-    @staticmethod
-    def forward(ctx: Any, vectors: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the unit vectors and the norms."""
-        wide = vectors.to(torch.promote_types(torch.float32, vectors.dtype))
-        norms = wide.norm(dim=-1, keepdim=True).clamp(min=1e-12)
-        ctx.set_materialize_grads(False)
-        unit, ctx.dtype = wide / norms, vectors.dtype
-        ctx.save_for_backward(unit, norms)
-        return unit, norms
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor | None, grad_norms: Tensor | None) -> Tensor | None:
-        """Return the gradient; only second derivatives have one of the norms."""
-        if grad is None:
-            return None
-        unit, norms = ctx.saved_tensors
-        along = (grad * unit).sum(-1, keepdim=True)
-        if grad_norms is not None:
-            along = along - grad_norms * norms
-        gradient: Tensor = (torch.addcmul(grad, unit, along, value=-1) / norms).to(ctx.dtype)
-        return gradient
+    return unit_vectors(states)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from bertscore_tm.core.memory import constant
-from bertscore_tm.core.onednn import FrozenLinear, can_use_onednn, linear, transposed_matmul
+from bertscore_tm.core.onednn import FrozenLinear, can_use_onednn, linear
 from bertscore_tm.core.reductions import Reduction
 from bertscore_tm.utilities.settings import require_at_least, require_choice, require_positive
 
@@ -314,7 +314,7 @@ class _ExpectedEmbedding(torch.autograd.Function):
                     into_states = _multiply(grad, weight[part].t(), settings)
                     grad_states = into_states if grad_states is None else grad_states.add_(into_states)
                 if grad_weight is not None:
-                    grad_weight[part] = transposed_matmul(grad, rows)
+                    grad_weight[part] = grad.t() @ rows
         if grad_states is not None:
             grad_states = grad_states.to(states.dtype)
         return grad_states, grad_weight, grad_bias, None, None, None

@@ -1,12 +1,11 @@
 """Precision, recall and F1 from similarities, differentiable, with a matching given by name or as a callable."""
 
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from bertscore_tm.core.matching import TOKENWISE_MATCHINGS, Matching, TokenMass
-from bertscore_tm.core.onednn import is_eager
 from bertscore_tm.core.scores import selection_f1
 from bertscore_tm.utilities.settings import resolve_callable
 
@@ -53,38 +52,20 @@ def soft_precision_recall_f1(
         {'precision': 0.748, 'recall': 0.622, 'f1': 0.68}
     """
     match = matching if callable(matching) else resolve_callable("matching", matching, TOKENWISE_MATCHINGS)
-    masses = [
-        side if isinstance(side, TokenMass) else TokenMass(side > 0, side.to(similarities.dtype))
-        for side in (candidate, reference)
-    ]
-    matched = match(similarities, masses[0], masses[1], temperature)
-    sums = matched if isinstance(matched, Tensor) else torch.stack(matched)  # (2, batch)
-    totals = torch.stack([mass.weights.sum(1) for mass in masses])  # (2, batch)
+    candidate = _as_mass(candidate, similarities.dtype)
+    reference = _as_mass(reference, similarities.dtype)
+    candidate_sum, reference_sum = match(similarities, candidate, reference, temperature)
+    sums = torch.stack([candidate_sum, reference_sum])  # (2, batch)
+    totals = torch.stack([candidate.weights.sum(1), reference.weights.sum(1)])  # (2, batch)
     precision, recall = sums * ((totals > 0) / totals.clamp(min=torch.finfo(totals.dtype).tiny))
-    f1 = _SelectionF1.apply(precision, recall) if is_eager() else selection_f1(precision, recall)  # type: ignore[no-untyped-call]
-    return {"precision": precision, "recall": recall, "f1": f1}
+    return {"precision": precision, "recall": recall, "f1": selection_f1(precision, recall)}
 
 
-class _SelectionF1(torch.autograd.Function):
-    """:func:`selection_f1`, whose gradient autograd would compute in twice as many steps."""
-
-    @staticmethod
-    def forward(ctx: Any, precision: Tensor, recall: Tensor) -> Tensor:
-        """Return F1."""
-        ctx.save_for_backward(precision, recall)
-        smaller = torch.minimum(precision, recall)
-        return torch.where(smaller > 0, 2 * precision * recall / (precision + recall), smaller)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the gradients, that of 2PR/(P+R) by P being 2R^2/(P+R)^2; they can be differentiated again."""
-        precision, recall = ctx.saved_tensors
-        other, is_smaller = torch.stack([recall, precision]), precision < recall
-        positive = (other > 0).all(0)
-        share = other / torch.where(positive, precision + recall, 1.0)  # (2, batch)
-        slopes = torch.where(positive, 2 * share * share, torch.stack([is_smaller, ~is_smaller]))
-        of_precision, of_recall = grad * slopes
-        return of_precision, of_recall
+def _as_mass(side: Tensor | TokenMass, dtype: torch.dtype) -> TokenMass:
+    """Return the tokens of one side as a mass; without one, tokens of weight 0 are padding."""
+    if isinstance(side, TokenMass):
+        return side
+    return TokenMass(side > 0, side.to(dtype))
 
 
 def reduce_references(scores: Tensor, items: Tensor, num_items: int, how: Literal["max", "mean"] = "max") -> Tensor:

@@ -202,10 +202,10 @@ KERNELS = {"torch 2.10": kernel_of_2_10, "torch 2.11": kernel_of_2_11, "torch 2.
 @pytest.mark.parametrize(
     ("form", "family"),
     [("padded", family) for family in (*RELATIVE, *PATTERNS)]
-    + [(form, family) for form in (*KERNELS, "blocks", "row") for family in PATTERNS],
+    + [(form, family) for form in (*KERNELS, "blocks") for family in PATTERNS],
 )
 def test_forms_of_attention_within_texts_are_equal(form, family, dtype, monkeypatch):
-    """Padded inside of attention or by torch's kernel, as on an accelerator; in blocks, as for long texts; in a row."""
+    """Padded inside of attention or by torch's kernel, as on an accelerator; in blocks, as for long texts."""
     encoder = FrozenEncoder(*tiny_model(family), num_layers=LAYER, dtype=dtype)
     expected = encoder.encode(texts()).vectors
     assert batching(encoder) == PACKED
@@ -219,9 +219,6 @@ def test_forms_of_attention_within_texts_are_equal(form, family, dtype, monkeypa
         monkeypatch.setattr(packed_rows, "group_texts", group_with_padding)
     elif form == "blocks":
         monkeypatch.setattr(packed_rows, "_SHORT", 6)
-    elif form == "row":
-        monkeypatch.setattr(packed_rows, "_SMALL_ROW", 1000)
-        monkeypatch.setattr(Row, "mask_of_row", recorded(Row.mask_of_row, calls))
     else:
         kernel = KERNELS[form]
         monkeypatch.setattr(packed_rows, "_find_kernel", lambda: kernel)

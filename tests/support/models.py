@@ -43,8 +43,7 @@ def encoded_texts(inputs: Mapping[str, Any]) -> list[tuple[int, ...]]:
     ids = inputs["input_ids"]
     if (positions := inputs.get("position_ids")) is not None:
         starts = (positions[0] == positions[0, 0]).nonzero().squeeze(1).tolist()
-        texts = [tuple(ids[0, start:end].tolist()) for start, end in pairwise([*starts, ids.shape[1]])]
-        return [text for text in texts if text != (0,)]  # what fills up a row
+        return [tuple(ids[0, start:end].tolist()) for start, end in pairwise([*starts, ids.shape[1]])]
     return [tuple(row[real.bool()].tolist()) for row, real in zip(ids, inputs["attention_mask"], strict=True)]
 
 
