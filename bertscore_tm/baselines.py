@@ -11,9 +11,9 @@ from torch import Tensor
 from bertscore_tm.encoder import FrozenEncoder, Signature
 from bertscore_tm.scoring.corpus import score_corpus
 from bertscore_tm.scoring.rescaling import MEASURED_FIELDS, Baseline
-from bertscore_tm.scoring.signature import score_signature
+from bertscore_tm.scoring.settings import ScoreSettings
 from bertscore_tm.scoring.texts import TextPairs, as_documents
-from bertscore_tm.scoring.token_weights import TEXTS_PER_BLOCK, WeightSource, token_weights
+from bertscore_tm.scoring.token_weights import TEXTS_PER_BLOCK
 from bertscore_tm.utilities.settings import require_at_least
 
 __all__ = ["MeasuredBaseline", "make_baseline"]
@@ -83,7 +83,7 @@ def make_baseline(
         raise ValueError("a baseline table has one row per layer: pass FrozenEncoder(model, all_layers=True)")
     require_at_least("num_pairs", num_pairs, 2)
     distinct, num_truncated = _find_distinct(encoder, texts)
-    scored = score_corpus(_draw_pairs(distinct, num_pairs, seed), encoder, token_weights(encoder))
+    scored = score_corpus(_draw_pairs(distinct, num_pairs, seed), ScoreSettings.create(encoder))
     scores = scored.scores.nan_to_num(0.0).double()  # (3, layers + 1, pairs)
     return MeasuredBaseline(
         mean=scores.mean(-1).T,
@@ -91,7 +91,7 @@ def make_baseline(
         num_pairs=num_pairs,
         num_texts=len(distinct),
         num_truncated=num_truncated,
-        signature=score_signature(encoder, WeightSource("uniform")),
+        signature=ScoreSettings.create(encoder).signature(),
     )
 
 

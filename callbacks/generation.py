@@ -20,10 +20,12 @@ from transformers import GenerationMixin, PreTrainedTokenizerBase
 
 from bertscore_tm.callbacks.corpus_warnings import warn_once
 from bertscore_tm.callbacks.trainer import is_of_class
+from bertscore_tm.core.scores import selection_f1
 from bertscore_tm.encoder import Encoder, as_encoder
 from bertscore_tm.encoder.loading import resolve_tokenizer
 from bertscore_tm.functional.ranking import Item, order_candidates, score_items
 from bertscore_tm.scoring.messages import warn_of_truncation
+from bertscore_tm.scoring.settings import ScoreSettings
 from bertscore_tm.scoring.token_weights import token_weights
 
 Generate = Callable[[pl.LightningModule, Any], tuple[Sequence[str], Sequence[str] | Sequence[Sequence[str]]]]
@@ -120,9 +122,8 @@ class HuggingFaceGenerate(ABC):
         groups = [texts[start : start + self.num_samples] for start in range(0, len(texts), self.num_samples)]
         assert self.encoder is not None
         with warn_once(self._warned):
-            scores, num_truncated = score_items(
-                [Item(group) for group in groups], self.encoder, token_weights(self.encoder), device
-            )
+            settings = ScoreSettings(self.encoder, token_weights(self.encoder), f1=selection_f1, given_device=device)
+            scores, num_truncated = score_items([Item(group) for group in groups], settings)
             warn_of_truncation(num_truncated, self.encoder.tokenizer.max_length)
         return [group[int(order_candidates(f1)[0])] for group, f1 in zip(groups, scores, strict=True)]
 

@@ -1,7 +1,6 @@
 """Write the page of a training: scores, texts and alignments of all validations so far."""
 
 import os
-from functools import partial
 
 import lightning.pytorch as pl
 from lightning.fabric.utilities.cloud_io import get_filesystem
@@ -76,7 +75,7 @@ class BERTScoreReport(ScoredTextWriter):
     def write_loader(self, trainer: pl.Trainer, loader: ScoredLoader, name: str) -> str | None:
         """Write the file of a dataloader's validation, and the page of all so far."""
         metric = loader.metrics[name]
-        weights = metric.token_weights()  # a collective call
+        settings = metric.score_settings()  # a collective call
         written = super().write_loader(trainer, loader, name)
         if written is None:
             return None
@@ -87,9 +86,7 @@ class BERTScoreReport(ScoredTextWriter):
             warn_user(f"{type(self).__name__} leaves out validations whose files are gone: {', '.join(gone)}")
         report = Report.from_files(
             list(files.values()),
-            align=partial(metric.align, idf=weights),
-            encoder=metric.encoder,
-            bounds=metric.bounds,
+            settings=settings,
             num_alignments=self.num_alignments,
         )
         start, end = os.path.splitext(self.path)  # noqa: PTH122 - URLs

@@ -175,7 +175,7 @@ def _compare(scored: ScoredSystems, arguments: argparse.Namespace) -> dict[str, 
     index, systems = output.SCORE_NAMES.index(arguments.component), scored.systems
     names, means = list(systems.texts), scored.scores[:, 0].double().mean(1).T.tolist()
     compared = scored.scores[index, 0].T.double()  # (systems, texts)
-    bounds = [end[index].item() for end in scored.bounds]
+    bounds = [end[index].item() for end in scored.settings.bounds]
     settings: dict[str, Any] = {"confidence": arguments.confidence, "bounds": bounds, "groups": systems.groups}
     low, high = (ends.tolist() for ends in mean_interval(compared, **settings))
     rows = [

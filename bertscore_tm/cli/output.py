@@ -98,9 +98,16 @@ def write_report(arguments: argparse.Namespace, scored: ScoredSystems) -> None:
         | {"best_reference": scored.best_reference[0, :, i]}
         for i, name in enumerate(texts)
     }
-    settings = {name: getattr(scored, name) for name in ("align", "encoder", "signature", "bounds")}
     page = Report(
-        texts, references, results, groups=groups, sources=sources, labels=labels, title=arguments.title, **settings
+        texts,
+        references,
+        results,
+        settings=scored.settings,
+        signature=scored.signature,
+        groups=groups,
+        sources=sources,
+        labels=labels,
+        title=arguments.title,
     )
     write_output(page.to_html().encode(), arguments.report)
 

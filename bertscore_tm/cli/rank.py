@@ -55,9 +55,9 @@ def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
     from bertscore_tm.cli.encoders import build_encoders, read_idf
     from bertscore_tm.cli.shards import compute_parts
     from bertscore_tm.core.scores import selection_f1
-    from bertscore_tm.functional.ranking import Item, ranking_settings, score_items
+    from bertscore_tm.functional.ranking import Item, ranking_fields, score_items
     from bertscore_tm.scoring.messages import UnknownTokens, describe_truncation, warn_of_leftovers
-    from bertscore_tm.scoring.signature import score_signature
+    from bertscore_tm.scoring.settings import ScoreSettings
     from bertscore_tm.scoring.token_weights import token_weights
 
     if arguments.strip_thoughts:
@@ -65,20 +65,14 @@ def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
     items = [Item(candidates, references).omit_blank_references() for candidates, references in texts]
     encoder = build_encoders(ranks, arguments)
     weights = ranks.run_on_first(lambda: token_weights(encoder, read_idf(arguments)))
+    settings = ScoreSettings(encoder, weights, f1=selection_f1)
     unknown = UnknownTokens()
     how = {"component": arguments.component, "references_reduce": arguments.references_reduce}
-    signature = score_signature(
-        encoder,
-        weights.source,
-        f1=selection_f1,
-        more=ranking_settings(items, **how),
-        strip_thoughts=arguments.strip_thoughts,
-    )
+    signature = settings.signature(ranking_fields(items, **how))
+    signature |= {"thoughts": "stripped" if arguments.strip_thoughts else None}
 
     def work(part: Sequence[Item], progress: Progress) -> Part:
-        scores, num_truncated = score_items(
-            part, encoder, weights, encoder.device, progress=progress, unknown=unknown, **how
-        )
+        scores, num_truncated = score_items(part, settings, progress=progress, unknown=unknown, **how)
         return {"scores": torch.cat(scores), "num_truncated": torch.tensor([num_truncated], device="cpu")}
 
     scored = compute_parts(ranks, arguments, items, work, unit="line", signature=str(signature))

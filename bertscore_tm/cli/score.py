@@ -127,7 +127,7 @@ def _summarize(scored: ScoredSystems, arguments: argparse.Namespace) -> dict[str
     if arguments.confidence is not None:
         from bertscore_tm.statistics import mean_interval
 
-        ends = mean_interval(scores, arguments.confidence, bounds=scored.bounds, groups=documents)
+        ends = mean_interval(scores, arguments.confidence, bounds=scored.settings.bounds, groups=documents)
         for name, low, high in zip(output.SCORE_NAMES, *(end.tolist() for end in ends), strict=True):
             document |= {f"{name}_low": low, f"{name}_high": high}
         document["confidence"] = arguments.confidence
@@ -164,6 +164,6 @@ def _format_table(scored: ScoredSystems, best: Tensor, document: dict[str, Any],
     # Arrays are read row by row: lists of the scores of a large corpus would take ten times the memory.
     rows = zip(scored.scores[:, 0, :, 0].T.numpy(), best.numpy(), strict=True)
     for segment, (scores, index) in enumerate(rows, 1):
-        cells = [str(segment), str(scored.encoder.num_layers), *(f"{score:.6f}" for score in scores)]
+        cells = [str(segment), str(scored.settings.encoder.num_layers), *(f"{score:.6f}" for score in scores)]
         lines.append(separator.join([*cells, str(index + 1)] if has_choice else cells))
     return "\n".join([*lines, ""])

@@ -1,9 +1,8 @@
 """Score a corpus as the arguments of a command describe, divided among the ranks."""
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import chain
 from typing import Self
 
@@ -14,14 +13,13 @@ from bertscore_tm.cli.distributed import RankGroup
 from bertscore_tm.cli.encoders import build_encoders, read_baseline, read_idf, take_hash
 from bertscore_tm.cli.joined_files import Systems
 from bertscore_tm.cli.shards import Part, Progress, compute_parts
-from bertscore_tm.encoder import FrozenEncoder, Signature
-from bertscore_tm.scoring.alignment import AlignmentData, compute_alignment
+from bertscore_tm.encoder import Signature
 from bertscore_tm.scoring.corpus import CorpusScores, score_corpus
 from bertscore_tm.scoring.messages import UnknownTokens, warn_about_scores, warn_of_leftovers
-from bertscore_tm.scoring.rescaling import find_baseline, rescale_scores, score_range
-from bertscore_tm.scoring.signature import score_signature
+from bertscore_tm.scoring.rescaling import find_baseline, rescale_scores
+from bertscore_tm.scoring.settings import ScoreSettings
 from bertscore_tm.scoring.texts import TextPairs, omit_blank
-from bertscore_tm.scoring.token_weights import TEXTS_PER_BLOCK, TokenWeights, token_weights
+from bertscore_tm.scoring.token_weights import TEXTS_PER_BLOCK, token_weights
 from bertscore_tm.utilities.chats import strip_thoughts
 
 
@@ -30,18 +28,15 @@ class ScoredSystems:
     """Scores of systems' texts and the settings that they depend on.
 
     ``systems`` have no thoughts if so requested, ``scores`` are precision, recall and F1, rescaled if requested, shape
-    (3, layers, texts, systems), ``best_reference`` is by F1 and counts blank references too, shape (layers, texts,
-    systems), and ``bounds`` are the least and largest possible scores of the first layer. ``align`` matches the tokens
-    of a pair.
+    (3, layers, texts, systems), and ``best_reference`` is by F1 and counts blank references too, shape (layers, texts,
+    systems). ``signature`` is that of the settings, and says whether thoughts were removed.
     """
 
     systems: Systems
     scores: Tensor
     best_reference: Tensor
-    bounds: tuple[Tensor, Tensor]
-    encoder: FrozenEncoder
+    settings: ScoreSettings
     signature: Signature
-    align: Callable[[str, str], AlignmentData]
 
     def select(self, rows: Sequence[int]) -> Self:
         """Return the scores of these texts only."""
@@ -89,46 +84,40 @@ def score_systems(ranks: RankGroup, arguments: argparse.Namespace, systems: Syst
     baseline = ranks.run_on_first(lambda: find_baseline(encoder, table))
     counted = list(chain.from_iterable(map(omit_blank, systems.references)))
     weights = ranks.run_on_first(lambda: token_weights(encoder, read_idf(arguments), counted))
+    settings = ScoreSettings(encoder, weights, baseline)
     # All systems' texts for a reference follow each other, so that a reference is encoded once.
     candidates = list(chain.from_iterable(zip(*systems.texts.values(), strict=True)))
     pairs = TextPairs(candidates, [references for references in systems.references for _ in systems.texts])
-    scored = score_in_parts(ranks, arguments, pairs.omit_blank_references(), encoder, weights)
+    scored = score_in_parts(ranks, arguments, pairs.omit_blank_references(), settings)
     if scored is None:
         return None
-    facts = scored.num_truncated, not weights.is_uniform, encoder.tokenizer.max_length, baseline is not None
     warn_of_leftovers(candidates, encoder.tokenizer)
-    warn_about_scores(scored.scores, *facts)
+    warn_about_scores(scored.scores, scored.num_truncated, settings)
     count = len(systems.texts)
-    least, largest = score_range(scored.scores.shape[1], baseline)
     scores = rescale_scores(scored.scores, baseline)
     return ScoredSystems(
         systems=systems,
         scores=scores.reshape(*scores.shape[:2], -1, count),
         best_reference=pairs.restore_indices(scored.best_reference).reshape(scores.shape[1], -1, count),
-        bounds=(least[:, 0], largest[:, 0]),
-        encoder=encoder,
-        signature=score_signature(encoder, weights.source, baseline, strip_thoughts=arguments.strip_thoughts),
-        align=partial(compute_alignment, encoder=encoder, weights=weights, baseline=baseline),
+        settings=settings,
+        signature=settings.signature() | {"thoughts": "stripped" if arguments.strip_thoughts else None},
     )
 
 
 def score_in_parts(
-    ranks: RankGroup,
-    arguments: argparse.Namespace,
-    texts: TextPairs,
-    encoder: FrozenEncoder,
-    weights: TokenWeights,
+    ranks: RankGroup, arguments: argparse.Namespace, texts: TextPairs, settings: ScoreSettings
 ) -> CorpusScores | None:
     """Score a corpus part by part; the scores on rank 0, ``None`` on all other ranks."""
     unknown = UnknownTokens()
 
     def work(part: Sequence[tuple[str, list[str]]], progress: Progress) -> Part:
         pairs = TextPairs([candidate for candidate, _ in part], [references for _, references in part])
-        scored = score_corpus(pairs, encoder, weights, progress=progress, unknown=unknown)
+        scored = score_corpus(pairs, settings, progress=progress, unknown=unknown)
         num_truncated = torch.tensor([scored.num_truncated], device="cpu")
         return {"scores": scored.scores, "best": scored.best_reference, "num_truncated": num_truncated}
 
-    signature = str(score_signature(encoder, weights.source))
+    # The scores are kept before rescaling.
+    signature = str(replace(settings, baseline=None).signature())
     pairs = list(zip(texts.candidates, texts.references, strict=True))
     scored = compute_parts(ranks, arguments, pairs, work, unit="pair", signature=signature)
     if scored is None:
@@ -139,5 +128,5 @@ def score_in_parts(
         # Parts may share texts, of which each counts once.
         distinct = texts.distinct()
         blocks = (distinct[i : i + TEXTS_PER_BLOCK] for i in range(0, len(distinct), TEXTS_PER_BLOCK))
-        num_truncated = sum(encoder.tokenizer(block).num_truncated for block in blocks)
+        num_truncated = sum(settings.encoder.tokenizer(block).num_truncated for block in blocks)
     return CorpusScores(scored["scores"], scored["best"], num_truncated)

@@ -44,17 +44,14 @@ def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
 def _show(arguments: argparse.Namespace) -> None:
     from bertscore_tm.cli.encoders import build_encoder, read_baseline, read_idf
     from bertscore_tm.functional import align
-    from bertscore_tm.scoring.rescaling import find_baseline
-    from bertscore_tm.scoring.signature import score_signature
-    from bertscore_tm.scoring.token_weights import token_weights
+    from bertscore_tm.scoring.settings import ScoreSettings
 
     # Read before the model, which takes longer.
     rescale, idf = read_baseline(arguments), read_idf(arguments)
     encoder = build_encoder(arguments)
     candidate, reference = arguments.candidate, arguments.reference
     alignment = align(candidate, reference, encoder, idf=idf, rescale=rescale)
-    weights = token_weights(encoder, idf)
-    signature = score_signature(encoder, weights.source, find_baseline(encoder, rescale))
+    signature = ScoreSettings.create(encoder, idf, rescale).signature()
     if arguments.suffix == ".txt":
         content: str | bytes = f"{alignment!r}\n\nsignature: {signature}\n"
     elif arguments.suffix == ".json":

@@ -14,9 +14,9 @@ from bertscore_tm.functional.corpus_scores import score_and_warn
 from bertscore_tm.scoring.alignment import compute_alignment
 from bertscore_tm.scoring.messages import warn_unused
 from bertscore_tm.scoring.rescaling import Baseline, find_baseline, rescale_scores
-from bertscore_tm.scoring.signature import score_signature
+from bertscore_tm.scoring.settings import ScoreSettings
 from bertscore_tm.scoring.texts import TextPairs, as_documents, as_text_pairs
-from bertscore_tm.scoring.token_weights import Idf, TokenWeights, WeightSource, token_weights
+from bertscore_tm.scoring.token_weights import Idf, TokenWeights, token_weights
 from bertscore_tm.utilities.settings import require_at_least
 from bertscore_tm.utilities.user_warnings import warn_user
 from bertscore_tm.views import draw_alignment, require_matplotlib
@@ -197,9 +197,8 @@ class BERTScorer:
     @property
     def hash(self) -> str:
         """Signature of the settings."""
-        source = self._weights.source if self._weights is not None else WeightSource("texts")
-        used = source if self.idf else WeightSource("uniform")
-        return str(score_signature(self.encoder, used, self.baseline))
+        weights = (self._weights or TokenWeights.unknown("texts")) if self.idf else token_weights(self.encoder)
+        return str(ScoreSettings(self.encoder, weights, self.baseline).signature())
 
     @property
     def baseline_vals(self) -> Tensor:
@@ -243,7 +242,8 @@ class BERTScorer:
         from matplotlib import pyplot as plt
 
         layer = self.encoder.num_layers if self.all_layers else None
-        alignment = compute_alignment(candidate, reference, self.encoder, baseline=self.baseline, layer=layer)
+        settings = ScoreSettings(self.encoder, token_weights(self.encoder), self.baseline, layer=layer)
+        alignment = compute_alignment(candidate, reference, settings)
         title = "Similarity Matrix"
         if self.baseline is not None:
             title += " (after Rescaling)"
@@ -272,10 +272,11 @@ def score_pairs(
     """Return precision, recall and F1, with the idf of the references or the given one, and the signature."""
     source: Idf = idf if isinstance(idf, dict | TokenWeights) and idf else bool(idf)
     weights = token_weights(encoder, source, list(chain.from_iterable(texts.references)), encoder.device)
-    corpus = score_and_warn(texts, encoder, weights, baseline, verbose)
+    settings = ScoreSettings(encoder, weights, baseline)
+    corpus = score_and_warn(texts, settings, verbose)
     scores = rescale_scores(corpus.scores, baseline)  # (3, layers, candidates)
     precision, recall, f1 = scores if encoder.all_layers else scores[:, 0]
-    return (precision, recall, f1), str(score_signature(encoder, weights.source, baseline))
+    return (precision, recall, f1), str(settings.signature())
 
 
 def _default_model(lang: str) -> str:

@@ -3,8 +3,9 @@
 from bertscore_tm.encoder import Encoder, as_encoder
 from bertscore_tm.scoring.alignment import compute_alignment
 from bertscore_tm.scoring.messages import warn_of_truncation
-from bertscore_tm.scoring.rescaling import Rescale, find_baseline
-from bertscore_tm.scoring.token_weights import Idf, token_weights
+from bertscore_tm.scoring.rescaling import Rescale
+from bertscore_tm.scoring.settings import ScoreSettings
+from bertscore_tm.scoring.token_weights import Idf
 from bertscore_tm.utilities.option_names import name_option
 from bertscore_tm.utilities.user_warnings import warn_user
 from bertscore_tm.views import Alignment
@@ -45,9 +46,8 @@ def align(
         ['kitten', 'sleeping']
     """
     used = as_encoder(encoder, single_layer=True)
-    baseline = find_baseline(used, rescale)
-    weights = token_weights(used, idf, [reference], used.device)
-    data = compute_alignment(candidate, reference, used, weights, baseline=baseline)
+    settings = ScoreSettings.create(used, idf, rescale, references=[reference])
+    data = compute_alignment(candidate, reference, settings)
     warn_of_truncation(data.num_truncated, used.tokenizer.max_length)
     for name, side in (("candidate", data.candidate), ("reference", data.reference)):
         if data.is_weighted and not side.weights.any():

@@ -6,12 +6,13 @@ from typing import Any
 
 from tqdm import tqdm
 
-from bertscore_tm.encoder import Encoder, FrozenEncoder, as_encoder
+from bertscore_tm.encoder import Encoder, as_encoder
 from bertscore_tm.scoring.corpus import CorpusScores, score_corpus
 from bertscore_tm.scoring.messages import warn_about_scores, warn_of_leftovers
-from bertscore_tm.scoring.rescaling import Baseline, Rescale, find_baseline, rescale_scores
+from bertscore_tm.scoring.rescaling import Rescale, rescale_scores
+from bertscore_tm.scoring.settings import ScoreSettings
 from bertscore_tm.scoring.texts import References, TextPairs, Texts, as_text_pairs
-from bertscore_tm.scoring.token_weights import Idf, TokenWeights, token_weights
+from bertscore_tm.scoring.token_weights import Idf
 from bertscore_tm.utilities.compilation import untraced
 from bertscore_tm.utilities.score_names import SCORE_NAMES
 
@@ -75,10 +76,10 @@ def bert_score(
     pairs = as_text_pairs(preds, target)
     texts = pairs.omit_blank_references()
     used = as_encoder(encoder)
-    baseline = find_baseline(used, rescale)
-    weights = token_weights(used, idf, list(chain.from_iterable(texts.references)), used.device)
-    scored = score_and_warn(texts, used, weights, baseline, verbose)
-    scores, best_reference = rescale_scores(scored.scores, baseline), pairs.restore_indices(scored.best_reference)
+    settings = ScoreSettings.create(used, idf, rescale, references=list(chain.from_iterable(texts.references)))
+    scored = score_and_warn(texts, settings, verbose)
+    scores = rescale_scores(scored.scores, settings.baseline)
+    best_reference = pairs.restore_indices(scored.best_reference)
     if not used.all_layers:
         scores, best_reference = scores[:, 0], best_reference[0]
     result: dict[str, Any] = dict(zip(SCORE_NAMES, scores, strict=True))
@@ -89,15 +90,12 @@ def bert_score(
 
 def score_and_warn(
     texts: TextPairs,
-    encoder: FrozenEncoder,
-    weights: TokenWeights,
-    baseline: Baseline | None,
+    settings: ScoreSettings,
     verbose: bool = False,
 ) -> CorpusScores:
-    """Score a corpus before rescaling by a baseline, with a progress bar; warn about empty and truncated texts."""
+    """Score a corpus before rescaling, with a progress bar; warn about empty and truncated texts."""
     with tqdm(total=len(texts), unit="pair") if verbose else nullcontext() as bar:
-        scored = score_corpus(texts, encoder, weights, progress=bar and bar.update)
-    warn_of_leftovers(texts.candidates, encoder.tokenizer)
-    facts = scored.num_truncated, not weights.is_uniform, encoder.tokenizer.max_length, baseline is not None
-    warn_about_scores(scored.scores, *facts)
+        scored = score_corpus(texts, settings, progress=bar and bar.update)
+    warn_of_leftovers(texts.candidates, settings.encoder.tokenizer)
+    warn_about_scores(scored.scores, scored.num_truncated, settings)
     return scored

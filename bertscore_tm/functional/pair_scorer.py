@@ -5,12 +5,12 @@ from collections.abc import Iterable
 from functools import cached_property, lru_cache
 from typing import Any, Unpack
 
-from bertscore_tm.encoder import FrozenEncoder, as_encoder
+from bertscore_tm.encoder import FrozenEncoder, Signature, as_encoder
 from bertscore_tm.encoder.signature import describe_differences
 from bertscore_tm.encoder_options import EncoderOptions
 from bertscore_tm.functional.corpus_scores import bert_score
-from bertscore_tm.scoring.rescaling import Baseline, Rescale, find_baseline
-from bertscore_tm.scoring.signature import score_signature
+from bertscore_tm.scoring.rescaling import Baseline, Rescale
+from bertscore_tm.scoring.settings import ScoreSettings
 from bertscore_tm.scoring.texts import as_list, as_text_pairs, describe_given
 from bertscore_tm.scoring.token_weights import Idf, token_weights
 from bertscore_tm.utilities.settings import full_class_name
@@ -63,23 +63,22 @@ class PairScorer:
                 f"model must be the name or folder of a model, got a {full_class_name(model)}: save a ready model with "
                 f"save_pretrained(folder); the options of an encoder are options of the scorer"
             )
-        self._settings = os.fspath(model), tuple(options.items())
+        self._model = os.fspath(model), tuple(options.items())
         self._columns = candidate, reference
         encoder = as_encoder(FrozenEncoder(model, **options), single_layer=True)
         weights = token_weights(encoder, idf)
-        self._idf, self._source = False if weights.is_uniform else weights, weights.source
+        self._idf = False if weights.is_uniform else weights
         # The file of a table need not be on other machines.
         self._rescale = Baseline.read(rescale) if isinstance(rescale, str | os.PathLike) else rescale
-        self._baseline = find_baseline(encoder, self._rescale)
-        self.signature = score_signature(encoder, self._source, self._baseline)
+        self.signature = ScoreSettings.create(encoder, self._idf, self._rescale).signature()
 
     @cached_property
     def _encoder(self) -> FrozenEncoder:
-        return _share_encoder(*self._settings, self.signature)
+        return _share_encoder(*self._model, self.signature)
 
     def __call__(self, batch: Any) -> Any:
         """Return the batch with the columns of scores."""
-        here = score_signature(self._encoder, self._source, self._baseline)
+        here = ScoreSettings.create(self._encoder, self._idf, self._rescale).signature()
         if "contents" in here:  # the folder may be at another place on each machine
             here |= {"model": self.signature["model"]}
         differences = describe_differences(here, self.signature)
@@ -117,5 +116,5 @@ class PairScorer:
 
 
 @lru_cache(maxsize=1)  # an engine may unpickle the scorer for each task
-def _share_encoder(model: str, options: tuple[tuple[str, Any], ...], signature: str) -> FrozenEncoder:
+def _share_encoder(model: str, options: tuple[tuple[str, Any], ...], signature: Signature) -> FrozenEncoder:
     return FrozenEncoder(model, **dict(options))

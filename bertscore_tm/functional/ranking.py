@@ -14,12 +14,12 @@ from tqdm import tqdm
 
 from bertscore_tm.core.all_pairs import score_all_pairs
 from bertscore_tm.core.scores import selection_f1
-from bertscore_tm.encoder import Encoder, FrozenEncoder, Signature, as_encoder
+from bertscore_tm.encoder import Encoder, Signature, as_encoder
 from bertscore_tm.scoring.corpus import encode_steps
 from bertscore_tm.scoring.messages import UnknownTokens, warn_of_leftovers, warn_of_truncation
-from bertscore_tm.scoring.signature import score_signature
+from bertscore_tm.scoring.settings import ScoreSettings
 from bertscore_tm.scoring.texts import TextPairs, as_documents, as_list, as_references, counted_references
-from bertscore_tm.scoring.token_weights import Idf, TokenWeights, require_known, token_weights
+from bertscore_tm.scoring.token_weights import Idf, require_known
 from bertscore_tm.utilities.compilation import untraced
 from bertscore_tm.utilities.score_names import Component
 from bertscore_tm.utilities.settings import require_choice
@@ -118,16 +118,15 @@ def rank_candidates(
     used = as_encoder(encoder, single_layer=True)
     warn_of_leftovers([text for item in items for text in item.candidates], used.tokenizer)
     documents = [text for item in items for text in item.references or item.candidates]
-    token_table = token_weights(used, idf, documents, used.device)
+    settings = ScoreSettings.create(used, idf, references=documents, f1=selection_f1)
 
     with tqdm(total=len(items), unit="item", disable=not verbose) as bar:
         how: dict[str, Any] = {"component": component, "references_reduce": references_reduce, "progress": bar.update}
-        scores, num_truncated = score_items(items, used, token_table, used.device, **how)
+        scores, num_truncated = score_items(items, settings, **how)
     warn_of_truncation(num_truncated, used.tokenizer.max_length)
     order = [order_candidates(item_scores) for item_scores in scores]
     best = [item.candidates[int(ranks[0])] if len(ranks) else None for item, ranks in zip(items, order, strict=True)]
-    settings = ranking_settings(items, component, references_reduce)
-    signature = partial(score_signature, used, token_table.source, f1=selection_f1, more=settings)
+    signature = partial(settings.signature, ranking_fields(items, component, references_reduce))
     return RankedCandidates(scores, order, best, signature)
 
 
@@ -156,9 +155,7 @@ class Item:
 
 def score_items(
     items: Sequence[Item],
-    encoder: FrozenEncoder,
-    weights: TokenWeights,
-    device: torch.device,
+    settings: ScoreSettings,
     *,
     component: Component = "f1",
     references_reduce: ReferencesReduce = "mean",
@@ -171,10 +168,10 @@ def score_items(
     """
     scores = []
     truncated: set[str] = set()
-    weights = weights.to(device)
+    encoder, weights = settings.encoder, settings.weights.to(settings.device)
     # An item is a step's smallest part, as a candidate with its references is in a corpus.
     texts = TextPairs([], [[*item.candidates, *(item.references or ())] for item in items])
-    for step, _, encoded in encode_steps(texts, encoder, device, keep_order=True, unknown=unknown):
+    for step, _, encoded in encode_steps(texts, encoder, settings.device, keep_order=True, unknown=unknown):
         is_truncated = encoded.vectors.truncated.tolist()
         truncated.update(text for text, index in encoded.indices.items() if is_truncated[index])
         require_known(weights, encoded.vectors.ids, encoder.tokenizer)
@@ -188,13 +185,15 @@ def score_items(
         values = torch.cat([matrix.flatten() for matrix in matrices]).cpu()
         parts = torch.split(values, [matrix.numel() for matrix in matrices])
         for i, part, matrix in zip(step, parts, matrices, strict=True):
-            scores.append(_score_candidates(items[i], part.view(matrix.shape), component, references_reduce))
+            precision, recall, _ = part.view(matrix.shape)
+            by_name = {"precision": precision, "recall": recall, "f1": settings.f1(precision, recall)}
+            scores.append(_reduce_references(items[i], by_name[component], references_reduce))
         if progress is not None:
             progress(len(step))
     return scores, len(truncated)
 
 
-def ranking_settings(
+def ranking_fields(
     items: Sequence[Item], component: Component, references_reduce: ReferencesReduce
 ) -> dict[str, str | None]:
     """Return what a ranking adds to a signature: the score, what it is against and a digest of weights."""
@@ -241,10 +240,8 @@ def _check_weights(weights: Any, name: str, item: Item) -> Tensor:
     return checked
 
 
-def _score_candidates(item: Item, pairs: Tensor, component: Component, references_reduce: ReferencesReduce) -> Tensor:
-    """Return the score of each candidate, shape (candidates,), float32, from the scores of its pairs."""
-    precision, recall, _ = pairs
-    scores: Tensor = {"precision": precision, "recall": recall, "f1": selection_f1(precision, recall)}[component]
+def _reduce_references(item: Item, scores: Tensor, references_reduce: ReferencesReduce) -> Tensor:
+    """Return the score of each candidate, shape (candidates,), float32, from those with each reference."""
     if item.references is not None and item.weights is None:
         return scores.amax(1) if references_reduce == "max" else scores.mean(1)
     shares = torch.ones(len(scores), dtype=torch.float64, device="cpu") if item.weights is None else item.weights

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from copy import deepcopy
+from dataclasses import replace
 from itertools import count
 from typing import Any, Literal, Self
 
@@ -15,8 +16,8 @@ from torchmetrics.utilities.distributed import gather_all_tensors
 from torchmetrics.utilities.exceptions import TorchMetricsUserError
 from torchmetrics.utilities.prints import rank_zero_only
 
-from bertscore_tm.core.scores import harmonic_mean, selection_f1
-from bertscore_tm.encoder import Encoder, Signature, as_encoder
+from bertscore_tm.core.scores import DocumentFrequencies, harmonic_mean, selection_f1
+from bertscore_tm.encoder import Encoder, FrozenEncoder, Signature, as_encoder
 from bertscore_tm.metric.states import (
     SCORE_STATES,
     TOKEN_STATES,
@@ -35,10 +36,10 @@ from bertscore_tm.metric.states import (
 from bertscore_tm.scoring.alignment import compute_alignment
 from bertscore_tm.scoring.corpus import compute_scores, forget_batch, match_batch
 from bertscore_tm.scoring.messages import UnknownTokens, warn_about_scores, warn_of_leftovers
-from bertscore_tm.scoring.rescaling import Rescale, find_baseline, score_range
-from bertscore_tm.scoring.signature import score_fields, score_signature, version_fields
+from bertscore_tm.scoring.rescaling import Rescale, find_baseline
+from bertscore_tm.scoring.settings import ScoreSettings
 from bertscore_tm.scoring.texts import References, TextPairs, Texts, as_text_pairs
-from bertscore_tm.scoring.token_weights import Idf, TokenWeights, WeightSource, token_weights, weights_by_idf
+from bertscore_tm.scoring.token_weights import Idf, TokenWeights, token_weights, weights_by_idf
 from bertscore_tm.utilities.compilation import untraced
 from bertscore_tm.utilities.score_names import Component
 from bertscore_tm.utilities.settings import full_class_name, require_choice
@@ -116,16 +117,16 @@ class BERTScore(Metric):
         require_choice("reduction", reduction, Literal["mean", "none"])
         if component is not None:
             require_choice("component", component, Component)
-        self.encoder = as_encoder(encoder)
-        if layer is not None and not self.encoder.all_layers:
-            raise ValueError(f"layer={layer} needs an encoder with all_layers=True, got {self.encoder!r}")
-        self.layer = None if layer is None else self.encoder.layer_number(layer)
+        used = as_encoder(encoder)
+        if layer is not None and not used.all_layers:
+            raise ValueError(f"layer={layer} needs an encoder with all_layers=True, got {used!r}")
+        layer = None if layer is None else used.layer_number(layer)
+        baseline = find_baseline(used, rescale, layer)
+        weights = TokenWeights.unknown("references") if idf is True else token_weights(used, idf)
+        self._settings = ScoreSettings(used, weights, baseline, harmonic_mean, layer, self.device)
         self.component = component
         self.reduction = reduction
         self.cache_bytes = cache_bytes
-        self._baseline = find_baseline(self.encoder, rescale, self.layer)
-        # None with idf over the references, which are not known yet.
-        self._weights = None if idf is True else token_weights(self.encoder, idf)
         self._num_references: int | None = None
         # The pairs of all ranks, while the metric is synchronised.
         self._combined: SyncedState | None = None
@@ -133,11 +134,21 @@ class BERTScore(Metric):
         self._warn: Callable[[], None] | None = None
         self._is_step = False
         self._has_leftovers, self._unknown = False, UnknownTokens()
-        self._dtypes = SCORE_STATES | (TOKEN_STATES if self._weights is None else {})
+        self._dtypes = SCORE_STATES | ({} if weights.is_known else TOKEN_STATES)
         for name in self._dtypes:
             self.add_state(name, default=[], dist_reduce_fx="cat")
         self.add_state("num_truncated", default=torch.tensor(0, device="cpu"), dist_reduce_fx="sum")
         self._choose_f1(harmonic_mean)
+
+    @property
+    def encoder(self) -> FrozenEncoder:
+        """The encoder."""
+        return self._settings.encoder
+
+    @property
+    def layer(self) -> int | None:
+        """The compared layer of an encoder of all layers; ``None`` for all of them, or an encoder of one."""
+        return self._settings.layer
 
     @property
     def all_layers(self) -> bool:
@@ -147,8 +158,7 @@ class BERTScore(Metric):
     @property
     def bounds(self) -> tuple[Tensor, Tensor]:
         """Least and largest possible precision, recall and F1 of the compared layer, shape (3,) each."""
-        least, largest = score_range(1, self._baseline)
-        return least[:, -1], largest[:, -1]
+        return self._settings.bounds
 
     @property
     def metric_state(self) -> dict[str, list[Tensor] | Tensor]:
@@ -183,9 +193,9 @@ class BERTScore(Metric):
         self._has_leftovers = self._has_leftovers or warn_of_leftovers(texts.candidates, self.encoder.tokenizer)
         check_indices(super().metric_state, indices is not None)
         numbers = None if indices is None else as_indices(indices, len(texts))
-        matched = match_batch(texts, self.encoder, self.device, self.layer, self.cache_bytes, self._unknown)
-        if self._weights is not None:
-            scores, _ = compute_scores(matched, self._weights, self.encoder.tokenizer, self._f1)
+        matched = match_batch(texts, self._settings, self.cache_bytes, self._unknown)
+        if self._settings.weights.is_known:
+            scores, _ = compute_scores(matched, self._settings)
             states = {"scores": scores.movedim(-1, 0)}  # (pairs, 3, layers)
         else:
             states = pack_tokens(matched)
@@ -236,10 +246,9 @@ class BERTScore(Metric):
             if combined.frequencies is not None:
                 self._num_references = int(combined.frequencies.num_documents)
             forget_batch(self.encoder, self.device)
-            is_weighted = self._weights is None or not self._weights.is_uniform
-            facts = is_weighted, self.encoder.tokenizer.max_length, self._baseline is not None
-            self._warn = functools.partial(rank_zero_only(warn_about_scores), scores, combined.num_truncated, *facts)
-        values = summarize(scores, self._baseline, self.reduction).items()
+            warn = rank_zero_only(warn_about_scores)
+            self._warn = functools.partial(warn, scores, combined.num_truncated, self._settings)
+        values = summarize(scores, self._settings.baseline, self.reduction).items()
         result = {name: (value if self.all_layers else value[0]).to(self.device) for name, value in values}
         return result if self.component is None else result[self.component]
 
@@ -254,14 +263,24 @@ class BERTScore(Metric):
         Raises:
             ValueError: the weights depend on references, and there are none yet.
         """
-        if self._weights is not None:
-            return self._weights
-        is_local = self._combined is None
-        with self.sync_context(dist_sync_fn=self.dist_sync_fn, should_sync=is_local, should_unsync=is_local):
-            frequencies = self._combine().frequencies
-        if frequencies is None or not frequencies.num_documents:
-            raise ValueError("idf=True takes the weights from references, and there are none yet: call update first")
-        return weights_by_idf(frequencies, "texts")
+        if self._settings.weights.is_known:
+            return self._settings.weights
+        return weights_by_idf(self._count_references(), "texts")
+
+    def score_settings(self) -> ScoreSettings:
+        """Return encoder, token weights, baseline and F1, for a :class:`bertscore_tm.Report` of this metric's scores.
+
+        With ``idf=True`` the weights come from all references so far, of all ranks, which must all call this.
+
+        Returns:
+            The settings.
+
+        Raises:
+            ValueError: the weights depend on references, and there are none yet.
+        """
+        if self._settings.weights.is_known:
+            return self._settings
+        return replace(self._settings, weights=weights_by_idf(self._count_references(), "references"))
 
     def per_pair(self) -> BERTScore:
         """Return an empty metric on the same encoder that computes P, R and F1 of each pair."""
@@ -299,17 +318,8 @@ class BERTScore(Metric):
             TypeError: a text is not a string.
             ValueError: the metric has all layers, or a text has no tokens except special ones.
         """
-        data = compute_alignment(
-            pred,
-            target,
-            self.encoder,
-            weights=self.token_weights() if idf is None else idf,
-            device=self.device,
-            baseline=self._baseline,
-            layer=self.layer,
-            f1=self._f1,
-        )
-        return Alignment(**vars(data))
+        weights = self.token_weights() if idf is None else idf
+        return Alignment(**vars(compute_alignment(pred, target, replace(self._settings, weights=weights))))
 
     def signature(self) -> Signature:
         """Return every setting that changes a number.
@@ -317,8 +327,10 @@ class BERTScore(Metric):
         Returns:
             The signature; with ``idf=True`` it has the number of references of the last ``compute``.
         """
-        source = WeightSource("references", self._num_references) if self._weights is None else self._weights.source
-        return score_signature(self.encoder, source, self._baseline, self.layer, self.device, self._f1)
+        signature = self._settings.signature()
+        if self._num_references is not None:
+            signature |= {"idf": self._num_references}
+        return signature
 
     def reset(self) -> None:
         """Remove all pairs."""
@@ -396,18 +408,25 @@ class BERTScore(Metric):
         return as_text_pairs(preds, target).omit_blank_references()
 
     def _choose_f1(self, f1: Callable[[Tensor, Tensor], Tensor]) -> None:
-        self._f1 = f1
-        source = WeightSource("references") if self._weights is None else self._weights.source
-        fields = self.encoder.option_fields(self.layer) | score_fields(source, self._baseline, f1) | version_fields()
+        self._settings = replace(self._settings, f1=f1)
         # Everything that an update depends on, except the contents of the model.
-        fields |= {"class": full_class_name(self)}
-        self._update_settings: dict[str, str] = dict(Signature(fields))
+        fields = self._settings.without_model() | {"class": full_class_name(self)}
+        self._update_settings: dict[str, str] = dict(fields)
         # A state, because MetricCollection lets metrics share their states if these are equal after the first update.
         # Such metrics must have one model, and an `update` of a subclass may depend on more than is known here.
         is_overridden = type(self).update is not BERTScore.update
         shared = f"object {next(_numbers)}" if is_overridden else f"encoder {self.encoder.process_hash()}"
         fingerprint = encode_settings({**self._update_settings, "shared by": shared})
         self.add_state("fingerprint", default=fingerprint, dist_reduce_fx="max")
+
+    def _count_references(self) -> DocumentFrequencies:
+        """Return the document frequencies of the references of all ranks; a collective call."""
+        is_local = self._combined is None
+        with self.sync_context(dist_sync_fn=self.dist_sync_fn, should_sync=is_local, should_unsync=is_local):
+            frequencies = self._combine().frequencies
+        if frequencies is None or not frequencies.num_documents:
+            raise ValueError("idf=True takes the weights from references, and there are none yet: call update first")
+        return frequencies
 
     def _settings_with_contents(self) -> dict[str, str]:
         """Return the settings that updates depend on, to be compared with those of other processes."""
@@ -425,9 +444,7 @@ class BERTScore(Metric):
             states[name] = torch.cat([part.to(device) for part in parts])
         fingerprint: Any = self.fingerprint if collectives is None else self.metric_state["fingerprint"]
         states |= {"num_truncated": self.num_truncated, "fingerprint": fingerprint}
-        num_layers = self.encoder.num_outputs if self.layer is None else 1
-        collectives = collectives or Collectives(self.device)
-        return combine_ranks(states, collectives, num_layers=num_layers, tokenizer=self.encoder.tokenizer, f1=self._f1)
+        return combine_ranks(states, collectives or Collectives(self.device), self._settings)
 
     def _sync_dist(self, dist_sync_fn: Callable[..., Any] = gather_all_tensors, process_group: Any = None) -> None:
         # torchmetrics would gather each list: tokens too, and none from ranks without pairs.
@@ -466,6 +483,6 @@ class BERTScore(Metric):
             return moved if moved.dtype == tensor.dtype else tensor.to(moved.device)
 
         super()._apply(keep_dtype, exclude_state)
-        if self._weights is not None:
-            self._weights = self._weights.to(self.device)
+        weights = self._settings.weights.to(self.device)
+        self._settings = replace(self._settings, weights=weights, given_device=self.device)
         return self

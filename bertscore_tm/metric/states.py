@@ -9,7 +9,7 @@ import json
 import secrets
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,11 +18,11 @@ from torch import Tensor
 from torchmetrics.utilities.distributed import gather_all_tensors
 
 from bertscore_tm.core.matching import MatchedTokens
-from bertscore_tm.core.scores import DocumentFrequencies, harmonic_mean, segment_ids
+from bertscore_tm.core.scores import DocumentFrequencies, segment_ids
 from bertscore_tm.encoder.signature import describe_differences
-from bertscore_tm.encoder.tokenization import TextTokenizer
 from bertscore_tm.scoring.corpus import MatchedTexts, compute_scores
 from bertscore_tm.scoring.rescaling import Baseline, rescale_scores
+from bertscore_tm.scoring.settings import ScoreSettings
 from bertscore_tm.scoring.token_weights import weights_by_idf
 from bertscore_tm.utilities.score_names import SCORE_NAMES
 
@@ -153,10 +153,7 @@ class SyncedState:
 def combine_ranks(
     states: Mapping[str, Tensor],
     collectives: Collectives,
-    *,
-    num_layers: int,
-    tokenizer: TextTokenizer,
-    f1: Callable[[Tensor, Tensor], Tensor] = harmonic_mean,
+    settings: ScoreSettings,
 ) -> SyncedState:
     """Combine the pairs of all ranks, of which those with equal indices count once.
 
@@ -166,7 +163,7 @@ def combine_ranks(
     ``states`` are those of this rank: a flat tensor for each of ``SCORE_STATES`` and, with idf, of ``TOKEN_STATES``;
     ``num_truncated``; and ``fingerprint``, the settings as :func:`encode_settings` returns them.
     """
-    idf = "reference_counts" in states
+    idf, num_layers = "reference_counts" in states, settings.num_layers
     indices, scores = states["indices"], states["scores"].reshape(-1, 3, num_layers)
     num_listed = len(states["reference_counts"]) if idf else len(scores)
     # Unlike the number of a rank, it finds this rank's place in any kind of gathering.
@@ -174,9 +171,9 @@ def combine_ranks(
     facts = torch.tensor([token, num_listed, len(indices)], device=states["fingerprint"].device)
     gathered = collectives.gather(torch.cat([facts, states["num_truncated"][None], states["fingerprint"]]))
     # A rank with other settings would issue other collectives below, and all would deadlock.
-    settings = [decode_settings(header[4:]) for header in gathered]
-    for other in settings[1:]:
-        differences = describe_differences(other, settings[0])
+    fingerprints = [decode_settings(header[4:]) for header in gathered]
+    for other in fingerprints[1:]:
+        differences = describe_differences(other, fingerprints[0])
         if differences:
             raise ValueError(
                 f"the metrics of the ranks differ in {differences}. Create them with the same arguments on every rank"
@@ -202,11 +199,11 @@ def combine_ranks(
         if keep is not None:
             counted = keep[segment_ids(matched.counts)]  # (references,)
             ids, lengths = ids[counted[segment_ids(lengths)]], lengths[counted]
-        local = DocumentFrequencies.of(ids, lengths, tokenizer.vocab_size)
+        local = DocumentFrequencies.of(ids, lengths, settings.encoder.tokenizer.vocab_size)
         summed = collectives.sum(torch.cat([local.counts, local.num_documents[None]]))
         frequencies = DocumentFrequencies(summed[:-1], summed[-1])
-        weights = weights_by_idf(frequencies, "references")
-        scores = compute_scores(matched, weights, tokenizer, f1)[0].movedim(-1, 0)  # (pairs, 3, layers)
+        weighted = replace(settings, weights=weights_by_idf(frequencies, "references"))
+        scores = compute_scores(matched, weighted)[0].movedim(-1, 0)  # (pairs, 3, layers)
     if keep is not None:
         scores = scores[keep]
     if table[:, 1].any():

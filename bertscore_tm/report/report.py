@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
@@ -13,15 +13,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bertscore_tm.encoder import Encoder, FrozenEncoder, Signature, as_encoder
+from bertscore_tm.encoder import Encoder, Signature, as_encoder
 from bertscore_tm.encoder.loading import quiet_transformers
 from bertscore_tm.functional.corpus_scores import bert_score
 from bertscore_tm.report.history import File, read_history
-from bertscore_tm.scoring.alignment import AlignmentData, compute_alignment
-from bertscore_tm.scoring.rescaling import Rescale, find_baseline, score_range
-from bertscore_tm.scoring.signature import score_signature
+from bertscore_tm.scoring.alignment import compute_alignment
+from bertscore_tm.scoring.rescaling import Rescale
+from bertscore_tm.scoring.settings import ScoreSettings
 from bertscore_tm.scoring.texts import as_references, as_text_pairs, omit_blank
-from bertscore_tm.scoring.token_weights import Idf, token_weights
+from bertscore_tm.scoring.token_weights import Idf
 from bertscore_tm.statistics import TIE, compare_all_pairs, describe_best, format_p_value, mean_interval, score_gains
 from bertscore_tm.utilities.files import write_atomically
 from bertscore_tm.utilities.score_names import SCORE_NAMES
@@ -51,11 +51,9 @@ class Report:
         scores: ``precision``, ``recall`` and ``f1`` of every pair, shape (pairs,), as :func:`bertscore_tm.bert_score`
             returns them, and ``best_reference`` if the table is to show that one; by the name of the system where
             ``systems`` has names.
-        align: function of a candidate and a reference that returns their alignment. Default: no alignments.
-        encoder: the encoder of the scores, whose tokenizer counts truncated and empty texts.
-        signature: all settings that change a score.
-        bounds: least and largest possible precision, recall and F1, shape (3,) each, which intervals do not leave.
-            Default: 1, and -1 if the signature says that they are not rescaled.
+        settings: the settings of the scores, as :meth:`bertscore_tm.BERTScore.score_settings` returns them. With them
+            some pairs open to their alignment, and truncated texts are named. Default: neither.
+        signature: the signature that the page prints. Default: that of the settings, if given.
         is_history: whether the systems are the validations of one training, in order.
         num_alignments: number of pairs that open to their alignment: in turn the worst and the best of each system,
             those in which the two systems shown first differ most in either direction, and random ones. Of a history
@@ -86,10 +84,8 @@ class Report:
         references: References,
         scores: Results,
         *,
-        align: Callable[[str, str], AlignmentData] | None = None,
-        encoder: FrozenEncoder | None = None,
+        settings: ScoreSettings | None = None,
         signature: Signature | str = "",
-        bounds: Sequence[Tensor] | None = None,
         is_history: bool = False,
         num_alignments: int = 200,
         groups: Sequence[str] | None = None,
@@ -101,12 +97,15 @@ class Report:
         results = scores if isinstance(systems, Mapping) else {_SINGLE: scores}
         self.scores = {name: _stack_scores(name, results[name], len(self.references)) for name in self.candidates}
         self.best = {name: results[name].get("best_reference") for name in self.candidates}
-        self.align = align
-        self.encoder = encoder
+        self.settings = settings
         self.signature = signature
-        is_unscaled = isinstance(signature, Signature) and signature["rescale"] == "no"
-        default = [[-1.0 if is_unscaled else -math.inf] * 3, [1.0] * 3]
-        self.bounds = tuple(bounds or torch.tensor(default, dtype=torch.float64, device="cpu"))
+        if settings is None:
+            # The scores may be rescaled.
+            least, largest = torch.tensor([[-math.inf] * 3, [1.0] * 3], dtype=torch.float64, device="cpu")
+            self.bounds = least, largest
+        else:
+            self.bounds = settings.bounds
+            self.signature = signature or settings.signature()
         self.is_history = is_history
         self.num_alignments = num_alignments
         self.groups = groups
@@ -137,13 +136,12 @@ class Report:
         """
         used = as_encoder(encoder, single_layer=True)
         candidates, reference_lists = _as_named(systems, references)
-        options = _alignment_options(used, reference_lists, idf, rescale)
-        settings: dict[str, Any] = {"idf": idf, "rescale": rescale, "verbose": verbose, "return_best_reference": True}
-        scores = {
-            name: bert_score(texts or [], reference_lists, used, **settings) for name, texts in candidates.items()
-        }
-        options |= {"num_alignments": num_alignments, "title": title, "sources": sources}
-        return cls(candidates, reference_lists, scores, **options)
+        documents = list(chain.from_iterable(map(omit_blank, reference_lists)))
+        settings = ScoreSettings.create(used, idf, rescale, references=documents)
+        score = partial(bert_score, encoder=used, idf=idf, rescale=rescale, verbose=verbose, return_best_reference=True)
+        scores = {name: score(texts or [], reference_lists) for name, texts in candidates.items()}
+        options: dict[str, Any] = {"num_alignments": num_alignments, "title": title, "sources": sources}
+        return cls(candidates, reference_lists, scores, settings=settings, **options)
 
     @classmethod
     def from_files(cls, paths: Sequence[File], **options: Any) -> Report:
@@ -153,8 +151,8 @@ class Report:
             paths: files of :class:`bertscore_tm.callbacks.ScoredTextWriter`, such as ``val_step_499.jsonl``, in any
                 order; also URLs. Those with other references or another signature than the last one are left out, with
                 a warning.
-            **options: the keywords of the class, such as ``align``, ``encoder`` and ``title``. ``sources`` and
-                ``signature`` are by default those of the files.
+            **options: the keywords of the class, such as ``settings`` and ``title``. ``sources`` and ``signature`` are
+                by default those of the files.
 
         Raises:
             ValueError: a file is not named like those of ScoredTextWriter, or two are of the same step.
@@ -251,9 +249,9 @@ class Report:
         """Return the texts with content, and if the encoder is known where texts were cut, and unknown to it."""
         candidates = (texts or () for texts in self.candidates.values())
         distinct = list(dict.fromkeys(chain(*candidates, *self.references)))
-        if self.encoder is None:
+        if self.settings is None:
             return {text for text in distinct if text.strip()}, None, None
-        tokenizer = self.encoder.tokenizer
+        tokenizer = self.settings.encoder.tokenizer
         tokenized = tokenizer(distinct)
         lengths = (tokenized.lengths - tokenizer.num_special_tokens).tolist()
         counts = lengths, tokenized.truncated, [row.count(tokenizer.unknown_id) for row in tokenized.rows()]
@@ -289,8 +287,9 @@ class Report:
         self, f1: Tensor, systems: list[int], pair: list[int], empty: list[list[int]]
     ) -> dict[int, dict[int, Any]]:
         """Return the alignments of the chosen rows by the number of the system."""
-        if self.align is None:
+        if self.settings is None:
             return {}
+        align = partial(compute_alignment, settings=self.settings)
         # The last system first, and of differences those in which the second is worse.
         scores = f1[systems[::-1]]
         differences = f1[pair[1:]] - f1[pair[:1]] if len(systems) > 1 else f1[:0]
@@ -307,21 +306,9 @@ class Report:
                 texts, references = texts_of[number], self.references[row]
                 if texts is None or row in empty[number]:
                     continue
-                if aligned := align_references(self.align, texts[row], references):
+                if aligned := align_references(align, texts[row], references):
                     alignments[row][number] = describe_alignments(aligned, len(references))
         return alignments
-
-
-def _alignment_options(
-    encoder: FrozenEncoder, references: list[list[str]], idf: Idf, rescale: Rescale
-) -> dict[str, Any]:
-    """Return the options ``align``, ``encoder``, ``signature`` and ``bounds`` of a report with these settings."""
-    baseline = find_baseline(encoder, rescale)
-    weights = token_weights(encoder, idf, list(chain(*map(omit_blank, references))), encoder.device)
-    align = partial(compute_alignment, encoder=encoder, weights=weights, baseline=baseline)
-    least, largest = score_range(1, baseline)
-    signature = score_signature(encoder, weights.source, baseline)
-    return {"align": align, "encoder": encoder, "signature": signature, "bounds": (least[:, 0], largest[:, 0])}
 
 
 def _as_named(systems: Systems, references: References) -> tuple[dict[str, list[str] | None], list[list[str]]]:

@@ -14,14 +14,15 @@ from torch import Tensor
 
 from bertscore_tm.core.matching import MatchedPairs, MatchedTokens, match_pairs
 from bertscore_tm.core.memory import device_with_index, return_freed_memory, send
-from bertscore_tm.core.scores import best_of_references, harmonic_mean, precision_recall_f1
+from bertscore_tm.core.scores import best_of_references, precision_recall_f1
 from bertscore_tm.core.token_vectors import TokenizedTexts, TokenVectors, concatenate
 from bertscore_tm.encoder import FrozenEncoder
 from bertscore_tm.encoder.tokenization import TextTokenizer
 from bertscore_tm.encoder.vector_cache import VectorCache
 from bertscore_tm.scoring.messages import UnknownTokens
+from bertscore_tm.scoring.settings import ScoreSettings
 from bertscore_tm.scoring.texts import TextPairs
-from bertscore_tm.scoring.token_weights import TokenWeights, require_known
+from bertscore_tm.scoring.token_weights import require_known
 
 # Elements of the token vectors of one step, of all layers: 48 MB in float32, several times as much during encoding and
 # matching.
@@ -173,19 +174,13 @@ def match_encoded(texts: TextPairs, encoded: EncodedTexts) -> MatchedTexts:
     return MatchedTexts(pairs.candidate, pairs.reference, send(counts, vectors.vectors.device), num_truncated)
 
 
-def compute_scores(
-    matched: MatchedTexts,
-    weights: TokenWeights,
-    tokenizer: TextTokenizer,
-    f1: Callable[[Tensor, Tensor], Tensor] = harmonic_mean,
-) -> tuple[Tensor, Tensor]:
+def compute_scores(matched: MatchedTexts, settings: ScoreSettings) -> tuple[Tensor, Tensor]:
     """Return ``scores`` and ``best_reference`` of :class:`CorpusScores`, on the device of the matched tokens."""
+    weights = settings.weights.to(matched.counts.device)
     if weights.source.kind == "mapping":
         for tokens in (matched.candidate, matched.reference):
-            require_known(weights, tokens.ids, tokenizer)
-    if weights.table.device != matched.counts.device:
-        weights = weights.to(matched.counts.device)
-    scores = torch.stack(precision_recall_f1(matched, weights.table, f1))  # (3, layers, pairs)
+            require_known(weights, tokens.ids, settings.encoder.tokenizer)
+    scores = torch.stack(precision_recall_f1(matched, weights.table, settings.f1))  # (3, layers, pairs)
     shape = *scores.shape[:2], len(matched.counts)  # (3, layers, candidates)
     best, which = (found.view(shape) for found in best_of_references(scores.flatten(0, 1), matched.counts))
     return best, which[2]
@@ -222,15 +217,14 @@ def plan_steps(
 
 def score_corpus(
     texts: TextPairs,
-    encoder: FrozenEncoder,
-    weights: TokenWeights,
+    settings: ScoreSettings,
     *,
     progress: Callable[[int], None] | None = None,
     unknown: UnknownTokens | None = None,
 ) -> CorpusScores:
     """Score candidates against their references, step by step; progress is called with each number of candidates."""
-    device = device_with_index(encoder.device)
-    weights = weights.to(device)
+    encoder, device = settings.encoder, device_with_index(settings.device)
+    settings = replace(settings, weights=settings.weights.to(device))
     # Allocated once: small results between large blocks would fragment the allocator's memory. An accelerator keeps
     # them, and is not waited for until the end.
     scores = torch.empty(3, encoder.num_outputs, len(texts), dtype=torch.float32, device=device)
@@ -239,7 +233,7 @@ def score_corpus(
     sums: list[Tensor] = []  # of similarities, which show whether vectors are finite
     for step, part, encoded in encode_steps(texts, encoder, device, check_values=is_cpu, unknown=unknown):
         matched = match_encoded(part, encoded)
-        step_scores, step_best = compute_scores(matched, weights, encoder.tokenizer)
+        step_scores, step_best = compute_scores(matched, settings)
         if not is_cpu:
             sums.append(matched.candidate.best.sum())
         places = send(np.array(step), device)
@@ -259,14 +253,10 @@ _latest: WeakKeyDictionary[VectorCache, tuple[TextPairs, MatchedTexts]] = WeakKe
 
 
 def match_batch(
-    texts: TextPairs,
-    encoder: FrozenEncoder,
-    device: torch.device,
-    layer: int | None = None,
-    cache_bytes: int = 0,
-    unknown: UnknownTokens | None = None,
+    texts: TextPairs, settings: ScoreSettings, cache_bytes: int = 0, unknown: UnknownTokens | None = None
 ) -> MatchedTexts:
     """Match the texts of an update, at one layer or all, unless another metric has just matched the same."""
+    encoder, device, layer = settings.encoder, settings.device, settings.layer
     cache = encoder.cache(device)
     latest = _latest.get(cache)
     if latest is None or latest[0] != texts:

@@ -1,15 +1,21 @@
 """Warnings about scores, with counts."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from bertscore_tm.encoder.tokenization import TextTokenizer
 from bertscore_tm.utilities.option_names import name_long_text
 from bertscore_tm.utilities.user_warnings import warn_user
+
+if TYPE_CHECKING:
+    from bertscore_tm.scoring.settings import ScoreSettings
 
 # Patterns of the messages about a corpus, with any count.
 CORPUS_WARNINGS = (
@@ -63,20 +69,18 @@ def describe_truncation(num_truncated: int, max_length: int | None, kind: str = 
     return f"{num_truncated} {kind}s{origin} are longer than {max_length} tokens and were truncated"
 
 
-def warn_about_scores(
-    scores: Tensor, num_truncated: int, is_weighted: bool, max_length: int | None, is_rescaled: bool
-) -> None:
+def warn_about_scores(scores: Tensor, num_truncated: int, settings: ScoreSettings) -> None:
     """Warn about candidates with F1 0 at all layers, from scores before rescaling, and about truncated texts."""
     # Real texts have positive similarities, so that an F1 of exactly 0 has one of these reasons.
     num_zero = int((scores[2] == 0).all(0).sum())
     if num_zero:
         noun = "candidate" if num_zero == 1 else "candidates"
-        score = "0 before rescaling" if is_rescaled else "0"
+        score = "0" if settings.baseline is None else "0 before rescaling"
         reason = "the text or each of its references is empty"
-        if is_weighted:
+        if not settings.weights.is_uniform:
             reason += ", or a text has only tokens of weight 0, such as the idf of tokens that occur in every reference"
         warn_user(f"{num_zero} {noun} scored {score} because {reason}")
-    warn_of_truncation(num_truncated, max_length)
+    warn_of_truncation(num_truncated, settings.encoder.tokenizer.max_length)
 
 
 def warn_of_leftovers(candidates: Sequence[str], tokenizer: TextTokenizer) -> bool:

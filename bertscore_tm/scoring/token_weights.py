@@ -58,6 +58,16 @@ class TokenWeights:
     table: Tensor
     source: WeightSource
 
+    @classmethod
+    def unknown(cls, kind: Literal["references", "texts"]) -> TokenWeights:
+        """Return weights by the idf of texts that are not known yet, with an empty table."""
+        return cls(torch.empty(0, device="cpu"), WeightSource(kind))
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the texts that the weights depend on are known."""
+        return len(self.table) > 0
+
     @property
     def is_uniform(self) -> bool:
         """Whether every token weighs 1, and cls and sep tokens 0."""

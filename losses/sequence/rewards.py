@@ -7,13 +7,13 @@ import torch
 from torch import Tensor
 
 from bertscore_tm.core.scores import precision_recall_f1, selection_f1
-from bertscore_tm.encoder import Encoder, Signature, as_encoder
+from bertscore_tm.encoder import Encoder, FrozenEncoder, Signature, as_encoder
 from bertscore_tm.functional.ranking import ReferencesReduce
 from bertscore_tm.losses.sequence.texts import Text, list_completions, list_references
 from bertscore_tm.scoring.corpus import encode_steps, match_encoded
 from bertscore_tm.scoring.messages import UnknownTokens, warn_of_leftovers
 from bertscore_tm.scoring.rescaling import Rescale, find_baseline, rescale_scores
-from bertscore_tm.scoring.signature import score_signature
+from bertscore_tm.scoring.settings import ScoreSettings
 from bertscore_tm.scoring.texts import TextPairs
 from bertscore_tm.scoring.token_weights import Idf, require_known, token_weights
 from bertscore_tm.utilities.compilation import untraced
@@ -106,7 +106,9 @@ class BERTScoreReward:
             )
         if repeat_ngram_size is not None:
             require_at_least("repeat_ngram_size", repeat_ngram_size, 1)
-        self.encoder = as_encoder(encoder, single_layer=True)
+        used = as_encoder(encoder, single_layer=True)
+        baseline = find_baseline(used, rescale)
+        self._settings = ScoreSettings(used, token_weights(used, idf), baseline, selection_f1)
         self.component = component
         self.references_reduce = references_reduce
         self.length_band = length_band
@@ -114,8 +116,6 @@ class BERTScoreReward:
         self.references_column = references_column
         self.cache_bytes = cache_bytes
         self._has_leftovers, self._unknown = False, UnknownTokens()
-        self._baseline = find_baseline(self.encoder, rescale)
-        self._weights = token_weights(self.encoder, idf)
         self.__name__ = f"bertscore_{component}_layer{self.encoder.num_layers}" if name is None else name
 
     @untraced
@@ -186,9 +186,14 @@ class BERTScoreReward:
             log_extra(f"{self.__name__}/closest_reference", closest)
         return rewards
 
+    @property
+    def encoder(self) -> FrozenEncoder:
+        """The encoder."""
+        return self._settings.encoder
+
     def signature(self) -> Signature:
         """Return every setting that changes a score; see also ``component`` and the guards."""
-        return score_signature(self.encoder, self._weights.source, self._baseline)
+        return self._settings.signature()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.encoder!r}, component={self.component!r})"
@@ -197,7 +202,7 @@ class BERTScoreReward:
         """Return the scores of all candidates, shape (candidates,), on the CPU, and which reference is closest."""
         device = self.encoder.device
         component = SCORE_NAMES.index(self.component)
-        weights = self._weights.to(device)
+        weights = self._settings.weights.to(device)
         scores = torch.zeros(len(texts), dtype=torch.float32, device="cpu")
         best, num_truncated = [0] * len(texts), 0
         steps = encode_steps(texts, self.encoder, device, self.cache_bytes, of_losses=True, unknown=self._unknown)
@@ -205,7 +210,7 @@ class BERTScoreReward:
             require_known(weights, encoded.vectors.ids, self.encoder.tokenizer)
             matched = match_encoded(part, encoded)
             # Of each reference, before the reduction: the largest F1 may be one beside its pole.
-            of_pairs = precision_recall_f1(matched, weights.table, selection_f1)[component][0].cpu()
+            of_pairs = precision_recall_f1(matched, weights.table, self._settings.f1)[component][0].cpu()
             parts = torch.split(of_pairs, [*map(len, part.references)])
             for i, of_references in zip(step, parts, strict=True):
                 scores[i] = of_references.amax() if self.references_reduce == "max" else of_references.mean()
@@ -218,7 +223,7 @@ class BERTScoreReward:
                 f"texts are longer than {self.encoder.tokenizer.max_length} tokens and were truncated, so that the "
                 f"rest is not rewarded; long_text='window' scores whole texts"
             )
-        return rescale_scores(scores.expand(3, 1, -1), self._baseline)[component, 0], best
+        return rescale_scores(scores.expand(3, 1, -1), self._settings.baseline)[component, 0], best
 
     def _tokenize(self, texts: TextPairs) -> dict[str, list[int]]:
         """Return the token ids of each distinct text, without special tokens and truncation."""

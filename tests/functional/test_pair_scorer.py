@@ -19,7 +19,7 @@ from datasets import Dataset, load_dataset
 
 from bertscore_tm import Baseline, BERTScore, FrozenEncoder, PairScorer, bert_score
 from bertscore_tm.functional import SCORE_NAMES, document_frequencies, pair_scorer
-from bertscore_tm.scoring import signature
+from bertscore_tm.scoring import settings
 from tests.support.models import save_tiny_model, tiny_model
 from tests.support.processes import run_process
 from tests.support.texts import real_pairs, several_references
@@ -170,7 +170,7 @@ def test_a_model_with_other_weights_is_an_error_that_names_both(tmp_path, rows, 
     data = pickle.dumps(scorer)
     # The folder may be at a place of another name, as where an engine unpacks it.
     moved = copy.copy(pickle.loads(data))
-    moved._settings = str(shutil.copytree(folder, tmp_path / "unpacked" / "here")), *moved._settings[1:]
+    moved._model = str(shutil.copytree(folder, tmp_path / "unpacked" / "here")), *moved._model[1:]
     np.testing.assert_array_equal(moved(rows)["f1"], scorer(rows)["f1"])
     change_weights(folder)
     other = PairScorer(folder, num_layers=2)
@@ -178,7 +178,7 @@ def test_a_model_with_other_weights_is_an_error_that_names_both(tmp_path, rows, 
     pair_scorer._share_encoder.cache_clear()  # as in another process
     with pytest.raises(ValueError, match=rf"the scorer in contents \({here} instead of {made}\)\. Copy the model's"):
         pickle.loads(data)(rows)
-    monkeypatch.setattr(signature, "__version__", "0.0.0")
+    monkeypatch.setattr(settings, "__version__", "0.0.0")
     with pytest.raises(ValueError, match=r"the scorer in bertscore-tm \(0\.0\.0 instead of .*\)\. Copy the model's"):
         other(rows)
     monkeypatch.undo()

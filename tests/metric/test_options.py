@@ -10,7 +10,7 @@ import torch
 from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.functional import bert_score
 from bertscore_tm.scoring.alignment import compute_alignment
-from bertscore_tm.scoring.token_weights import token_weights
+from bertscore_tm.scoring.settings import ScoreSettings
 from tests.support.metrics import LAYERS, VOCABULARY, assert_close, assert_equal
 from tests.support.ranks import run_ranks
 from tests.support.texts import real_pairs
@@ -141,7 +141,7 @@ def test_a_metric_aligns_with_its_own_settings(minilm, every):
     encoder = FrozenEncoder(minilm, num_layers=5)
     sents = ["a cat", "the kitten", "the dog is sleeping"]
     aligned = BERTScore(every, layer=5, idf=sents).align(*texts)
-    other = compute_alignment(*texts, encoder, token_weights(encoder, sents))
+    other = compute_alignment(*texts, ScoreSettings.create(encoder, sents))
     assert aligned.candidate.tokens == other.candidate.tokens
     assert torch.allclose(aligned.similarity, other.similarity, atol=1e-6)
     assert torch.allclose(aligned.candidate.shares, other.candidate.shares, atol=1e-6)

@@ -2,7 +2,6 @@
 
 import re
 import shutil
-from functools import partial
 from itertools import combinations
 from types import SimpleNamespace
 
@@ -12,6 +11,7 @@ import torch
 from bertscore_tm import Baseline, align, bert_score
 from bertscore_tm.cli import main
 from bertscore_tm.report import Report
+from bertscore_tm.scoring.settings import ScoreSettings
 from bertscore_tm.statistics import compare_paired, holm, mean_interval
 from bertscore_tm.utilities.score_names import SCORE_NAMES
 from tests.support.report_pages import EVIL, TEXTS, scored_report
@@ -491,8 +491,7 @@ PAGES = {
         LISTS,
         {f"step {i}": fixed(*torch.linspace(0, i / 3, 7)) for i in (1, 2, 3)},
         is_history=True,
-        encoder=encoder,
-        align=partial(align, encoder=encoder),
+        settings=ScoreSettings.create(encoder),
     ),
     "history of one validation": lambda encoder: Report(
         {"step 1": ["x"]}, ["y"], {"step 1": fixed(NAN)}, is_history=True

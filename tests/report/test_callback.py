@@ -11,6 +11,7 @@ from bertscore_tm import Baseline, BERTScore, FrozenEncoder, Report
 from bertscore_tm.callbacks import BERTScoreCallback, BERTScoreReport, SampleLogger
 from bertscore_tm.cli import main
 from bertscore_tm.report import history
+from bertscore_tm.scoring.settings import ScoreSettings
 from tests.support.lightning_runs import (
     Quality,
     Record,
@@ -150,7 +151,7 @@ def test_empty_texts_of_all_kept_validations_are_counted(pairs, encoder, tmp_pat
     page = (tmp_path / "r.html").read_text(encoding="utf-8")
     assert [page.count(cells(COUNT - right)) for right in (3, 1, 6, 0)] == [1] * 4
     monkeypatch.setattr(history, "_MOST_CHARACTERS", 0)
-    page = Report.from_files(list((tmp_path / "texts").iterdir()), encoder=encoder).to_html()
+    page = Report.from_files(list((tmp_path / "texts").iterdir()), settings=ScoreSettings.create(encoder)).to_html()
     assert read_data(page)["empty"] == [list(range(right, COUNT)) if right != 1 else [] for right in (3, 1, 6, 0)]
     assert page.count("<td>–</td><td>–</td>") == 1
 

@@ -1,13 +1,14 @@
 """The report has the scores of the function and of the metric, and its page is harmless and small."""
 
 import re
-from functools import partial
 from itertools import combinations, product
 
 import pytest
 import torch
 
 from bertscore_tm import BERTScore, FrozenEncoder, Report, align, bert_score
+from bertscore_tm.report import report as report_module
+from bertscore_tm.scoring.settings import ScoreSettings
 from bertscore_tm.statistics import compare_paired, holm, mean_interval
 from bertscore_tm.utilities.score_names import SCORE_NAMES
 from bertscore_tm.views.page import describe_sides
@@ -90,12 +91,28 @@ def test_blank_references_keep_their_places(encoder, idf):
         assert best[2] == pytest.approx(scores["f1"][int(row)].item(), abs=6e-5)
 
 
+@pytest.mark.parametrize("rescaled", [False, True])
+def test_the_settings_of_a_metric_give_the_page_of_the_texts(pairs, encoder, table, rescaled):
+    candidates, references = (side[:4] for side in pairs)
+    options = {"idf": True, "rescale": table if rescaled else False}
+    metric = BERTScore(encoder, reduction="none", **options)
+    metric.update(candidates, references)
+    results, settings = metric.compute(), metric.score_settings()
+    made = read_data(Report(candidates, references, results, settings=settings).to_html())
+    expected = read_data(Report.from_texts(candidates, references, encoder, **options).to_html())
+    assert made["alignments"]
+    for name in ("alignments", "signature", "bounds", "truncated", "unknown"):
+        assert made[name] == expected[name]
+    assert made["signature"] == str(metric.signature())
+    assert made["bounds"] == [bound[2].item() for bound in metric.bounds]
+
+
 def test_an_error_of_an_alignment_is_raised(encoder):
     """Pairs without tokens have none; any other error is no reason to leave one out."""
     scores = {key: [0.5, 0.0] for key in SCORE_NAMES}
-    report = Report(["a cat", "\u200b"], ["a dog", "a cat"], scores, align=partial(align, encoder=encoder))
+    report = Report(["a cat", "\u200b"], ["a dog", "a cat"], scores, settings=ScoreSettings.create(encoder))
     assert read_data(report.to_html())["alignments"]["1"] == {}
-    report.align = partial(align, encoder=encoder, idf={0: 1.0})
+    report.settings = ScoreSettings.create(encoder, idf={0: 1.0})
     with pytest.raises(ValueError, match="idf has no weight for token id"):
         report.to_html()
 
@@ -134,9 +151,10 @@ def test_texts_and_names_are_no_markup(encoder):
     assert Page(frame.tags[0][1]["srcdoc"]).tags == tags
 
 
-def test_a_large_report_is_small(pairs, encoder):
+def test_a_large_report_is_small(pairs, encoder, monkeypatch):
     fixed = align(pairs[0][0], pairs[1][0], encoder)
-    page = scored_report(10_000, 25, align=lambda candidate, reference: fixed).to_html()
+    monkeypatch.setattr(report_module, "compute_alignment", lambda *texts, settings: fixed)
+    page = scored_report(10_000, 25, settings=ScoreSettings.create(encoder)).to_html()
     assert len(read_data(page)["alignments"]) == 200
     assert len(page.encode()) < 5_000_000
 

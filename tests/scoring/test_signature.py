@@ -8,8 +8,7 @@ import torch
 from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.encoder import backbone
 from bertscore_tm.functional import rank_candidates
-from bertscore_tm.scoring.signature import score_signature
-from bertscore_tm.scoring.token_weights import WeightSource
+from bertscore_tm.scoring.settings import ScoreSettings
 
 CANDIDATES, REFERENCES = [["a cat sat", "rain", "a dog"]], [["the cat sat", "it rains"]]
 
@@ -40,7 +39,7 @@ def test_automatic_precision_names_that_of_the_device(minilm, monkeypatch, nativ
     automatic = FrozenEncoder(minilm, num_layers=1, dtype="auto", device="cpu")
     used = str(automatic.encode(["a cat"]) and automatic.backbone("cpu").dtype).removeprefix("torch.")
     assert automatic.signature()["dtype"] == f"auto/{used}"
-    assert score_signature(automatic, WeightSource("uniform"))["dtype"] == f"auto/{used}"
+    assert ScoreSettings.create(automatic).signature()["dtype"] == f"auto/{used}"
     # A metric runs where it is, not where its encoder would.
     elsewhere = FrozenEncoder(minilm, num_layers=1, dtype="auto", device="meta")
     assert elsewhere.signature()["dtype"] == "auto/float32"

@@ -12,8 +12,7 @@ from bertscore_tm import FrozenEncoder, align, bert_score
 from bertscore_tm.encoder.tokenization import TextTokenizer
 from bertscore_tm.scoring.alignment import compute_alignment
 from bertscore_tm.scoring.display_tokens import split_for_display
-from bertscore_tm.scoring.rescaling import find_baseline
-from bertscore_tm.scoring.token_weights import token_weights
+from bertscore_tm.scoring.settings import ScoreSettings
 from bertscore_tm.views.page import describe_sides
 from tests.support.models import EVERY_FAMILY, KINDS, randomised, tiny_config, tiny_model
 
@@ -39,7 +38,7 @@ def test_matches_and_similarities_equal_those_of_the_model(family, pairs):
     special_matches = 0
     for candidate, reference in zip(pairs[0][:4], pairs[1][:4], strict=True):
         reference = " ".join(reference.split()[:8])
-        alignment = compute_alignment(candidate, reference, encoder)
+        alignment = compute_alignment(candidate, reference, ScoreSettings.create(encoder))
         vectors, places = by_hand(model, tokenizer, space + candidate)
         others, other_places = by_hand(model, tokenizer, space + reference)
         matrix = torch.cosine_similarity(vectors[:, None], others[None], dim=-1)  # (tokens, other tokens)
@@ -78,14 +77,12 @@ def test_a_text_with_the_end_token_of_a_tokenizer_in_python():
 def test_shares_add_up_to_the_scores(family, rescaled, idf, pairs, table):
     model, tokenizer = tiny_model(family)
     encoder = FrozenEncoder(model, tokenizer, num_layers=2)
-    baseline = find_baseline(encoder, table if rescaled else False)
     mapping = {token: 0.3 + token % 7 for token in range(len(tokenizer))}
     options = {"none": {}, "texts": {"idf": pairs[0][:30]}, "mapping": {"idf": mapping}}[idf]
-    weights = token_weights(encoder, **options)
     candidate, reference = "Return the number of items.", "The size of it: how many items there are"
-    alignment = compute_alignment(candidate, reference, encoder, weights, baseline=baseline)
     if rescaled:
         options |= {"rescale": table}
+    alignment = compute_alignment(candidate, reference, ScoreSettings.create(encoder, **options))
     expected = bert_score(candidate, reference, encoder, **options)
     for name, side in (("precision", alignment.candidate), ("recall", alignment.reference)):
         assert getattr(alignment, name) == pytest.approx(expected[name].item(), abs=1e-6)
@@ -106,7 +103,7 @@ def test_share_of_each_token(encoder):
 
 
 def test_weights_that_are_all_zero_leave_no_shares(encoder):
-    alignment = compute_alignment("a cat", "the dog", encoder, token_weights(encoder, True, references=["the dog"]))
+    alignment = compute_alignment("a cat", "the dog", ScoreSettings.create(encoder, True, references=["the dog"]))
     assert alignment.recall == 0
     assert alignment.reference.shares.tolist() == [0, 0]
     assert alignment.precision > 0
@@ -188,12 +185,12 @@ def test_tokenizers_without_offsets(tmp_path):
     model = randomised(AutoModel.from_config(tiny_config("bert", vocab_size=len(tokenizer))))
     encoder = FrozenEncoder(model, tokenizer, num_layers=1)
     assert not tokenizer.is_fast
-    alignment = compute_alignment("the cat sleeps", "café tokens", encoder)
+    alignment = compute_alignment("the cat sleeps", "café tokens", ScoreSettings.create(encoder))
     side = alignment.candidate
     assert describe_sides(alignment)[0]["tokens"] == [" the", " cat", " sle", "eps"]
     assert side.tokens == ["the", "cat", "sle", "eps"]
     assert side.joined == [False, False, False, True]
-    unknown = compute_alignment("café tokens xy", "the cat", encoder).candidate
+    unknown = compute_alignment("café tokens xy", "the cat", ScoreSettings.create(encoder)).candidate
     assert unknown.tokens == ["caf", "é", "tok", "ens", "[UNK]"]
 
 
@@ -202,7 +199,7 @@ def test_long_texts_are_shown_as_far_as_they_are_scored(pairs):
     text, other = " ".join(pairs[1][:3]), "a list"
     options = {"num_layers": 2, "max_length": 20}
     encoders = [FrozenEncoder(model, tokenizer, long_text=value, **options) for value in ("truncate", "window")]
-    cut, whole = (compute_alignment(text, other, encoder) for encoder in encoders)
+    cut, whole = (compute_alignment(text, other, ScoreSettings.create(encoder)) for encoder in encoders)
     assert (cut.num_truncated, whole.num_truncated) == (1, 0)
     assert len(cut.candidate.tokens) == len(cut.similarity) == 18
     assert whole.candidate.tokens[:18] == cut.candidate.tokens
@@ -210,7 +207,7 @@ def test_long_texts_are_shown_as_far_as_they_are_scored(pairs):
 
 
 def test_a_special_token_that_is_written_in_the_text_is_text(encoder):
-    side = compute_alignment("a [SEP] cat", "a cat", encoder).candidate
+    side = compute_alignment("a [SEP] cat", "a cat", ScoreSettings.create(encoder)).candidate
     assert side.tokens == ["a", "[SEP]", "cat"]
     assert side.weights.tolist() == [1, 0, 1]
 
@@ -229,14 +226,14 @@ NO_TOKENS = "=.* has no tokens except special ones"
 )
 def test_bad_texts(encoder, candidate, reference, error, said):
     with pytest.raises(error, match=said):
-        compute_alignment(candidate, reference, encoder)
+        compute_alignment(candidate, reference, ScoreSettings.create(encoder))
 
 
 def test_bad_options(minilm, encoder):
     with pytest.raises(ValueError, match="needs a single layer: pass num_layers="):
-        compute_alignment("a cat", "the cat", FrozenEncoder(minilm, all_layers=True))
+        compute_alignment("a cat", "the cat", ScoreSettings.create(FrozenEncoder(minilm, all_layers=True)))
     with pytest.raises(ValueError, match="idf has no weight for token id"):
-        compute_alignment("a cat", "the cat", encoder, token_weights(encoder, {5: 1.0}))
+        compute_alignment("a cat", "the cat", ScoreSettings.create(encoder, {5: 1.0}))
 
 
 def test_a_prompt_shows_a_table(encoder):
