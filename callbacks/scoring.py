@@ -16,7 +16,7 @@ from bertscore_tm.callbacks.corpus_warnings import warn_once
 from bertscore_tm.callbacks.generation import Generate, isolate_random_state
 from bertscore_tm.callbacks.hyperparameters import drop_saved_objects
 from bertscore_tm.callbacks.loader_scores import LoaderScores, ScoredBatch, ScoredLoader, find_value, flatten_metrics
-from bertscore_tm.callbacks.logged_keys import find_repeated_keys, show_scores_once
+from bertscore_tm.callbacks.logged_keys import find_repeated_keys, warn_of_stale_scores
 from bertscore_tm.callbacks.trainer import (
     count_steps,
     find_callbacks,
@@ -63,10 +63,10 @@ class BERTScoreCallback(Callback):
     in test runs), and the share of empty predictions as ``val_bertscore_empty``, in ``on_validation_epoch_end``, where
     ``EarlyStopping``, ``ModelCheckpoint`` and ``ReduceLROnPlateau`` see them. With several dataloaders each has its
     keys, such as ``val_bertscore_f1_dataloader_idx_0``, and the plain key is their mean. Empty texts are a warning,
-    which is repeated when their share has doubled. A ``ReduceLROnPlateau`` that monitors a score gets the ``frequency``
-    with which it counts each score once; others that count a score again are a warning. Scoring never changes training:
-    the final weights are bitwise equal with and without the callback. On several ranks the score is that of the whole
-    data set: duplicates that the distributed sampler adds are dropped.
+    which is repeated when their share has doubled. A warning names callbacks and schedulers that count a score again
+    where there is no new one, with the remedy, such as the right ``frequency`` of a ``ReduceLROnPlateau``. Scoring
+    never changes training: the final weights are bitwise equal with and without the callback. On several ranks the
+    score is that of the whole data set: duplicates that the distributed sampler adds are dropped.
 
     Args:
         metric: the metric; its encoder is shared with every loss and metric that uses the same. Or several metrics by
@@ -171,8 +171,8 @@ class BERTScoreCallback(Callback):
             )
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Let schedulers that monitor a score step once per score, and warn of others that read a score again."""
-        show_scores_once(trainer, self.metrics, self.every_n_validations, self.first_validation)
+        """Warn of callbacks and schedulers that would count a score again where there is no new one."""
+        warn_of_stale_scores(trainer, self.metrics, self.every_n_validations, self.first_validation)
 
     @property
     def state_key(self) -> str:

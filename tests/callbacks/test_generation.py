@@ -1,7 +1,6 @@
 """Seq2SeqGenerate and CausalGenerate: inputs of the model, decoded texts and references."""
 
 import pickle
-import warnings
 from copy import deepcopy
 from types import SimpleNamespace
 
@@ -16,8 +15,6 @@ from transformers import LogitsProcessor
 
 from bertscore_tm import strip_thoughts
 from bertscore_tm.callbacks import CausalGenerate, Seq2SeqGenerate
-from bertscore_tm.encoder import FrozenEncoder
-from bertscore_tm.functional import bert_score
 from tests.support.lightning_runs import WithModel, generator
 from tests.support.models import padded
 from tests.support.texts import real_pairs
@@ -179,14 +176,14 @@ def test_batches_without_an_example_are_an_error(kind):
 
 
 @pytest.mark.parametrize(("kind", "family"), [(Seq2SeqGenerate, "bart"), (CausalGenerate, "gpt2")])
-def test_models_outside_lightning(kind, family, encoder):
+def test_models_outside_lightning(kind, family):
     """The model itself, also compiled or with an adapter, and a plain module that has it."""
     model, tokenizer = generator(family)
     batch = {**inputs_of(tokenizer(TEXTS)["input_ids"]), "labels": REFERENCES}
     holder = nn.Module()
     holder.model = model
     adapted = get_peft_model(deepcopy(model), LoraConfig(target_modules=["q_proj" if family == "bart" else "c_attn"]))
-    for options in ({"do_sample": False}, {"num_samples": 3, "encoder": encoder}):
+    for options in ({"do_sample": False}, {"do_sample": True, "num_return_sequences": 3}):
         generate, texts = kind(tokenizer, max_new_tokens=4, **PROMPTS_ALONE[kind], **options), []
         for module in (WithModel(model), model, torch.compile(model, backend="eager"), adapted.eval(), holder):
             torch.manual_seed(0)
@@ -231,51 +228,6 @@ def test_models_without_named_inputs_get_every_tensor_but_the_target():
 
 
 # In the callback
-
-
-@pytest.mark.parametrize(("kind", "family"), [(Seq2SeqGenerate, "bart"), (CausalGenerate, "gpt2")])
-def test_the_candidate_closest_to_the_others_is_returned(kind, family, encoder):
-    model, tokenizer = generator(family)
-    ids = torch.tensor(tokenizer(TEXTS[:1] * 3)["input_ids"])
-    batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "summary": REFERENCES[:3]}
-    options = {"max_new_tokens": 5, "top_k": 0}
-    model.generation_config.num_beams = 3  # candidates are samples all the same
-    generate = kind(tokenizer, target_key="summary", num_samples=4, encoder=encoder, **PROMPTS_ALONE[kind], **options)
-    torch.manual_seed(0)
-    preds, target = pickle.loads(pickle.dumps(generate))(WithModel(model), batch)
-    assert target == REFERENCES[:3]
-    torch.manual_seed(0)
-    options |= {"num_beams": 1, "do_sample": True, "num_return_sequences": 4, "pad_token_id": tokenizer.eos_token_id}
-    sampled = model.generate(input_ids=ids, attention_mask=batch["attention_mask"], **options)
-    start = 0 if kind is Seq2SeqGenerate else ids.shape[1]
-    texts = tokenizer.batch_decode(sampled[:, start:], skip_special_tokens=True)
-    assert len(set(texts)) > 6
-    for i, chosen in enumerate(preds):
-        group = texts[4 * i : 4 * i + 4]
-        f1 = bert_score([a for a in group for _ in group], group * 4, encoder)["f1"].view(4, 4)
-        assert chosen == group[int((f1.sum(1) - f1.diagonal()).argmax())]
-
-
-def test_options_of_the_choice_are_checked(minilm):
-    tokenizer = generator("bart")[1]
-    for options in ({"num_samples": 4}, {"encoder": "some/model"}):
-        with pytest.raises(ValueError, match="num_samples= and encoder= need each other"):
-            Seq2SeqGenerate(tokenizer, **options)
-    with pytest.raises(ValueError, match="has all_layers=True: pass one with num_layers="):
-        Seq2SeqGenerate(tokenizer, num_samples=4, encoder=FrozenEncoder(minilm, all_layers=True))
-
-
-def test_truncated_candidates_are_a_warning_of_the_first_batch_alone(minilm):
-    model, tokenizer = generator("bart")
-    batch = {"input_ids": torch.tensor(tokenizer(TEXTS[:1])["input_ids"]), "summary": REFERENCES[:1]}
-    short = FrozenEncoder(minilm, num_layers=1, max_length=4)
-    options = {"max_new_tokens": 9, "min_new_tokens": 9, "target_key": "summary"}
-    generate = Seq2SeqGenerate(tokenizer, num_samples=4, encoder=short, **options)
-    with warnings.catch_warnings(record=True, action="always") as caught:
-        for seed in range(4):
-            torch.manual_seed(seed)
-            generate(WithModel(model), batch)
-    assert ["longer than 4 tokens" in str(warning.message) for warning in caught] == [True]
 
 
 @pytest.mark.parametrize("stage", [2, 3])

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers import T5Config, T5ForConditionalGeneration
 
 from bertscore_tm.cli import main
 from tests.support.markdown_blocks import ROOT, anchors, blocks, links, markdown_files, same_output
@@ -68,6 +69,30 @@ def test_python_blocks_run_in_order(name, tmp_path, monkeypatch):
         printed = block.run(names)
         assert bool(printed) == (block.output is not None), f"{name}, line {block.line}: {printed!r}"
         assert same_output(block.output or "", printed), f"{name}, line {block.line}, printed:\n{printed}"
+
+
+def test_the_recipe_of_the_consensus_chooses_the_sample_closest_to_the_others(bert_score_f1):
+    names = {}
+    for block in BLOCKS["examples/ranking.md"]:
+        if block.language == "python":
+            block.run(names)
+    sample = names["sample"]
+    sizes = {"d_model": 8, "d_kv": 4, "d_ff": 8, "num_layers": 1, "num_heads": 2, "decoder_start_token_id": 0}
+    torch.manual_seed(0)
+    model = T5ForConditionalGeneration(T5Config(vocab_size=len(sample.tokenizer), eos_token_id=102, **sizes)).eval()
+    model.generation_config.num_beams = 3
+    sample.generate_kwargs["max_new_tokens"] = 3
+    inputs = sample.tokenizer(["Was it here?", "It rains."], return_tensors="pt", padding=True)
+    batch = {"input_ids": inputs["input_ids"], "attention_mask": inputs["attention_mask"], "labels": ["Yes.", "Rain."]}
+    torch.manual_seed(1)
+    preds, target = names["generate"](model, batch)
+    torch.manual_seed(1)
+    samples, _ = sample(model, batch)
+    assert target == batch["labels"]
+    assert len(set(samples)) == 32
+    for group, chosen in zip((samples[:16], samples[16:]), preds, strict=True):
+        f1 = bert_score_f1([text for text in group for _ in group], group * 16).view(16, 16)
+        assert chosen == group[int((f1.sum(1) - f1.diagonal()).argmax())]
 
 
 @pytest.fixture

@@ -185,19 +185,20 @@ def test_metric_program_runs_on_two_ranks(tmp_path):
 
 
 def test_reranking_program_reports_the_scores_of_its_choice(corpus, bert_score_f1, watch, capsys):
-    calls, samples = {}, []
-    watch(Seq2SeqGenerate, "__call__", lambda texts, generate, *_: calls.update({generate.num_samples: texts}))
-    watch(Seq2SeqGenerate, "_choose_by_consensus", lambda _, generate, texts, device: samples.extend(texts))
+    calls = []
+    watch(Seq2SeqGenerate, "__call__", lambda result, *_: calls.append(result))
     figures = mbr_reranking.main(["--steps", "2", "--inputs", "3", "--candidates", "4"])
     assert f"{figures['consensus, layer 5']:.4f}" in capsys.readouterr().out
     references = summaries(corpus.validation[:3])
+    (greedy, targets), (samples, targets_of_samples) = calls
+    assert targets == targets_of_samples == references
+    assert len(samples) == 12
     chosen = []
     for group in (samples[start : start + 4] for start in (0, 4, 8)):
         others = ([[other] for other in group[:i] + group[i + 1 :]] for i in range(4))
         means = [bert_score_f1([text] * 3, texts).mean().item() for text, texts in zip(group, others, strict=True)]
         chosen.append(group[means.index(max(means))])
-    assert calls == {1: (calls[1][0], references), 4: (chosen, references)}
-    for name, (texts, _) in {"greedy": calls[1], "consensus": calls[4]}.items():
+    for name, texts in {"greedy": greedy, "consensus": chosen}.items():
         f1 = bert_score_f1(texts, references).mean().item()
         assert figures[f"{name}, layer 5"] == pytest.approx(f1, abs=1e-6)
 
