@@ -16,8 +16,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bertscore_tm.utilities.option_names import name_encoder_option, name_option
-
 __all__ = ["baseline", "baseline_languages", "default_model", "listed_as", "models", "tuned_layer"]
 
 # Owners to which the hub moved models that had none. The published tables contain the old names.
@@ -87,8 +85,8 @@ def tuned_layer(model: str) -> int:
         17
     """
     remedy = (
-        f"pass {name_option('num_layers')} (-1 is the last layer), or, for a copy of a listed model, its name as "
-        f"{name_encoder_option('listed_as')}"
+        "pass num_layers (--num-layers), -1 for the last layer, or, for a copy of a listed model, its name as the "
+        "encoder's listed_as (--listed-as)"
     )
     return _find_layer(model, remedy)
 
@@ -103,7 +101,7 @@ def name_of_copy(name: str) -> str:
 
 def find_listed(name: str, depth: int | None = None) -> tuple[str, int]:
     """Return the name in the tables and the tuned layer of a listed model, which has ``depth`` layers if given."""
-    num_layers = _find_layer(name, f"{name_option('listed_as')} must be in catalog.models()")
+    num_layers = _find_layer(name, "listed_as (--listed-as) must be in catalog.models()")
     model = listed_as(name) or name
     if depth is None:
         return model, num_layers
@@ -113,7 +111,7 @@ def find_listed(name: str, depth: int | None = None) -> tuple[str, int]:
     if languages:
         fits = depth == len(baseline(languages[0], model)) - 1
     if not fits:
-        raise ValueError(f"{name_option('listed_as', name)} does not fit: this model has {depth} layers")
+        raise ValueError(f"listed_as (--listed-as) {name!r} does not fit: this model has {depth} layers")
     return model, num_layers
 
 
@@ -165,8 +163,8 @@ def baseline(language: str, model: str) -> Tensor:
     """
     languages = _find_tables()
     remedy = (
-        f"pass a table (`bertscore-tm baseline` makes one) or, for a copy of a listed model, its name as "
-        f"{name_encoder_option('listed_as')}, or do not rescale"
+        "pass a table (`bertscore-tm baseline` makes one) or, for a copy of a listed model, its name as the encoder's "
+        "listed_as (--listed-as), or do not rescale"
     )
     missing = f"no baseline for language {language!r} and model {model!r}"
     # Comparing with the existing names keeps a name such as "../x" within the folder.

@@ -30,7 +30,6 @@ from bertscore_tm.cli.errors import (
 )
 from bertscore_tm.cli.options import input_files
 from bertscore_tm.cli.output import choose_format
-from bertscore_tm.utilities.option_names import name_flags
 from bertscore_tm.utilities.version import __version__
 
 __all__ = ["COMMANDS", "main"]
@@ -79,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         signature: model:...
     """
     arguments = argparse.Namespace()
-    with warnings.catch_warnings(), name_flags():
+    with warnings.catch_warnings():
         # Once per text: catch_warnings makes Python forget what was shown before.
         warnings.simplefilter("default", UserWarning)
         warnings.showwarning = _print_warning

@@ -22,7 +22,6 @@ from bertscore_tm.encoder.packed_rows import register_attention
 from bertscore_tm.encoder.probe import complete_family, needs_probe
 from bertscore_tm.encoder.vector_cache import SharedObjects
 from bertscore_tm.utilities.compilation import untraced
-from bertscore_tm.utilities.option_names import name_option
 from bertscore_tm.utilities.user_warnings import warn_user
 
 _LOGGER = logging.getLogger(__name__)
@@ -219,9 +218,8 @@ def _without_hooks(model: nn.Module) -> nn.Module:
 def warn_of_slow_bfloat16() -> None:
     """Warn, once per process, that the processor computes bfloat16 more slowly than float32."""
     warn_user(
-        f"this processor has no bfloat16 instructions, so that {name_option('dtype', 'bfloat16')} is slower than "
-        f"float32 on it: use {name_option('dtype', 'auto')}, which chooses bfloat16 only where the device computes it "
-        f"natively"
+        "this processor has no bfloat16 instructions, so bfloat16 is slower than float32 on it. Set dtype (--dtype) to "
+        "'auto', which chooses bfloat16 only on devices that compute it natively"
     )
 
 

@@ -36,7 +36,6 @@ from bertscore_tm.encoder.tokenization import TextTokenizer, Windows
 from bertscore_tm.encoder.vector_cache import VectorCache, shared_caches
 from bertscore_tm.encoder_options import EncoderOptions, LongText, PrecisionName, document_options, with_defaults
 from bertscore_tm.utilities.compilation import untraced
-from bertscore_tm.utilities.option_names import name_option
 from bertscore_tm.utilities.settings import as_integer, full_class_name, require_at_least, require_choice
 from bertscore_tm.utilities.user_warnings import warn_user
 
@@ -98,9 +97,9 @@ class FrozenEncoder:
         forward_fn, listed_as = settings["forward_fn"], settings["listed_as"]
         for name in ("num_layers", "max_length", "batch_size"):
             if settings[name] is not None:
-                settings[name] = as_integer(name_option(name), settings[name])
+                settings[name] = as_integer(name, settings[name])
         if settings["batch_size"] is not None:
-            require_at_least(name_option("batch_size"), settings["batch_size"], 1)
+            require_at_least("batch_size (--batch-size)", settings["batch_size"], 1)
         self._given_tokenizer = None if tokenizer is None else copy_tokenizer(require_tokenizer(tokenizer, "tokenizer"))
         self.language: str | None = None
         self._device = None if settings["device"] is None else torch.device(settings["device"])
@@ -200,7 +199,7 @@ class FrozenEncoder:
             if self.all_layers:
                 raise ValueError("forward_fn returns one layer: all_layers=True is not possible with it")
             layer = (listed_layer or 0) if num_layers is None else num_layers
-            require_at_least(f"with forward_fn, which returns one layer, {name_option('num_layers')}", layer, 0)
+            require_at_least("with forward_fn, which returns one layer, num_layers", layer, 0)
             return layer
         available = int(self.config.num_hidden_layers)
         if num_layers is None and self.all_layers:
@@ -217,7 +216,7 @@ class FrozenEncoder:
         layer = num_layers + int(self.config.num_hidden_layers) + 1 if num_layers < 0 else num_layers
         if not 0 <= layer <= highest:
             raise ValueError(
-                f"{name_option('num_layers', num_layers)} is not one of the layers 0 to {highest} of {owner}"
+                f"num_layers (--num-layers) {num_layers} is not one of the layers 0 to {highest} of {owner}"
             )
         return layer
 
@@ -365,8 +364,8 @@ class FrozenEncoder:
                     budget = next_budget = int(ends[done + half - 1]) - start
                     warn_user(
                         f"out of memory on {device} with {count} texts of up to {lengths[done]} tokens; continuing "
-                        f"with batches of {half} (scores are unaffected); {name_option('batch_size', half)} avoids the "
-                        f"failed attempts"
+                        f"with batches of {half} (scores are unaffected). Set batch_size (--batch-size) to {half} to "
+                        f"avoid the failed attempts"
                     )
                     empty_cache(device)
                     continue
@@ -385,7 +384,7 @@ class FrozenEncoder:
         """Return the error about token vectors that are not finite."""
         return ValueError(
             f"the token vectors of {self.name} contain NaN or infinite values in "
-            f"{self._backbone.resolve_dtype(device)}: use {name_option('dtype', 'float32')}"
+            f"{self._backbone.resolve_dtype(device)}. Set dtype (--dtype) to 'float32'"
         )
 
     def cache(self, device: torch.device | str, *, of_losses: bool = False) -> VectorCache:

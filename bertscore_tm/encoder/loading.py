@@ -29,7 +29,6 @@ from transformers.utils.hub import cached_file, extract_commit_hash
 from bertscore_tm.core.memory import is_out_of_memory
 from bertscore_tm.encoder.families import Family, encoder_of
 from bertscore_tm.encoder.identity import ModelSource, describe_tokenizer
-from bertscore_tm.utilities.option_names import name_option
 from bertscore_tm.utilities.process_switch import ProcessSwitch
 
 # Copies of tokenizers that users passed.
@@ -84,7 +83,7 @@ def _load(what: str, auto_class: Any, source: ModelSource, **options: Any) -> An
             "tokenizer wrote, made where the hub can be reached; merge a PEFT adapter first with merge_and_unload()"
         )
         if "trust_remote_code" in str(error):
-            remedy = f"To run the code that is stored with the model, pass {name_option('trust_remote_code', True)}"
+            remedy = "To run the code that is stored with the model, pass trust_remote_code=True (--trust-remote-code)"
         tried = "that folder" if source.kind == "folder" else "the hub, as there is no such folder"
         raise OSError(
             f"could not load the {what} of {source.name!r} from {tried}. {remedy}. The cause: {cause}"

@@ -14,7 +14,6 @@ from transformers import PretrainedConfig, PreTrainedTokenizerBase
 from bertscore_tm.core.token_vectors import Bools, Ints, TokenizedTexts, places_of
 from bertscore_tm.encoder.families import Family, family_of
 from bertscore_tm.encoder_options import LongText
-from bertscore_tm.utilities.option_names import name_long_text, name_option
 
 # transformers gives tokenizers without a limit a far larger one than this.
 _NO_LIMIT = 10**9
@@ -51,7 +50,7 @@ class TextTokenizer:
         limits = [limit for limit in (tokenizer.model_max_length, positions) if limit is not None and limit < _NO_LIMIT]
         self.max_length: int | None = min(limits, default=None)
         if max_length is not None:
-            limit = name_option("max_length", max_length)
+            limit = f"max_length (--max-length) {max_length}"
             if max_length <= self.num_special_tokens:
                 raise ValueError(
                     f"{limit} leaves no room for text next to the {self.num_special_tokens} special tokens"
@@ -142,8 +141,9 @@ class TextTokenizer:
             long = int(np.argmax(is_long))
             # Without its index: callers tokenize unique texts only, so users could not look it up.
             raise ValueError(
-                f"the text {texts[long][:40]!r}... has {lengths[long]} tokens, the limit is {self.max_length}; "
-                f"{name_long_text('truncate')} cuts such texts, {name_long_text('window')} encodes them in parts"
+                f"the text {texts[long][:40]!r}... has {lengths[long]} tokens, the limit is {self.max_length}. Set the "
+                f"encoder's long_text (--long-text) to 'window' to encode such texts in parts, or to 'truncate' to cut "
+                f"them (truncation=True in compat.torchmetrics)"
             )
         kept = lengths
         if has_long:

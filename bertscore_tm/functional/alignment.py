@@ -6,7 +6,6 @@ from bertscore_tm.scoring.messages import warn_of_truncation
 from bertscore_tm.scoring.rescaling import Rescale
 from bertscore_tm.scoring.settings import ScoreSettings
 from bertscore_tm.scoring.token_weights import Idf
-from bertscore_tm.utilities.option_names import name_option
 from bertscore_tm.utilities.user_warnings import warn_user
 from bertscore_tm.views import Alignment
 
@@ -53,6 +52,6 @@ def align(
         if data.is_weighted and not side.weights.any():
             warn_user(
                 f"all tokens of the {name} have weight 0 and add nothing to the score: pass texts that do not "
-                f"all contain them as {name_option('idf')}"
+                f"all contain them as idf (--idf-from)"
             )
     return Alignment(**vars(data))

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from bertscore_tm.encoder.tokenization import TextTokenizer
-from bertscore_tm.utilities.option_names import name_long_text
 from bertscore_tm.utilities.user_warnings import warn_user
 
 if TYPE_CHECKING:
@@ -111,4 +110,5 @@ def warn_of_leftovers(candidates: Sequence[str], tokenizer: TextTokenizer) -> bo
 def warn_of_truncation(num_truncated: int, max_length: int | None) -> None:
     """Warn about truncated texts, if there are any."""
     if num_truncated:
-        warn_user(f"{describe_truncation(num_truncated, max_length)}; {name_long_text('window')} scores whole texts")
+        remedy = "Set the encoder's long_text (--long-text) to 'window' to score whole texts"
+        warn_user(f"{describe_truncation(num_truncated, max_length)}. {remedy}")

@@ -16,7 +16,6 @@ from torch import Tensor
 from bertscore_tm import catalog
 from bertscore_tm.encoder import FrozenEncoder, Signature
 from bertscore_tm.encoder.signature import describe_differences
-from bertscore_tm.utilities.option_names import name_option
 from bertscore_tm.utilities.user_warnings import warn_user
 
 _HEADER = ["LAYER", "P", "R", "F"]
@@ -208,7 +207,7 @@ def _published_baseline(encoder: FrozenEncoder) -> Baseline:
     if encoder.tokenizer.exclude_special_tokens:
         warn_user(
             f"the published baseline of {encoder.listed_name} includes matches with special tokens, which "
-            f"{name_option('exclude_special_tokens', True)} leaves out: pass a table made with the same setting, as by "
+            f"exclude_special_tokens (--exclude-special-tokens) leaves out. Pass a table made with the same setting by "
             f"bertscore-tm baseline --exclude-special-tokens"
         )
     language = encoder.language

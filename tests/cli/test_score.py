@@ -258,7 +258,7 @@ def test_results_are_printed_in_any_locale(folder, minilm, monkeypatch, encoding
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["-l", "9"], "--num-layers 9 is not one of the layers 0 to"),
+        (["-l", "9"], "num_layers (--num-layers) 9 is not one of the layers 0 to"),
         ([], "no tuned layer is published for"),
         (["-l", "1", "-m", "nowhere"], "could not load the configuration of 'nowhere'"),
         (["-l", "1", "--rescale"], "no baseline for language 'en' and model"),
@@ -268,7 +268,10 @@ def test_results_are_printed_in_any_locale(folder, minilm, monkeypatch, encoding
             ["-m", "nowhere", "--rescale-from", "hyps.txt"],
             "baseline table hyps.txt must start with the header LAYER,P,",
         ),
-        (["-m", "nowhere", "--listed-as", "robert"], "no tuned layer is published for 'robert': --listed-as must be "),
+        (
+            ["-m", "nowhere", "--listed-as", "robert"],
+            "no tuned layer is published for 'robert': listed_as (--listed-as) must be ",
+        ),
         (["-l", "1", "--max-length", "6", "--long-text", "error"], "the text "),
     ],
 )

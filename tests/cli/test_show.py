@@ -47,7 +47,8 @@ def test_columns_are_aligned_in_every_script_and_truncation_is_warned_about(comm
     assert len(ends) == 1
     printed = command(CANDIDATE, REFERENCE, "--max-length", "6")
     assert len(printed.out.split("\n\n")[1].splitlines()) == 1 + 4
-    warning = "2 texts are longer than 6 tokens and were truncated; --long-text window scores whole texts"
+    remedy = "Set the encoder's long_text (--long-text) to 'window' to score whole texts"
+    warning = f"2 texts are longer than 6 tokens and were truncated. {remedy}"
     assert printed.err == f"bertscore-tm: warning: {warning}\n"
 
 

@@ -211,12 +211,12 @@ def test_what_the_other_package_asserts(minilm):
 def test_errors_advise_what_there_is(minilm, tmp_path, capsys):
     """The drop-ins have no argument listed_as, but the encoder and the shell do."""
     copy = shutil.copytree(minilm, tmp_path / "copy")
-    with pytest.raises(ValueError, match=r"pass num_layers .*, its name as FrozenEncoder\(listed_as=\)"):
+    with pytest.raises(ValueError, match=r"pass num_layers \(--num-layers\).*, its name as the encoder's listed_as"):
         BERTScorer(str(copy))
-    with pytest.raises(ValueError, match=r"pass a table .*, its name as FrozenEncoder\(listed_as=\), or do not"):
+    with pytest.raises(ValueError, match=r"pass a table .*, its name as the encoder's listed_as"):
         BERTScorer(str(copy), 5, lang="en", rescale_with_baseline=True)
     texts = ["--candidate-text", "a", "--reference-text", "b", "-m", copy, "-l", 5, "--rescale"]
-    assert "its name as --listed-as, or do not" in run_here(capsys, "score", *texts, exit_code=2).err
+    assert "listed_as (--listed-as), or do not" in run_here(capsys, "score", *texts, exit_code=2).err
 
 
 def test_the_errors_of_the_other_package_are_corrected(minilm):

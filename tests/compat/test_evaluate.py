@@ -105,7 +105,7 @@ def test_a_failed_call_leaves_no_texts(minilm, predictions, references, error, m
     # A cell of a notebook that is run again.
     for wrong in ({}, options | {"num_layers": 99}):
         metric.add_batch(**pair)
-        with pytest.raises(ValueError, match=r"neither model_type nor lang|num_layers=99"):
+        with pytest.raises(ValueError, match=r"neither model_type nor lang|num_layers .* 99"):
             metric.compute(**wrong)
     metric.add_batch(**pair)
     assert metric.compute(**options) == expected

@@ -108,10 +108,10 @@ def test_negative_layers_count_from_the_last(minilm):
         ({"long_text": "cut"}, ValueError, "long_text='cut' is not one of 'truncate', 'window', 'error'"),
         *(({"max_length": length}, ValueError, "no room") for length in (2, 0, -1)),
         ({"max_length": 513}, ValueError, "512 pos"),
-        *(({"num_layers": n}, ValueError, f"num_layers={n} is not one of the layers 0 to 6") for n in (7, -8)),
+        *(({"num_layers": n}, ValueError, rf"num_layers .* {n} is not one of the layers 0 to 6") for n in (7, -8)),
         *(({"num_layers": n}, TypeError, "num_layers must be an integer, got ") for n in (2.0, True)),
         ({"max_length": "64"}, TypeError, "max_length must be an integer, got "),
-        *(({"batch_size": n}, ValueError, f"batch_size must be at least 1, got {n}") for n in (0, -1)),
+        *(({"batch_size": n}, ValueError, rf"batch_size .* must be at least 1, got {n}") for n in (0, -1)),
         *(({"dtype": dtype}, ValueError, "is not one of 'float32', ") for dtype in (torch.int8, torch.complex64, None)),
         ({"layers": 5}, TypeError, "has no argument 'layers'; its options are num_layers, "),
     ],
@@ -177,7 +177,7 @@ def test_bfloat16_on_a_processor_without_it_warns_once(minilm, monkeypatch):
         FrozenEncoder(minilm, num_layers=0, dtype="bfloat16").encode(TEXTS)
     [warning] = warned
     assert "no bfloat16 instructions" in str(warning.message)
-    assert "dtype='auto'" in str(warning.message)
+    assert "Set dtype (--dtype) to 'auto'" in str(warning.message)
     assert warning.filename == __file__
 
 

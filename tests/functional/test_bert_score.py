@@ -163,7 +163,7 @@ def test_a_model_that_is_listed_as_another(tmp_path):
             assert pickle.loads(pickle.dumps(encoder)).listed_name == "roberta-base"
     assert FrozenEncoder(folder, listed_as="roberta-base", num_layers=3).num_layers == 3
     assert FrozenEncoder(folder, listed_as="roberta-base", all_layers=True).num_layers == 12
-    with pytest.raises(ValueError, match="listed_as='roberta-large' does not fit: this model has 12 layers"):
+    with pytest.raises(ValueError, match=r"listed_as .* 'roberta-large' does not fit: this model has 12 layers"):
         FrozenEncoder(folder, listed_as="roberta-large")
     with pytest.raises(ValueError, match="similar listed names: roberta-base"):
         FrozenEncoder(folder, listed_as="roberta-bas")

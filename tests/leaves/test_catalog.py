@@ -106,7 +106,7 @@ def test_regions_and_the_case_of_the_language_and_the_owner_do_not_matter():
         (lambda: tuned_layer("/models/deberta-v3-large"), "-v3-large'.*similar.*microsoft/deberta-v3-large"),
         (
             lambda: find_listed("roberta-larg"),
-            "'roberta-larg'.*listed_as must be .*similar listed .*roberta-large",
+            "'roberta-larg'.*listed_as .* must be .*similar listed .*roberta-large",
         ),
         (lambda: baseline("en", "someone/roberta-large"), "models with a table for 'en' include .*roberta-large"),
         (lambda: baseline("nl", "bert-base-uncased"), "languages with tables are cs, de, en, en-sci, es, et, fi, fr"),
