@@ -61,7 +61,7 @@ class TokenWeights:
     @classmethod
     def unknown(cls, kind: Literal["references", "texts"]) -> TokenWeights:
         """Return weights by the idf of texts that are not known yet, with an empty table."""
-        return cls(torch.empty(0, device="cpu"), WeightSource(kind))
+        return cls(torch.empty(0, dtype=torch.float64, device="cpu"), WeightSource(kind))
 
     @property
     def is_known(self) -> bool:
