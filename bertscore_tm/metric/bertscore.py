@@ -258,13 +258,13 @@ class BERTScore(Metric):
         With ``idf=True`` they come from all references so far, of all ranks, which must all call this.
 
         Returns:
-            The weights.
+            A copy of the weights.
 
         Raises:
             ValueError: the weights depend on references, and there are none yet.
         """
         if self._settings.weights.is_known:
-            return self._settings.weights
+            return deepcopy(self._settings.weights)
         return weights_by_idf(self._count_references(), "texts")
 
     def score_settings(self) -> ScoreSettings:
@@ -273,14 +273,15 @@ class BERTScore(Metric):
         With ``idf=True`` the weights come from all references so far, of all ranks, which must all call this.
 
         Returns:
-            The settings.
+            A copy of the settings.
 
         Raises:
             ValueError: the weights depend on references, and there are none yet.
         """
-        if self._settings.weights.is_known:
-            return self._settings
-        return replace(self._settings, weights=weights_by_idf(self._count_references(), "references"))
+        settings = deepcopy(self._settings)
+        if settings.weights.is_known:
+            return settings
+        return replace(settings, weights=weights_by_idf(self._count_references(), "references"))
 
     def per_pair(self) -> BERTScore:
         """Return an empty metric on the same encoder that computes P, R and F1 of each pair."""

@@ -129,7 +129,8 @@ class Baseline:
                 f"the baseline table {self.name} ends at layer {len(self.table) - 1}, but the encoder's layer is "
                 f"{layers.stop - 1}: pass the table of the same model"
             )
-        table = self.table[layers.start : layers.stop]
+        # A copy, because the caller may change the table later.
+        table = self.table[layers.start : layers.stop].clone()
         for row, column in (~(table < 1) | table.isinf()).nonzero()[:1].tolist():
             raise ValueError(
                 f"the baseline table {self.name} has {table[row, column]} at layer {layers[row]}: mean scores of "

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
-from functools import lru_cache, reduce
+from functools import reduce
 from itertools import chain
 from typing import Any, Literal, Protocol
 
@@ -98,7 +99,7 @@ def token_weights(
     references: Sequence[str] | None = None,
     device: torch.device | str = "cpu",
 ) -> TokenWeights:
-    """Return the weight of every token id: without idf 1, and 0 for the cls and sep tokens.
+    """Return the weight of every token id, in a table of its own: without idf 1, and 0 for the cls and sep tokens.
 
     ``references`` are all references, flattened, with duplicates, which ``idf=True`` counts.
     """
@@ -109,7 +110,7 @@ def token_weights(
     if isinstance(idf, Mapping):
         return _weights_of_mapping(idf, tokenizer, device)
     if idf is False:
-        table = _uniform_table((*tokenizer.unweighted_ids,), tokenizer.vocab_size, accumulator(device))
+        table = _uniform_table(tokenizer, accumulator(device))
         return TokenWeights(send(table, device), WeightSource("uniform"))
     if idf is True:
         if references is None:
@@ -124,7 +125,8 @@ def token_weights(
                 f"idf has weights of {len(weights.table)} tokens, the encoder {encoder.name!r} has "
                 f"{tokenizer.vocab_size}: pass weights of the encoder's tokens"
             )
-        return weights.to(device)
+        # A copy, because the caller may change the table later.
+        return deepcopy(weights).to(device)
     elif idf is None or isinstance(idf, int | float):
         raise TypeError(f"idf must be True, False, texts, a mapping from token id to weight or a metric, got {idf!r}")
     else:
@@ -180,13 +182,11 @@ def require_known(weights: TokenWeights, ids: Tensor | Ints, tokenizer: TextToke
         )
 
 
-# Kept, as a large vocabulary takes longer than a small score.
-@lru_cache(maxsize=16)
-def _uniform_table(unweighted_ids: tuple[int, ...], vocab_size: int, dtype: torch.dtype) -> Tensor:
+def _uniform_table(tokenizer: TextTokenizer, dtype: torch.dtype) -> Tensor:
     """Return the weights without idf, shape (vocabulary,), on the CPU."""
     with torch.inference_mode(False):
-        table = torch.ones(vocab_size, dtype=dtype, device="cpu")  # (vocabulary,)
-        table[list(unweighted_ids)] = 0
+        table = torch.ones(tokenizer.vocab_size, dtype=dtype, device="cpu")
+        table[tokenizer.unweighted_ids] = 0
         return table
 
 

@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 import torch
 
-from bertscore_tm import BERTScore, FrozenEncoder
+from bertscore_tm import Baseline, BERTScore, FrozenEncoder
 from bertscore_tm.functional import bert_score
+from bertscore_tm.losses import SoftBERTScoreLoss
 from bertscore_tm.scoring.alignment import compute_alignment
 from bertscore_tm.scoring.settings import ScoreSettings
+from bertscore_tm.scoring.token_weights import token_weights
 from tests.support.metrics import LAYERS, VOCABULARY, assert_close, assert_equal
 from tests.support.ranks import run_ranks
 from tests.support.texts import real_pairs
@@ -58,6 +60,31 @@ def test_a_mapping_is_read_once_and_not_changed(encoder):
     updated(metric)
     expected = bert_score(PREDS * 2, TARGET * 2, encoder, idf=every_weight)
     assert_equal(metric.compute(), expected)
+
+
+@pytest.mark.parametrize("how", ["metric", "settings", "loss", "function"])
+def test_weights_that_are_handed_out_are_copies(encoder, how):
+    metric = BERTScore(encoder, reduction="none")
+    expected = updated(metric).compute()
+    weights = {
+        "metric": metric.token_weights,
+        "settings": lambda: metric.score_settings().weights,
+        "loss": lambda: SoftBERTScoreLoss(encoder).weights,
+        "function": lambda: token_weights(encoder),
+    }[how]()
+    weights.table.fill_(0)
+    for later in (metric, BERTScore(encoder, reduction="none")):
+        later.reset()
+        assert_equal(updated(later).compute(), expected, 0)
+
+
+def test_weights_and_baselines_that_are_passed_are_copied(encoder, table):
+    weights, baseline = token_weights(encoder, CORPUS), Baseline.read(table)
+    metric = BERTScore(encoder, idf=weights, rescale=baseline, reduction="none")
+    expected = bert_score(PREDS, TARGET, encoder, idf=CORPUS, rescale=table)
+    weights.table.fill_(1)
+    baseline.table.fill_(0.5)
+    assert_equal(updated(metric).compute(), expected)
 
 
 # --- a layer of all
