@@ -6,21 +6,43 @@ from functools import cache
 
 from bertscore_tm.utilities.user_warnings import warn_user
 
+# Looked up in this order. Unifont has nearly all characters, in coarse shapes.
+_FAMILIES = (
+    "Noto Sans CJK JP",
+    "Noto Sans Devanagari",
+    "Noto Sans Bengali",
+    "Noto Sans Tamil",
+    "Noto Sans Thai",
+    "Arial Unicode MS",  # macOS
+    "Microsoft YaHei",  # Windows, as the following ones
+    "Malgun Gothic",
+    "Nirmala UI",
+    "Leelawadee UI",
+    "Segoe UI Emoji",
+    "Unifont",
+    "Unifont Upper",
+)
+
 
 def choose_fonts(labels: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the fonts that labels need, which matplotlib tries in order for each character, and the labels.
+    """Return the font families that labels need, which matplotlib tries in order for each character, and the labels.
 
-    A square replaces each character that no installed font has.
+    A square replaces each character that none of the families has.
     """
     from matplotlib import rcParams
-    from matplotlib.font_manager import FontProperties, findfont
+    from matplotlib.font_manager import fontManager
 
+    missing = set("".join("".join(labels).split()))
     families = list(rcParams["font.family"])
-    missing = set("".join("".join(labels).split())) - _characters_of(findfont(FontProperties()))
-    for name, path in _installed_fonts().items():
-        if missing and missing & _characters_of(path):
-            families.append(name)
-            missing -= _characters_of(path)
+    for family in families:
+        missing = _find_missing(missing, family)
+    installed = {font.name for font in fontManager.ttflist}
+    for family in _FAMILIES:
+        if missing and family in installed:
+            still_missing = _find_missing(missing, family)
+            if still_missing != missing:
+                families.append(family)
+                missing = still_missing
     # Joiners and selectors of forms have no shape of their own.
     shapes = {character for character in missing if unicodedata.category(character) not in ("Cf", "Mn")}
     if shapes:
@@ -29,35 +51,22 @@ def choose_fonts(labels: Sequence[str]) -> tuple[list[str], list[str]]:
     return families, [label.translate(squares) for label in labels]
 
 
+def _find_missing(characters: set[str], family: str) -> set[str]:
+    """Return the characters that a font family lacks."""
+    from matplotlib.font_manager import FontProperties, findfont, get_font
+
+    # In a list, because a single string would be parsed as a fontconfig pattern.
+    charmap = get_font(findfont(FontProperties(family=[family]))).get_charmap()
+    return {character for character in characters if ord(character) not in charmap}
+
+
 @cache
 def _warn_of_missing(scripts: frozenset[str]) -> None:
-    """Warn, once per process, of scripts that no installed font has."""
+    """Warn, once per process, of scripts that no font has."""
     from matplotlib import get_cachedir
 
     warn_user(
-        f"no installed font has the characters of {', '.join(sorted(scripts))}, which pictures show as squares: "
-        f"install Noto Sans (fonts-noto-core and fonts-noto-cjk on Debian), and remove matplotlib's list of fonts in "
-        f"{get_cachedir()}"
+        f"no font has the characters of {', '.join(sorted(scripts))}, which pictures show as squares. Set matplotlib's "
+        f"font.family to a font that has them, or install Unifont (fonts-unifont on Debian) and remove matplotlib's "
+        f"list of fonts in {get_cachedir()}"
     )
-
-
-@cache
-def _installed_fonts() -> dict[str, str]:
-    """Return the files of upright fonts by name, without the one that draws a placeholder for any character."""
-    from matplotlib.font_manager import fontManager
-
-    fonts = [font for font in fontManager.ttflist if font.style == "normal" and font.weight in (400, "normal")]
-    fonts.sort(key=lambda font: "Serif" in font.name)
-    return {font.name: font.fname for font in fonts if not font.name.startswith("Last Resort")}
-
-
-@cache
-def _characters_of(path: str) -> frozenset[str]:
-    """Return the characters of a font; none of one of coloured pictures, which matplotlib cannot draw."""
-    from matplotlib.ft2font import FT2Font
-
-    try:
-        font = FT2Font(path)
-    except RuntimeError:
-        return frozenset()
-    return frozenset(map(chr, font.get_charmap())) if font.scalable else frozenset()
