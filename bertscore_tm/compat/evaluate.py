@@ -81,9 +81,18 @@ class BERTScore:
         Raises:
             ValueError: neither ``lang`` nor ``model_type`` is given.
         """
-        settings = locals().copy()
-        for name in ("self", "predictions", "references", "idf", "verbose"):
-            del settings[name]
+        settings: dict[str, Any] = {
+            "lang": lang,
+            "model_type": model_type,
+            "num_layers": num_layers,
+            "device": device,
+            "batch_size": batch_size,
+            "nthreads": nthreads,
+            "all_layers": all_layers,
+            "rescale_with_baseline": rescale_with_baseline,
+            "baseline_path": baseline_path,
+            "use_fast_tokenizer": use_fast_tokenizer,
+        }
         try:
             if predictions is not None or references is not None:
                 self.add_batch(predictions=predictions, references=references)
