@@ -30,6 +30,7 @@ from bertscore_tm.cli.errors import (
 )
 from bertscore_tm.cli.options import input_files
 from bertscore_tm.cli.output import choose_format
+from bertscore_tm.cli.shards import PartialFile
 from bertscore_tm.utilities.version import __version__
 
 __all__ = ["COMMANDS", "main"]
@@ -77,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         1 candidate, 1 reference
         signature: model:...
     """
-    arguments = argparse.Namespace()
+    unfinished = PartialFile(None)
     with warnings.catch_warnings():
         # Once per text: catch_warnings makes Python forget what was shown before.
         warnings.simplefilter("default", UserWarning)
@@ -85,16 +86,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         try:
             arguments = _parse(sys.argv[1:] if argv is None else list(argv))
             _require_files(arguments)
+            unfinished = arguments.unfinished = PartialFile(getattr(arguments, "output", None))
             with join_ranks() as ranks:
                 if "suffixes" in arguments:
                     arguments.suffix = ranks.run_on_first(lambda: choose_format(arguments))
                 arguments.run(arguments, ranks)
             # A closed pipe cannot be caught at exit.
             sys.stdout.flush()
-            if "unfinished" in arguments:
-                os.unlink(arguments.unfinished.name)  # noqa: PTH108
+            unfinished.remove()
         except KeyboardInterrupt:
-            print_message("interrupted" + ("; the same command resumes" if "unfinished" in arguments else ""))
+            remedy = ". The same command resumes" if unfinished.is_open else ""
+            print_message(f"interrupted{remedy}")
             return _INTERRUPTED
         except BrokenPipeError:
             # Otherwise Python fails again at exit when it flushes the buffered output.
@@ -105,8 +107,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             print_error(failure)
             return failure.exit_code
         finally:
-            if "unfinished" in arguments:
-                arguments.unfinished.close()
+            unfinished.close()
     return 0
 
 

@@ -1,32 +1,28 @@
-"""The ranks of a run under ``torchrun``, which together print what one process prints.
+"""The ranks of a run under ``torchrun`` on one host, which together print what one process prints.
 
 Rank 0 reads the input and prints the result. Ranks exchange their scores and their expected errors, so that all end
-together and with the same exit code. Each host prints the first error of its ranks.
+together and with the same exit code. The first error of any rank is printed.
 """
 
 import os
-import re
 import signal
-import socket
-from collections import Counter
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from importlib import metadata
-from threading import Thread
 from typing import Any, TypeVar
 
 from bertscore_tm.cli.errors import FAILED, CommandError, as_command_error, expected_errors, is_only_rank, print_error
 
 T = TypeVar("T")
 
-# Ranks start together, and join before they load a model.
-_JOIN_LIMIT = timedelta(minutes=5)
-# For a part on a slower rank. A rank that died is noticed at once, as its connections close; a lost network is not.
-_WORK_LIMIT = timedelta(hours=1)
+# One rank may take longer to load the model or to compute its items. A rank that ends is noticed at once, because its
+# connections close.
+_TIMEOUT = timedelta(hours=1)
 _PACKAGES = ("bertscore-tm", "torch", "transformers", "tokenizers")
-_REMEDY = "start the command on all hosts again; it continues with the .partial file of its output, if there is one"
+_PAGE = "https://github.com/bertscore-tm/bertscore-tm/blob/main/examples/many_machines.md"
+_REMEDY = "The same command resumes from the .partial file of its output, if there is one"
 
 
 @dataclass(frozen=True)
@@ -35,13 +31,14 @@ class RankGroup:
 
     rank: int
     size: int
-    group: Any = None
 
     def run_on_first(self, work: Callable[[], T]) -> T:
         """Run a function on rank 0 only, such as reading a file, and return its result, or raise its error, on all."""
-        outcomes: list[Any] = [_try(work) if self.rank == 0 else None]
+        outcomes: list[Any] = [None]
+        if self.rank == 0:
+            outcomes = [_try(work)]
         if self.size > 1:
-            _communicate(lambda dist: dist.broadcast_object_list(outcomes, 0, self.group))
+            _communicate(lambda dist: dist.broadcast_object_list(outcomes, 0))
         return _raise_first(outcomes)[0]  # type: ignore[no-any-return]
 
     def run_on_all(self, work: Callable[[], T]) -> T:
@@ -55,19 +52,19 @@ class RankGroup:
         outcome = _try(work)
         outcomes: list[Any] = [outcome] * self.size
         if self.size > 1:
-            _communicate(lambda dist: dist.all_gather_object(outcomes, outcome, self.group))
+            _communicate(lambda dist: dist.all_gather_object(outcomes, outcome))
         return _raise_first(outcomes)
 
     def require_equal(self, describe: Callable[[], dict[str, object]]) -> None:
-        """Raise an error on all ranks that names the hosts where settings differ from those of most ranks."""
-        hosts = self.gather(lambda: (socket.gethostname(), describe()))
-        names = [name for name in hosts[0][1] if len({settings[name] for _, settings in hosts}) > 1]
-        values = [", ".join(f"{name} {settings[name]}" for name in names) for _, settings in hosts]
-        usual = Counter(values).most_common(1)[0][0]
-        others = [f"{host} has {value}" for (host, _), value in zip(hosts, values, strict=True) if value != usual]
-        if others:
-            remedy = "give all hosts the same model, options and versions"
-            raise CommandError(f"{'; '.join(dict.fromkeys(others))}; the other ranks have {usual}: {remedy}")
+        """Raise an error on all ranks that names the settings in which one of them differs from rank 0."""
+        first, *others = self.gather(describe)
+        for rank, settings in enumerate(others, start=1):
+            names = [name for name in first if settings[name] != first[name]]
+            if names:
+                found = ", ".join(f"{name} {settings[name]}" for name in names)
+                expected = ", ".join(f"{name} {first[name]}" for name in names)
+                remedy = "Give all ranks the same model, devices and versions"
+                raise CommandError(f"rank {rank} has {found}, but rank 0 has {expected}. {remedy}")
 
 
 @contextmanager
@@ -76,31 +73,35 @@ def join_ranks() -> Generator[RankGroup, None, None]:
     if is_only_rank():
         yield RankGroup(0, 1)
         return
-    if "TORCHELASTIC_ERROR_FILE" in os.environ and hasattr(signal, "pthread_sigmask"):
-        # Before torch starts threads, which would get the signal otherwise.
-        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
-        Thread(target=_report_stop, daemon=True).start()
+    _require_one_host()
     import torch.distributed as dist
 
     try:
         # Only small results on the CPU are exchanged, so gloo fits all devices.
-        dist.init_process_group("gloo", timeout=_JOIN_LIMIT)
-        group = dist.new_group(timeout=_WORK_LIMIT)
+        dist.init_process_group("gloo", timeout=_TIMEOUT)
     except RuntimeError as error:
-        remedy = "set GLOO_SOCKET_IFNAME on each host to the network interface that leads to the others, such as eth0"
-        raise _failed(f"{socket.gethostname()} could not join the other hosts", error, remedy) from error
+        raise CommandError(f"could not connect to the other processes: {error}", FAILED) from error
+    if "TORCHELASTIC_ERROR_FILE" in os.environ:
+        signal.signal(signal.SIGTERM, _end_rank)
     try:
-        ranks = RankGroup(dist.get_rank(), dist.get_world_size(), group)
+        ranks = RankGroup(dist.get_rank(), dist.get_world_size())
         ranks.require_equal(lambda: {name: metadata.version(name).partition("+")[0] for name in _PACKAGES})
         yield ranks
     finally:
         dist.destroy_process_group()
 
 
-def _report_stop() -> None:
-    """Print an error if torchrun stops this rank: in a thread, because one that waits for others calls no handler."""
-    signal.sigwait([signal.SIGTERM])
-    print_error(CommandError(f"stopped, as torchrun does when another process of a host has ended: {_REMEDY}"))
+def _require_one_host() -> None:
+    num_ranks = os.environ["WORLD_SIZE"]
+    num_hosts = os.environ.get("GROUP_WORLD_SIZE", "1")
+    num_ranks_here = os.environ.get("LOCAL_WORLD_SIZE", num_ranks)
+    if int(num_hosts) > 1 or int(num_ranks_here) < int(num_ranks):
+        raise CommandError(f"the command runs on one host. For several hosts see {_PAGE}")
+
+
+def _end_rank(*_: Any) -> None:
+    """Handle the signal by which torchrun stops a rank when another one has ended."""
+    print_error(CommandError(f"stopped because another process has ended. {_REMEDY}"))
     os._exit(128 + signal.SIGTERM)
 
 
@@ -125,10 +126,4 @@ def _communicate(collective: Callable[[Any], None]) -> None:
     try:
         collective(dist)
     except RuntimeError as error:
-        raise _failed("lost the connection to another process", error, _REMEDY) from error
-
-
-def _failed(what: str, error: RuntimeError, remedy: str) -> CommandError:
-    """Return an error with the first sentence of one of gloo, without the place in its code."""
-    cause = re.sub(r"\[[^]]+:\d+\] ", "", str(error)).partition(". ")[0]
-    return CommandError(f"{what}: {cause}: {remedy}", FAILED)
+        raise CommandError(f"lost the connection to another process. {_REMEDY}", FAILED) from error

@@ -52,18 +52,19 @@ def build_encoder(arguments: argparse.Namespace, *, all_layers: bool = False) ->
 
 
 def build_encoders(ranks: RankGroup, arguments: argparse.Namespace, *, all_layers: bool = False) -> FrozenEncoder:
-    """Return this rank's encoder, or raise an error on all ranks if one has another model or other options."""
+    """Return this rank's encoder, or raise an error on all ranks if one has another model or precision."""
     encoder = ranks.run_on_all(lambda: build_encoder(arguments, all_layers=all_layers))
-    settings = {name: getattr(arguments, name, None) for name in ("output", "component", "references_reduce")}
-    if encoder.dtype == "auto":
-        settings["precision"] = fast_half_precision(encoder.device)
-    # A folder may have another name on another host.
-    ranks.require_equal(lambda: {**encoder.option_fields(), "model": encoder.identity, **settings})
+
+    def describe() -> dict[str, object]:
+        precision = fast_half_precision(encoder.device) if encoder.dtype == "auto" else encoder.dtype
+        return {**encoder.option_fields(), "model": encoder.identity, "precision": precision}
+
+    ranks.require_equal(describe)
     return encoder
 
 
 def choose_device(device: str | None) -> torch.device:
-    """Return the device of this rank: by default a GPU if available, a different one for each rank of a machine."""
+    """Return the device of this rank: by default a GPU if available, a different one for each rank."""
     try:
         chosen = default_device(device)
         if device is not None:

@@ -1,8 +1,8 @@
 """Errors that end a command with one line and an exit code."""
 
 import os
+import signal
 import sys
-import threading
 from pathlib import Path
 from typing import Self
 
@@ -10,8 +10,6 @@ from bertscore_tm.utilities.untrusted_text import for_terminal
 
 FAILED = 1
 BAD_INPUT = 2
-
-_print_lock = threading.Lock()
 
 
 class CommandError(Exception):
@@ -56,15 +54,18 @@ def print_message(message: str) -> None:
 
 
 def print_error(error: CommandError) -> None:
-    """Print an error, unless another rank of this host has printed one: not all ranks need know of it."""
-    with _print_lock:  # else a thread could end the process between the first rank's claim and its line
-        is_first = os.environ.get("LOCAL_RANK", "0") == "0"
-        if (record := os.environ.get("TORCHELASTIC_ERROR_FILE")) is not None:
-            # In the folder that torchrun makes for the ranks of a host, and in it one for each.
-            try:
-                (Path(record).parents[1] / "bertscore-tm").touch(exist_ok=False)
-                is_first = True
-            except FileExistsError:
-                is_first = False
-        if is_first:
-            print(f"bertscore-tm: error: {for_terminal(str(error))}", file=sys.stderr, flush=True)
+    """Print the last line of this process, unless another rank has printed one: not all ranks know of each error."""
+    is_first = os.environ.get("LOCAL_RANK", "0") == "0"
+    record = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    if record is not None:
+        # torchrun stops the other ranks when one has ended. This rank prints its line and ends by itself.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        # The folder that torchrun makes for the ranks, with a folder for each of them.
+        claim = Path(record).parents[1] / "bertscore-tm"
+        try:
+            claim.touch(exist_ok=False)
+            is_first = True
+        except FileExistsError:
+            is_first = False
+    if is_first:
+        print(f"bertscore-tm: error: {for_terminal(str(error))}", file=sys.stderr, flush=True)

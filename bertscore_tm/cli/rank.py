@@ -28,9 +28,7 @@ from bertscore_tm.utilities.chats import strip_thoughts
 from bertscore_tm.utilities.user_warnings import warn_user
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
-    from bertscore_tm.cli.shards import Part, Progress
+    from bertscore_tm.cli.shards import Numbers, Progress
     from bertscore_tm.functional.ranking import Item
 
 
@@ -50,10 +48,9 @@ def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
     options.take_files(arguments)
     texts = ranks.run_on_first(lambda: _read(arguments))
 
-    import torch
-
     from bertscore_tm.cli.encoders import build_encoders, read_idf
-    from bertscore_tm.cli.shards import compute_parts
+    from bertscore_tm.cli.scored_corpus import count_truncated
+    from bertscore_tm.cli.shards import compute_items
     from bertscore_tm.core.scores import selection_f1
     from bertscore_tm.functional.ranking import Item, ranking_fields, score_items
     from bertscore_tm.scoring.messages import UnknownTokens, describe_truncation, warn_of_leftovers
@@ -71,25 +68,25 @@ def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
     signature = settings.signature(ranking_fields(items, **how))
     signature |= {"thoughts": "stripped" if arguments.strip_thoughts else None}
 
-    def work(part: Sequence[Item], progress: Progress) -> Part:
-        scores, num_truncated = score_items(part, settings, progress=progress, unknown=unknown, **how)
-        return {"scores": torch.cat(scores), "num_truncated": torch.tensor([num_truncated], device="cpu")}
+    def work(part: Sequence[Item], progress: Progress) -> list[Numbers]:
+        scores, _ = score_items(part, settings, progress=progress, unknown=unknown, **how)
+        return [item_scores.tolist() for item_scores in scores]
 
-    scored = compute_parts(ranks, arguments, items, work, unit="line", signature=str(signature))
-    if scored is None:
+    scores = compute_items(ranks, arguments.unfinished, items, work, unit="line", signature=str(signature))
+    if scores is None:
         return
     warn_of_leftovers([text for item in items for text in item.candidates], encoder.tokenizer)
     unknown.warn()
-    num_truncated = int(scored["num_truncated"].sum())
+    distinct = dict.fromkeys(text for item in items for text in (*item.candidates, *(item.references or ())))
+    num_truncated = count_truncated(list(distinct), encoder.tokenizer)
     if num_truncated:
         warn_user(describe_truncation(num_truncated, encoder.tokenizer.max_length))
-    counts = [len(item.candidates) for item in items]
-    records = list(map(_make_record, items, torch.split(scored["scores"], counts)))
+    records = list(map(_make_record, items, scores))
     output.write_output("".join(map(output.to_json, records)), arguments.output)
     best = [record["score"] for record in records if record["score"] is not None]
     summary = {
         "num_items": len(items),
-        "num_candidates": sum(counts),
+        "num_candidates": sum(len(item.candidates) for item in items),
         "mean_best": sum(best) / len(best) if best else None,
         "signature": str(signature),
         "output": arguments.output,
@@ -118,9 +115,11 @@ def _format_summary(summary: dict[str, Any], arguments: argparse.Namespace) -> s
     )
 
 
-def _make_record(item: Item, scores: Tensor) -> dict[str, Any]:
+def _make_record(item: Item, scores: Numbers) -> dict[str, Any]:
+    import torch
+
     from bertscore_tm.functional.ranking import order_candidates
 
-    best = int(order_candidates(scores)[0])
-    rounded = [None if math.isnan(score) else round(score, 6) for score in scores.tolist()]
+    best = int(order_candidates(torch.tensor(scores, dtype=torch.float32, device="cpu"))[0])
+    rounded = [None if math.isnan(score) else round(score, 6) for score in scores]
     return {"candidate": item.candidates[best], "index": best, "score": rounded[best], "scores": rounded}

@@ -12,8 +12,9 @@ from torch import Tensor
 from bertscore_tm.cli.distributed import RankGroup
 from bertscore_tm.cli.encoders import build_encoders, read_baseline, read_idf, take_hash
 from bertscore_tm.cli.joined_files import Systems
-from bertscore_tm.cli.shards import Part, Progress, compute_parts
+from bertscore_tm.cli.shards import Numbers, Progress, compute_items
 from bertscore_tm.encoder import Signature
+from bertscore_tm.encoder.tokenization import TextTokenizer
 from bertscore_tm.scoring.corpus import CorpusScores, score_corpus
 from bertscore_tm.scoring.messages import UnknownTokens, warn_about_scores, warn_of_leftovers
 from bertscore_tm.scoring.rescaling import find_baseline, rescale_scores
@@ -107,26 +108,31 @@ def score_systems(ranks: RankGroup, arguments: argparse.Namespace, systems: Syst
 def score_in_parts(
     ranks: RankGroup, arguments: argparse.Namespace, texts: TextPairs, settings: ScoreSettings
 ) -> CorpusScores | None:
-    """Score a corpus part by part; the scores on rank 0, ``None`` on all other ranks."""
+    """Score a corpus, of which the ranks score parts; the scores on rank 0, ``None`` on all other ranks."""
     unknown = UnknownTokens()
 
-    def work(part: Sequence[tuple[str, list[str]]], progress: Progress) -> Part:
+    def work(part: Sequence[tuple[str, list[str]]], progress: Progress) -> list[Numbers]:
         pairs = TextPairs([candidate for candidate, _ in part], [references for _, references in part])
         scored = score_corpus(pairs, settings, progress=progress, unknown=unknown)
-        num_truncated = torch.tensor([scored.num_truncated], device="cpu")
-        return {"scores": scored.scores, "best": scored.best_reference, "num_truncated": num_truncated}
+        numbers = torch.cat([scored.scores[:, 0], scored.best_reference])  # (4, pairs)
+        return numbers.T.tolist()
 
     # The scores are kept before rescaling.
     signature = str(replace(settings, baseline=None).signature())
     pairs = list(zip(texts.candidates, texts.references, strict=True))
-    scored = compute_parts(ranks, arguments, pairs, work, unit="pair", signature=signature)
-    if scored is None:
+    verbose = getattr(arguments, "verbose", False)
+    numbers = compute_items(
+        ranks, arguments.unfinished, pairs, work, unit="pair", signature=signature, verbose=verbose
+    )
+    if numbers is None:
         return None
     unknown.warn()
-    num_truncated = int(scored["num_truncated"].sum())
-    if num_truncated and len(scored["num_truncated"]) > 1:
-        # Parts may share texts, of which each counts once.
-        distinct = texts.distinct()
-        blocks = (distinct[i : i + TEXTS_PER_BLOCK] for i in range(0, len(distinct), TEXTS_PER_BLOCK))
-        num_truncated = sum(settings.encoder.tokenizer(block).num_truncated for block in blocks)
-    return CorpusScores(scored["scores"], scored["best"], num_truncated)
+    computed = torch.tensor(numbers, dtype=torch.float32, device="cpu").T[:, None]  # (4, 1, pairs)
+    num_truncated = count_truncated(texts.distinct(), settings.encoder.tokenizer)
+    return CorpusScores(computed[:3], computed[3].long(), num_truncated)
+
+
+def count_truncated(texts: Sequence[str], tokenizer: TextTokenizer) -> int:
+    """Return the number of texts that the encoder truncates."""
+    blocks = [texts[start : start + TEXTS_PER_BLOCK] for start in range(0, len(texts), TEXTS_PER_BLOCK)]
+    return sum(tokenizer(block).num_truncated for block in blocks)

@@ -1,10 +1,5 @@
-"""The parts of a long run: JSON lines next to the output, which an interrupted run continues.
+"""The items of a run, which ranks divide, and the file from which an interrupted run resumes."""
 
-Each rank computes a part at a time, and rank 0 appends them to the file. A run that is short or prints its result keeps
-its parts in memory.
-"""
-
-import argparse
 import hashlib
 import json
 import math
@@ -13,144 +8,149 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import takewhile
 from pathlib import Path
 from typing import IO, Any
 
-import torch
-from torch import Tensor
 from tqdm import tqdm
 
 from bertscore_tm.cli.distributed import RankGroup
 from bertscore_tm.cli.errors import FAILED, CommandError, print_message
 from bertscore_tm.utilities.files import is_special
 
-Part = dict[str, Tensor]
+# The numbers of an item, such as its scores.
+Numbers = list[float]
 Progress = Callable[[int], None]
-# Number of a part, its first item and the one after its last.
-Range = tuple[int, int, int]
 
-# Items of a part: enough for full batches, and few enough that little is lost by an interruption.
-SMALLEST, LARGEST = 100, 1000
-# Parts of a run that is neither short nor long, to divide among ranks.
-_NUM_PARTS = 16
+# Items that a rank computes at a time: enough for full batches. An interruption loses so many of each rank.
+ITEMS_PER_STEP = 1000
 
 
-def compute_parts(
-    ranks: RankGroup,
-    arguments: argparse.Namespace,
-    items: Sequence[Any],
-    work: Callable[[Sequence[Any], Progress], Part],
-    *,
-    unit: str,
-    signature: str,
-) -> Part | None:
-    """Compute a run part by part, and return the joined parts on rank 0, ``None`` on all other ranks.
+class PartialFile:
+    """The finished items of an output: JSON lines next to it, from which an interrupted run resumes.
 
-    The parts of a long run are appended to the file that an interrupted run with the same settings left. ``work``
-    computes items, and calls a function with the number of items done since its last call; their name is ``unit``.
+    The first line has the signature of the run and a digest of its input, each further one the numbers of an item. A
+    run that prints its result, or that is done in a step, has no file.
     """
-    path, size = None, LARGEST
-    if len(items) > LARGEST and arguments.output is not None and not is_special(arguments.output):
-        path = partial_path(arguments.output)
-    if path is not None or ranks.size > 1:
-        size = min(LARGEST, max(SMALLEST, math.ceil(len(items) / _NUM_PARTS)))
-    starts = range(0, len(items), size)
-    ranges = [(number, start, min(start + size, len(items))) for number, start in enumerate(starts)]
 
-    def resume() -> list[Part]:
-        if path is None:
+    def __init__(self, output: str | None) -> None:
+        self.path: Path | None = None
+        if output is not None and not is_special(output):
+            self.path = Path(f"{output}.partial")
+        self._file: IO[bytes] | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether items have been, or will be, written to the file."""
+        return self._file is not None
+
+    def resume(self, signature: str, items: Sequence[Any]) -> list[Numbers]:
+        """Open the file and return the numbers of the items that a run with the same settings has finished."""
+        if self.path is None or len(items) <= ITEMS_PER_STEP:
             return []
-        arguments.unfinished = _open_file(path)
-        return _read_parts(arguments.unfinished, {"signature": signature, "size": size}, items, ranges)
+        self._file = self.path.open("a+b")
+        _lock(self._file)
+        digest = hashlib.sha256()
+        for item in items:
+            digest.update(json.dumps(item, default=vars).encode())
+        head = json.dumps({"signature": signature, "input": digest.hexdigest()})
+        self._file.seek(0)
+        content = self._file.read()
+        if not content:
+            self._write(f"{head}\n")
+            return []
+        first, *lines = content.split(b"\n")
+        if first != head.encode() or not lines:
+            remedy = "Delete it to start anew, or repeat that command"
+            raise CommandError(f"{self.path} belongs to a run with other files or settings. {remedy}")
+        # The last line is empty, or was cut off.
+        self._file.truncate(len(content) - len(lines[-1]))
+        records = [json.loads(line) for line in lines[:-1]]
+        if [record["item"] for record in records] != list(range(len(records))):
+            raise CommandError(f"{self.path} has lines of several runs. Delete it to start anew")
+        return [record["numbers"] for record in records]
 
-    results = ranks.run_on_first(resume)
-    num_finished = ranges[len(results) - 1][2] if results else 0
-    if num_finished:
-        print_message(f"resuming: {num_finished} of {len(items)} {unit}s are in {path}")
-    is_shown = ranks.rank == 0 and (sys.stderr.isatty() or getattr(arguments, "verbose", False))
-    with tqdm(total=len(items), unit=unit, initial=num_finished, disable=not is_shown) as bar:
-        for number in range(len(results), len(ranges), ranks.size):
-            chosen = ranges[number : number + ranks.size]
-            computed = _compute_next(ranks, [items[start:stop] for _, start, stop in chosen], work, bar.update)
-            results += computed
-            ranks.run_on_first(partial(_append_parts, arguments, computed, chosen))
-    if ranks.rank != 0:
-        return None
-    return {name: torch.cat([part[name] for part in results], dim=-1) for name in results[0]}
+    def append(self, start: int, numbers: Sequence[Numbers]) -> None:
+        """Write the numbers of finished items, of which ``start`` is the first."""
+        if self._file is not None:
+            records = [{"item": item, "numbers": values} for item, values in enumerate(numbers, start)]
+            self._write("".join(f"{json.dumps(record)}\n" for record in records))
+
+    def remove(self) -> None:
+        """Delete the file when the output has been written."""
+        if self._file is not None and self.path is not None:
+            self.path.unlink()
+
+    def close(self) -> None:
+        """Close the file, and release its lock."""
+        if self._file is not None:
+            self._file.close()
+
+    def _write(self, lines: str) -> None:
+        assert self._file is not None
+        try:
+            self._file.write(lines.encode())
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            reason = error.strerror or error
+            raise CommandError(f"{self.path}: {reason}. The same command resumes", FAILED) from error
 
 
-def _compute_next(
-    ranks: RankGroup,
-    parts: list[Sequence[Any]],
-    work: Callable[[Sequence[Any], Progress], Part],
-    progress: Progress,
-) -> list[Part]:
-    """Compute a part on each rank."""
-    computed = ranks.gather(lambda: work(parts[ranks.rank], progress) if ranks.rank < len(parts) else {})[: len(parts)]
-    # Of the other ranks: this one has counted its items.
-    progress(sum(map(len, parts[1:])))
-    return computed
-
-
-def partial_path(output: str) -> Path:
-    """Return the file with the parts of an unfinished output."""
-    return Path(f"{output}.partial")
-
-
-def _open_file(path: Path) -> IO[bytes]:
-    """Open the file with the parts, which one run at a time may do; it is closed when the run has ended."""
-    file = path.open("a+b")
-    # On systems without locks, parts of several runs still have their numbers.
+def _lock(file: IO[bytes]) -> None:
+    """Lock a file until it is closed, on systems that have locks; it is an error if another run has locked it."""
     with suppress(ImportError, OSError):
         from fcntl import LOCK_EX, LOCK_NB, flock
 
         try:
             flock(file, LOCK_EX | LOCK_NB)
         except BlockingIOError as error:
-            file.close()
-            raise CommandError(f"{path} is being written by another run: wait for it, or stop it") from error
-    return file
+            raise CommandError(f"{file.name} is being written by another run. Wait for it, or stop it") from error
 
 
-def _read_parts(file: IO[bytes], settings: dict[str, Any], items: Sequence[Any], ranges: Sequence[Range]) -> list[Part]:
-    """Return the first parts, which are in a file whose first line has the settings of the run and a digest of items.
+def compute_items(
+    ranks: RankGroup,
+    unfinished: PartialFile,
+    items: Sequence[Any],
+    work: Callable[[Sequence[Any], Progress], list[Numbers]],
+    *,
+    unit: str,
+    signature: str,
+    verbose: bool = False,
+) -> list[Numbers] | None:
+    """Compute the numbers of each item; the numbers on rank 0, ``None`` on all other ranks.
 
-    The line is written if the file is empty.
+    ``work`` computes items, and calls a function with the number of items done since its last call; their name is
+    ``unit``. Finished items are written to the partial file. A progress bar is shown on a terminal or with ``verbose``.
     """
-    digest = hashlib.sha256()
-    for item in items:
-        digest.update(json.dumps(item, default=vars).encode())
-    head = json.dumps(settings | {"input": digest.hexdigest()})
-    file.seek(0)
-    first, *lines = file.read().split(b"\n")
-    if not first:
-        _append(file, f"{head}\n")
-        return []
-    if first != head.encode() or not lines:
-        remedy = "delete it to start anew, or repeat that command"
-        raise CommandError(f"{file.name} belongs to a run with other files or settings: {remedy}")
-    # The last line is empty, or was cut off.
-    file.truncate(file.tell() - len(lines[-1]))
-    parts = [json.loads(line) for line in lines[:-1]]
-    by_range = {tuple(part.pop("range")): part for part in parts}
-    finished = [by_range[key] for key in takewhile(by_range.__contains__, ranges)]
-    return [{name: torch.tensor(values, device="cpu") for name, values in part.items()} for part in finished]
+    numbers: list[Numbers] = []
+
+    def resume() -> int:
+        numbers.extend(unfinished.resume(signature, items))
+        return len(numbers)
+
+    num_finished = ranks.run_on_first(resume)
+    if num_finished:
+        print_message(f"resuming: {num_finished} of {len(items)} {unit}s are in {unfinished.path}")
+    is_shown = ranks.rank == 0 and (verbose or sys.stderr.isatty())
+    with tqdm(total=len(items), unit=unit, initial=num_finished, disable=not is_shown) as bar:
+        for start in range(num_finished, len(items), ranks.size * ITEMS_PER_STEP):
+            step = items[start : start + ranks.size * ITEMS_PER_STEP]
+            computed = _compute_step(ranks, step, work, bar.update)
+            numbers += computed
+            ranks.run_on_first(partial(unfinished.append, start, computed))
+    return numbers if ranks.rank == 0 else None
 
 
-def _append_parts(arguments: argparse.Namespace, parts: Sequence[Part], ranges: Sequence[Range]) -> None:
-    if "unfinished" not in arguments:
-        return
-    # Integers and float32, which JSON keeps exactly.
-    values = [{name: tensor.tolist() for name, tensor in part.items()} for part in parts]
-    records = [{"range": chosen, **part} for chosen, part in zip(ranges, values, strict=True)]
-    _append(arguments.unfinished, "".join(f"{json.dumps(record)}\n" for record in records))
-
-
-def _append(file: IO[bytes], lines: str) -> None:
-    try:
-        file.write(lines.encode())
-        file.flush()
-        os.fsync(file.fileno())
-    except OSError as error:
-        raise CommandError(f"{file.name}: {error.strerror or error}; the same command resumes", FAILED) from error
+def _compute_step(
+    ranks: RankGroup,
+    items: Sequence[Any],
+    work: Callable[[Sequence[Any], Progress], list[Numbers]],
+    progress: Progress,
+) -> list[Numbers]:
+    """Compute items, of which each rank takes an equal share."""
+    share = math.ceil(len(items) / ranks.size)
+    own = items[ranks.rank * share : (ranks.rank + 1) * share]
+    shares = ranks.gather(lambda: work(own, progress) if own else [])
+    # The other ranks have computed the rest.
+    progress(len(items) - len(own))
+    return [numbers for computed in shares for numbers in computed]
