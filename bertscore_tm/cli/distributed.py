@@ -100,8 +100,8 @@ def _require_one_host() -> None:
 
 
 def _end_rank(*_: Any) -> None:
-    """Handle the signal by which torchrun stops a rank when another one has ended."""
-    print_error(CommandError(f"stopped because another process has ended. {_REMEDY}"))
+    """Handle the signal by which torchrun stops a rank when another one has ended, or when it is stopped itself."""
+    print_error(CommandError(f"stopped by torchrun, which ends all processes together. {_REMEDY}"))
     os._exit(128 + signal.SIGTERM)
 
 

@@ -30,9 +30,8 @@ def items():
 
 @pytest.fixture(params=[2, 100])
 def command(request, minilm, monkeypatch, capsys):
-    """Run the command in parts of so many lines, as of a long input; returns what it printed."""
-    monkeypatch.setattr(shards, "SMALLEST", request.param)
-    monkeypatch.setattr(shards, "LARGEST", request.param)
+    """Run the command in steps of so many lines, as of a long input; returns what it printed."""
+    monkeypatch.setattr(shards, "ITEMS_PER_STEP", request.param)
     return partial(run_here, capsys, "rank", "-m", minilm, "-l", 1, "--device", "cpu")
 
 
@@ -66,7 +65,7 @@ def test_consensus(folder, items, layer, command):
         f"7 lines, {sum(map(len, items[0]))} candidates",
         f"signature: {ranked.signature}",
     ]
-    assert not shards.partial_path(str(output)).exists()
+    assert not (folder / "best.jsonl.partial").exists()
 
 
 def test_references_from_files_or_the_same_file(folder, items, layer, command):

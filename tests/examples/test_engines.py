@@ -3,21 +3,18 @@
 import os
 import re
 import shutil
-import subprocess
 import sys
-from contextlib import ExitStack
 from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
 
-from bertscore_tm.cli import main
 from tests.support.markdown_blocks import ROOT, blocks, same_output
 from tests.support.processes import run_process
-from tests.support.shell import write_lines
-from tests.support.texts import real_pairs
+from tests.support.torchrun import run_torchrun
 
-ROWS, *BLOCKS = [block for block in blocks(ROOT / "examples" / "many_machines.md") if block.language == "python"]
+ROWS, *BLOCKS, TORCHRUN = [
+    block for block in blocks(ROOT / "examples" / "many_machines.md") if block.language == "python"
+]
 ENGINES = ["pandas", "datasets", "ray", "pyspark", "pyspark", "dask", "concurrent"]
 # Engines print a lot; these would be ours.
 OURS = re.compile(r"bertscore|UserWarning|huggingface/tokenizers|pickled python objects|[Dd]eprecat|Traceback")
@@ -87,61 +84,9 @@ def test_tasks_of_one_process_load_a_model_once(tmp_path):
     assert len(models) == len({process for process, *_ in tasks}) < 8
 
 
-@pytest.fixture
-def two_hosts():
-    """Two network namespaces, joined by a cable, as prefixes of commands and variables of the environment."""
-    hosts = [f"bertscore{os.getpid()}{side}" for side in "ab"]
-
-    def ip(*words):
-        return subprocess.run(["ip", *words], capture_output=True, text=True, check=False)
-
-    with ExitStack() as stack:
-        for host in hosts:
-            if shutil.which("ip") is None or (said := ip("netns", "add", host)).returncode != 0:
-                pytest.skip(f"no network namespaces: {'ip is missing' if shutil.which('ip') is None else said.stderr}")
-            stack.callback(ip, "netns", "delete", host)
-        cable = [
-            ("link", "add", "cable", "netns", hosts[0], "type", "veth", "peer", "name", "cable", "netns", hosts[1])
-        ]
-        for number, host in enumerate(hosts, 1):
-            cable += [("-n", host, "address", "add", f"10.214.7.{number}/24", "dev", "cable")]
-            cable += [("-n", host, "link", "set", device, "up") for device in ("cable", "lo")]
-        for words in cable:
-            assert ip(*words).returncode == 0, ip(*words).stderr
-        yield [["ip", "netns", "exec", host] for host in hosts], "10.214.7.1", "cable"
-
-
-def test_two_hosts_give_the_scores_of_one_process(two_hosts, minilm, tmp_path):
-    prefixes, address, interface = two_hosts
-    folders = [tmp_path / name for name in ("host0", "host1")]
-    for folder in folders:
-        folder.mkdir()
-    files = [str(folders[0] / name) for name in ("hyps", "refs")]
-    for path, lines in zip(files, real_pairs(30), strict=True):
-        write_lines(Path(path), lines)
-    command = [
-        "score",
-        "-c",
-        files[0],
-        "-r",
-        files[1],
-        "--idf",
-        "--per-segment",
-        "--model",
-        minilm,
-        "--num-layers",
-        "5",
-    ]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "GLOO_SOCKET_IFNAME": interface}
-    nodes = []
-    for rank, (prefix, folder) in enumerate(zip(prefixes, folders, strict=True)):
-        launch = ["--nnodes", "2", "--node-rank", str(rank), "--nproc-per-node", "1", "--master-addr", address]
-        words = [*prefix, sys.executable, "-m", "torch.distributed.run", *launch, "--master-port", "29500"]
-        words += ["-m", "bertscore_tm.cli", *command, "--output", "scores.tsv"]
-        nodes.append(subprocess.Popen(words, cwd=folder, env=environment, stderr=subprocess.PIPE, text=True))
-    for node in nodes:
-        _, said = node.communicate()
-        assert node.returncode == 0, said
-    assert main([*command, "--output", str(tmp_path / "expected.tsv")]) == 0
-    assert (folders[0] / "scores.tsv").read_text() == (tmp_path / "expected.tsv").read_text()
-    assert not [*folders[1].iterdir()]
+def test_the_metric_runs_under_torchrun_on_two_nodes(tmp_path):
+    run_program(ROWS.content, tmp_path, "rows")
+    (tmp_path / "evaluate.py").write_text(TORCHRUN.content)
+    first, second = run_torchrun(tmp_path, "evaluate.py", num_ranks=2, num_nodes=2)
+    assert (first.exit_code, second.exit_code, second.out) == (0, 0, ""), first.err + second.err
+    assert same_output(TORCHRUN.output, first.out), first.out

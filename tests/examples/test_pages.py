@@ -3,11 +3,9 @@
 import os
 import re
 import shlex
-import socket
 import subprocess
 import sys
 from importlib.util import find_spec
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -196,33 +194,9 @@ def test_several_processes_print_what_one_prints(command, minilm, texts, capsys)
     start = words.index("bertscore_tm.cli") + 1
     environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
-    if "--nnodes" in words:
-        run_two_nodes(words, texts, environment)
-        expected = (texts / "scores.tsv").read_text()
-        assert main(words[start:]) == 0
-        assert (texts / "scores.tsv").read_text() == expected
-        return
     printed = run_process(*words, folder=texts, **environment).stdout
     assert main(words[start:]) == 0
     assert printed == capsys.readouterr().out
-
-
-def run_two_nodes(words, texts, environment):
-    """Run the command of a node as two nodes of this machine, of which the second has no files."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    (texts / "elsewhere").mkdir()
-    values = {"--nproc-per-node": "1", "--master-addr": "127.0.0.1", "--master-port": port}
-    nodes = []
-    for rank, folder in enumerate((texts, texts / "elsewhere")):
-        settings = values | {"--node-rank": str(rank)}
-        command = [settings.get(before, word) for before, word in pairwise(["", *words])]
-        nodes.append(subprocess.Popen(command, cwd=folder, env=environment, stderr=subprocess.PIPE, text=True))
-    for node in nodes:
-        _, said = node.communicate()
-        assert node.returncode == 0, said
-    assert list((texts / "elsewhere").iterdir()) == []
 
 
 def test_make_has_the_targets():
