@@ -51,9 +51,9 @@ def build_encoder(arguments: argparse.Namespace, *, all_layers: bool = False) ->
     return encoder
 
 
-def build_encoders(ranks: RankGroup, arguments: argparse.Namespace, *, all_layers: bool = False) -> FrozenEncoder:
+def build_encoders(ranks: RankGroup, arguments: argparse.Namespace) -> FrozenEncoder:
     """Return this rank's encoder, or raise an error on all ranks if one has another model or precision."""
-    encoder = ranks.run_on_all(lambda: build_encoder(arguments, all_layers=all_layers))
+    encoder = ranks.run_on_all(lambda: build_encoder(arguments))
 
     def describe() -> dict[str, object]:
         precision = fast_half_precision(encoder.device) if encoder.dtype == "auto" else encoder.dtype

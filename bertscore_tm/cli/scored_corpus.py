@@ -121,9 +121,7 @@ def score_in_parts(
     signature = str(replace(settings, baseline=None).signature())
     pairs = list(zip(texts.candidates, texts.references, strict=True))
     verbose = getattr(arguments, "verbose", False)
-    numbers = compute_items(
-        ranks, arguments.unfinished, pairs, work, unit="pair", signature=signature, verbose=verbose
-    )
+    numbers = compute_items(ranks, arguments.unfinished, pairs, work, unit="pair", signature=signature, verbose=verbose)
     if numbers is None:
         return None
     unknown.warn()
