@@ -11,8 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
-from tqdm import tqdm
-
 from bertscore_tm.cli.distributed import RankGroup
 from bertscore_tm.cli.errors import FAILED, CommandError, print_message
 from bertscore_tm.utilities.files import is_special
@@ -122,6 +120,9 @@ def compute_items(
     ``work`` computes items, and calls a function with the number of items done since its last call; their name is
     ``unit``. Finished items are written to the partial file. A progress bar is shown on a terminal or with ``verbose``.
     """
+    # Imported late, so that errors in arguments and files are reported at once.
+    from tqdm import tqdm
+
     numbers: list[Numbers] = []
 
     def resume() -> int:
