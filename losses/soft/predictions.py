@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -44,12 +44,14 @@ class GeneratorVocabulary:
             self.encoder_table = self.table = embedding_table(encoder, device)
             # The encoder's id of each token, (vocabulary,); None where a token has several.
             self.encoder_ids: Tensor | None = torch.arange(len(self.table), device=device)
-            self.pieces: PieceTable | None = None  # where positions are expanded to them
+            # Set where positions change: they are expanded to pieces, or those of tokens without a piece are left out.
+            self.pieces: PieceTable | None = None
             means = self.encoder_weights
             if bridge is not None:
                 pieces, self.table = bridge.pieces.to(device), bridge.embedding_table(device)
                 self.encoder_ids, means = pieces.single_pieces, pieces.average_weights(means)
-                self.pieces = pieces if bridge.mode == "expand" else None
+                leaves_out = bridge.mode == "mean" and bool((pieces.empty & ~pieces.control).any())
+                self.pieces = pieces if bridge.mode == "expand" or leaves_out else None
             # Weight of each token, None where all weigh 1; one product takes expectations of all columns.
             self.weights, self.columns = None, self.table
             if self.table.data_ptr() != self.encoder_table.data_ptr() or not weights.is_uniform:
@@ -149,7 +151,7 @@ def predict_from_hidden(
 def _expand_likeliest(
     tokens: SoftTokens, vocabulary: GeneratorVocabulary, predictions: Tensor, to_logits: Callable[[Tensor], Tensor]
 ) -> SoftTokens:
-    """Expand positions to the pieces of their likeliest tokens in the mode ``"expand"``, with few logits at a time."""
+    """Expand positions to the pieces of their likeliest tokens, or leave them out, with few logits at a time."""
     if vocabulary.pieces is None:
         return tokens
     likeliest = torch.zeros_like(tokens.content, dtype=torch.long)
@@ -161,11 +163,16 @@ def _expand_likeliest(
 
 
 def expand_to_pieces(tokens: SoftTokens, likeliest: Tensor, vocabulary: GeneratorVocabulary) -> SoftTokens:
-    """Return one position per piece of the likeliest token at each position in the mode ``"expand"``."""
-    pieces = vocabulary.pieces
-    if pieces is None or not likeliest.numel():
+    """Return one position per piece of the likeliest token at each position in the mode ``"expand"``.
+
+    In the mode ``"mean"`` positions without a piece are left out.
+    """
+    pieces, bridge = vocabulary.pieces, vocabulary.bridge
+    if pieces is None or bridge is None or not likeliest.numel():
         return tokens
-    ids, position, content = pieces.expand(likeliest, tokens.content)
+    if bridge.mode == "mean":
+        return replace(tokens, content=tokens.content & ~pieces.empty[likeliest])
+    ids, position, content = bridge.find_pieces(likeliest, tokens.content, pieces)
     dtype, token = tokens.embeddings.dtype, likeliest.gather(1, position)  # (batch, pieces)
     correction = vocabulary.encoder_table[ids].to(dtype) - vocabulary.table[token].to(dtype)  # (batch, pieces, width)
     expanded = tokens.embeddings.gather(1, position[..., None].expand_as(correction)) + correction

@@ -112,7 +112,7 @@ def test_rows_are_means_of_the_pieces_of_the_tokens_text(encoder, kind):
     bridge = VocabularyBridge(tokenizer, encoder, "mean")
     table, made = embedding_table(encoder, CPU), bridge.embedding_table(CPU)
     texts = decode_tokens(tokenizer, list(range(len(tokenizer))))
-    silent = set()
+    silent = set()  # tokens without a piece
     for i, text in enumerate(texts):
         word = text.replace("\ufffd", "")
         if i in tokenizer.all_special_ids or not content_ids(encoder, [word])[0]:
@@ -123,7 +123,9 @@ def test_rows_are_means_of_the_pieces_of_the_tokens_text(encoder, kind):
             torch.testing.assert_close(made[i], expected, atol=1e-6, rtol=0)
         else:
             assert made[i].any()
-    assert bridge.control_ids == sorted(silent)
+    # Blank ones and parts of characters can be predicted.
+    assert bridge.control_ids == sorted(tokenizer.all_special_ids)
+    assert (silent > {*bridge.control_ids}) == (kind != "words")
     counts = bridge.pieces.average_weights(torch.ones(len(table)))
     torch.testing.assert_close(counts, torch.tensor([float(i not in silent) for i in range(len(texts))]))
 
@@ -181,6 +183,7 @@ def test_plain_loop(family):
     ids = torch.nn.functional.pad(ids_of(bridge.generator_tokenizer, TEXTS), (1, 1), value=IGNORE)
     is_control = torch.isin(ids, torch.tensor(bridge.control_ids))
     content, ids = (ids != IGNORE) & ~is_control, ids.clamp(min=0)
+    content &= ~bridge.pieces.ambiguous[ids]
     # Uncertain predictions, whose likeliest token is the label.
     probabilities = (noise(bridge, *ids.shape, scale=1.0, dtype=torch.float64) + certain(bridge, ids, 9.0)).softmax(-1)
     y = probabilities @ bridge.embedding_table(CPU).double()
@@ -435,6 +438,71 @@ def test_certain_predictions_have_the_score_of_the_decoded_text(encoder, pairs, 
             scores = loss(certain(words_bridge, labels), references, labels != IGNORE, return_components=True)[1]
             for name in COMPONENTS:
                 assert (scores[name] - expected[name]).abs().max() < 1e-5
+
+
+PLAIN_WORDS = ["one", "two", "three", "the", "cat", "is", "a", "list"]
+AWKWARD = [
+    "one\ntwo\nthree",
+    "the\tcat  is a   list",
+    "\n the café is naïve\n",
+    "one 東京 two 東 three",
+    "the cat 🙂 is a 👩‍👧 list",
+]
+
+
+@cache
+def generator_of_words(kind):
+    """A generator's tokenizer that knows a few plain words whole, and other characters by their bytes or one by one."""
+    spaced = [f"\u2581{word}" for word in PLAIN_WORDS]
+    if kind == "byte-level BPE":
+        tokenizer = Tokenizer(models.BPE())
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        tokenizer.decoder = decoders.ByteLevel()
+        alphabet = pre_tokenizers.ByteLevel.alphabet()
+        options = {"special_tokens": SPECIALS, "show_progress": False, "initial_alphabet": alphabet}
+        trainer = trainers.BpeTrainer(vocab_size=3000, **options)
+        tokenizer.train_from_iterator([*PLAIN_WORDS, *(f" {word}" for word in PLAIN_WORDS)] * 5, trainer)
+        return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **ROLES)
+    specials = [*SPECIALS, "<unk>"]
+    if kind == "WordPiece":
+        vocabulary = [*specials, *PLAIN_WORDS, "café", "naïve", "東", "京", "🙂", "👩👧"]
+        vocabulary = {word: i for i, word in enumerate(dict.fromkeys(vocabulary))}
+        tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="<unk>"))
+        tokenizer.normalizer = normalizers.BertNormalizer(lowercase=False, strip_accents=False)
+        tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+        tokenizer.decoder = decoders.WordPiece()
+    else:
+        names = [f"<0x{byte:02X}>" for byte in range(256)]
+        vocabulary = [(name, 0.0) for name in specials] + [(name, -9.0) for name in names]
+        vocabulary += [(word, -1.0) for word in [*spaced, "\u2581", "\u2581\u2581", *PLAIN_WORDS]]
+        tokenizer = Tokenizer(models.Unigram(vocabulary, unk_id=3, byte_fallback=True))
+        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(split=False)
+        parts = [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+        tokenizer.decoder = decoders.Sequence(parts)
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>", **ROLES)
+
+
+@pytest.mark.parametrize("kind", ["byte-level BPE", "WordPiece", "SentencePiece"])
+@pytest.mark.parametrize("family", ["minilm", "deberta", "xlm-roberta"])
+def test_one_hot_labels_have_the_score_of_what_they_say(encoder, kind, family):
+    """With line breaks, tabs, double spaces, accents, characters of several bytes and emoji."""
+    encoder, tokenizer = encoder if family == "minilm" else tiny(family), generator_of_words(kind)
+    bridge = VocabularyBridge(tokenizer, encoder, min_fidelity=0)
+    loss = SoftBERTScoreLoss(encoder, bridge, matching="max", reduction="none")
+    labels = ids_of(tokenizer, AWKWARD)
+    texts = written(tokenizer, labels)
+    if kind != "WordPiece":
+        assert [text.strip() for text in texts] == [text.strip() for text in AWKWARD]
+    z = certain(bridge, labels, 100.0)
+    is_real = labels != IGNORE
+    itself = bert_score(texts, texts, encoder)["f1"]
+    torch.testing.assert_close(1 - loss(z, labels).float(), itself, atol=1e-5, rtol=0)
+    torch.testing.assert_close(1 - loss(z, texts, is_real).float(), itself, atol=1e-5, rtol=0)
+    others = texts[1:] + texts[:1]
+    expected = bert_score(texts, others, encoder)["f1"]
+    assert expected.max() < 0.999
+    torch.testing.assert_close(1 - loss(z, others, is_real).float(), expected, atol=1e-5, rtol=0)
+    assert bridge.fidelity(texts) == pytest.approx(1, abs=1e-5)
 
 
 def test_labels_are_decoded(encoder, pairs, words_bridge):

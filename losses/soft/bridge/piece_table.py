@@ -29,9 +29,10 @@ class PieceTable:
     shares: Tensor  # share of each entry in the token's mean, (entries,), float32; those of a token sum to 1
     follows: Tensor  # context that a token makes for the next one, (vocabulary,), int64
     control: Tensor  # tokens that never are text: special tokens and ids without a token, (vocabulary,), bool
+    ambiguous: Tensor  # tokens whose pieces depend on all of the text: blanks and parts of characters, likewise
     identity: bool  # whether the tokenizers split texts into the same tokens: each has one piece, of the same name
 
-    @property
+    @cached_property
     def empty(self) -> Tensor:
         """Tokens without pieces, such as blanks and incomplete characters, shape (vocabulary,), bool."""
         return self.offsets[:: len(Context)].diff() == 0
@@ -57,7 +58,7 @@ class PieceTable:
         """Return the table on a device."""
         if self.offsets.device == device:
             return self
-        names = ("offsets", "pieces", "shares", "follows", "control")
+        names = ("offsets", "pieces", "shares", "follows", "control", "ambiguous")
         return replace(self, **{name: getattr(self, name).to(device) for name in names})
 
     def expand(self, tokens: Tensor, content: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -68,7 +69,10 @@ class PieceTable:
         """
         following = torch.where(content, self.follows[tokens], int(Context.SPACE))
         context = torch.nn.functional.pad(following[:, :-1], (1, 0))
-        context = torch.where(content.cumsum(1) == 1, int(Context.TEXT_START), context)
+        has_pieces = content & ~self.empty[tokens]  # (batch, positions)
+        # Blanks at the start are no part of the text.
+        num_before = has_pieces.cumsum(1) - has_pieces.long()
+        context = torch.where(num_before == 0, int(Context.TEXT_START), context)
         rows = len(Context) * tokens + context  # (batch, positions)
         counts = torch.where(content, self.offsets[rows + 1] - self.offsets[rows], 0)
         ends = counts.cumsum(1)  # (batch, positions)

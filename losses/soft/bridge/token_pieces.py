@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
@@ -33,8 +34,10 @@ def build_piece_table(generator: PreTrainedTokenizerBase, encoder: TextTokenizer
     # Ids may have gaps, so that there are more of them than tokens.
     vocab_size = ids[-1] + 1
     texts = [""] * vocab_size
+    ambiguous = torch.zeros(vocab_size, dtype=torch.bool, device="cpu")
     for i, text in zip(ids, decode_tokens(generator, ids), strict=True):
         texts[i] = text.replace(_INCOMPLETE, "")
+        ambiguous[i] = _INCOMPLETE in text or not text.strip()
     special = {*generator.all_special_ids}
     words = {*ids} - special
     named_ids, identity = _find_named_pieces(generator, encoder, texts)
@@ -50,6 +53,7 @@ def build_piece_table(generator: PreTrainedTokenizerBase, encoder: TextTokenizer
         shares=(_usual_context(texts).flatten().float() / counts).repeat_interleave(counts),
         follows=_following_contexts(texts),
         control=torch.tensor([i not in words for i in range(vocab_size)], device="cpu"),
+        ambiguous=ambiguous,
         identity=identity,
     )
 
@@ -151,6 +155,29 @@ def decode_tokens(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> lis
         text[len(before) :] if text.startswith(before) else str(tokenizer.decode([i]))
         for i, text in zip(ids, joined, strict=True)
     ]
+
+
+def split_decoded(
+    ids: Sequence[int], generator: PreTrainedTokenizerBase, encoder: TextTokenizer
+) -> tuple[list[int], list[int]]:
+    """Return the encoder's pieces of the text of a generator's tokens, and the index of the token that ends each.
+
+    The encoder's tokenizer must be fast.
+    """
+    # One text more at each token; a character counts at its last byte.
+    prefixes = generator.batch_decode([ids[: i + 1] for i in range(len(ids))], skip_special_tokens=False)
+    text = prefixes[-1]
+    ends = np.maximum.accumulate([len(prefix.rstrip(_INCOMPLETE)) for prefix in prefixes[:-1]] + [len(text)])
+    (prepared,) = encoder.prepare([text])
+    encoding = encoder.encode_whole([prepared], offsets=True)
+    # Position of the first character of the prepared text in the text.
+    shift = len(text) - len(text.lstrip()) - (len(prepared) - len(text.strip()))
+    pieces, owners = [], []
+    for piece, is_special, (_, end) in zip(*(encoding[key][0] for key in encoding), strict=True):
+        if not is_special:
+            pieces.append(piece)
+            owners.append(min(int(np.searchsorted(ends, end + shift)), len(ids) - 1))
+    return pieces, owners
 
 
 def _usual_context(texts: Sequence[str]) -> Tensor:

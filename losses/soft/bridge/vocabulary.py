@@ -18,7 +18,8 @@ from bertscore_tm.encoder.families import OwnModelConfig
 from bertscore_tm.encoder.loading import resolve_tokenizer
 from bertscore_tm.encoder.soft_tokens import embedding_table
 from bertscore_tm.encoder.tokenization import TextTokenizer
-from bertscore_tm.losses.soft.bridge.token_pieces import build_piece_table
+from bertscore_tm.losses.soft.bridge.piece_table import PieceTable
+from bertscore_tm.losses.soft.bridge.token_pieces import build_piece_table, split_decoded
 from bertscore_tm.losses.soft.matching import soft_precision_recall_f1
 from bertscore_tm.losses.soft.predictions import (
     GeneratorVocabulary,
@@ -57,15 +58,19 @@ class VocabularyBridge:
       .. math:: x_{ti} = y_t + E_{\mathrm{piece}_i(k_t)} - M_{k_t}, \qquad k_t = \arg\max_k p_{tk}
 
       The pieces depend on the preceding character: a space, a letter or digit, or another one. With one-hot p these are
-      exactly the pieces; they are those of the text where both tokenizers split words at the same places.
+      exactly the pieces; they are those of the text where both tokenizers split words at the same places. Rows whose
+      likeliest tokens include blanks, such as a line break, or parts of a character, such as one byte of several, are
+      decoded and get the pieces of their text; a piece belongs to the token that ends it.
+
+    In the mode ``"mean"``, and with an encoder whose tokenizer is not fast, likeliest tokens that are blank or a part
+    of a character have no position.
 
     The bridge is not a module. Copies share everything, and pickles leave the encoder's weights out.
 
     Attributes:
         mode: the mode, never ``"auto"``.
         vocab_size: number of the generator's token ids; its logits may be more.
-        control_ids: tokens that are not content and get no probability: special tokens, ids without a token, and tokens
-            without a piece, such as blanks and incomplete characters.
+        control_ids: tokens that are not content and get no probability: special tokens and ids without a token.
         end_ids: tokens that end a text.
 
     Args:
@@ -112,15 +117,28 @@ class VocabularyBridge:
                 f"that of the encoder {encoder.name!r} do not: use mode='auto'"
             )
         if mode == "auto":
-            mode = "identity" if self.pieces.identity else "expand" if self.pieces.single_pieces is None else "mean"
+            mode = self._choose_mode()
         self.mode: Mode = mode
         config = OwnModelConfig()
         config.vocab_size = len(generator_tokenizer)
         text_tokenizer = TextTokenizer(generator_tokenizer, config)
         self.vocab_size = len(self.pieces.follows)
         self.end_ids = text_tokenizer.end_ids
-        excluded = self.pieces.empty if self.mode == "identity" else self.pieces.control | self.pieces.empty
+        excluded = self.pieces.control
+        if self.mode == "identity":
+            # Special tokens such as the unknown one may have a piece of that name.
+            excluded = excluded & self.pieces.empty
         self.control_ids = sorted({*text_tokenizer.control_ids, *excluded.nonzero().squeeze(1).tolist()})
+
+    def _choose_mode(self) -> Mode:
+        """Return the mode that follows the metric most closely, the simplest one of equal modes."""
+        if self.pieces.identity:
+            return "identity"
+        # Means of one piece are that piece, and only "expand" puts characters together.
+        is_ambiguous = self.pieces.ambiguous & ~self.pieces.control
+        if self.pieces.single_pieces is not None and not is_ambiguous.any():
+            return "mean"
+        return "expand"
 
     def embedding_table(self, device: torch.device | str) -> Tensor:
         """Return M, the input embedding in the encoder of each of the generator's tokens.
@@ -137,6 +155,33 @@ class VocabularyBridge:
             return embeddings
         with torch.inference_mode(False), torch.no_grad():
             return self.pieces.to(embeddings.device).average(embeddings)
+
+    def find_pieces(self, tokens: Tensor, content: Tensor, pieces: PieceTable) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the encoder's pieces of rows of tokens, as :meth:`PieceTable.expand` does, or those of their text.
+
+        Args:
+            tokens: ids of the generator, shape (batch, positions).
+            content: positions with content, shape (batch, positions), bool.
+            pieces: the table of pieces, on the device of the tokens.
+        """
+        ids, position, is_piece = pieces.expand(tokens, content)
+        is_ambiguous = (pieces.ambiguous[tokens] & content).any(1)  # (batch,)
+        encoder = self.encoder.tokenizer
+        # Slow tokenizers do not say which characters a piece has; ambiguous tokens are then left out.
+        if not encoder.tokenizer.is_fast or not is_ambiguous.any():
+            return ids, position, is_piece
+        rows_of_ids, rows_of_positions, rows_of_marks = [*ids], [*position], [*is_piece]
+        for i in is_ambiguous.nonzero().squeeze(1).tolist():
+            places = content[i].nonzero().squeeze(1)
+            found, owners = split_decoded(tokens[i, places].tolist(), self.generator_tokenizer, encoder)
+            rows_of_ids[i] = torch.tensor(found, dtype=torch.long, device=tokens.device)
+            rows_of_positions[i] = places[torch.tensor(owners, dtype=torch.long, device=tokens.device)]
+            rows_of_marks[i] = torch.ones_like(rows_of_ids[i], dtype=torch.bool)
+        return (
+            pad_sequence(rows_of_ids, batch_first=True),
+            pad_sequence(rows_of_positions, batch_first=True),
+            pad_sequence(rows_of_marks, batch_first=True),
+        )
 
     def fidelity(self, texts: Sequence[str]) -> float:
         """Measure how closely scores through this bridge follow the metric, for certain predictions.
