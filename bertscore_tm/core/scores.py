@@ -81,7 +81,9 @@ def selection_f1(precision: Tensor, recall: Tensor) -> Tensor:
     smaller = torch.minimum(precision, recall)
     positive = smaller > 0
     # Both operands of `where` are differentiated, so the unused quotient must be finite as well.
-    p, r = torch.where(positive, precision, 1.0), torch.where(positive, recall, 1.0)
+    unused = ~positive
+    p = precision.masked_fill(unused, 1.0)
+    r = recall.masked_fill(unused, 1.0)
     return torch.where(positive, 2 * p * r / (p + r), smaller)
 
 

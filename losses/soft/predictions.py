@@ -48,7 +48,7 @@ class GeneratorVocabulary:
             self.pieces: PieceTable | None = None
             means = self.encoder_weights
             if bridge is not None:
-                pieces, self.table = bridge.pieces.to(device), bridge.embedding_table(device)
+                pieces, self.table = bridge.pieces.to(device), bridge.embed_tokens(encoder, device)
                 self.encoder_ids, means = pieces.single_pieces, pieces.average_weights(means)
                 leaves_out = bridge.mode == "mean" and bool((pieces.empty & ~pieces.control).any())
                 self.pieces = pieces if bridge.mode == "expand" or leaves_out else None
@@ -247,7 +247,8 @@ def place_content(content: Tensor, vocabulary: GeneratorVocabulary) -> Placement
                 f"the mask there)"
             )
         keys, order = (values[:, : max(longest + sum(sizes), 1)] for values in (keys, order))
-    keys = keys.view(torch.bool)  # (batch, tokens)
+    # A cast of bits, keys.view(torch.bool), fails in compiled code.
+    keys = keys != 0  # (batch, tokens)
     special = vocabulary.special[1]  # (special,)
     weights = _surround(content.to(special.dtype), special, sizes[0]).gather(1, order)  # (batch, tokens)
     if not tokenizer.exclude_special_tokens:

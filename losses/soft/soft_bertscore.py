@@ -1,7 +1,8 @@
 """Differentiable BERTScore of a generator's soft predictions, as a loss."""
 
 import os
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -150,10 +151,12 @@ class SoftBERTScoreLoss(nn.Module):
             if not isinstance(tokenizer, VocabularyBridge):
                 tokenizer = VocabularyBridge(tokenizer, self.encoder)
             self.bridge = tokenizer
-            if self.bridge.encoder.tokenizer.vocabulary != self.encoder.tokenizer.vocabulary:
+            if not self.bridge.leads_to(self.encoder):
                 raise ValueError("the bridge leads to another encoder's vocabulary: build one for this encoder")
-            require_fidelity(self.bridge, fidelity_texts)
-        self._has_checked_logits = False
+            require_fidelity(self.bridge, self.encoder, fidelity_texts)
+        # Calls so far, and the one after which predictions are compared with the target again.
+        self._num_calls = 0
+        self._next_check = 0
         # Keyed by the device's name, as torch.compile cannot look up devices.
         self._vocabularies: dict[str, GeneratorVocabulary] = {}
 
@@ -195,10 +198,7 @@ class SoftBERTScoreLoss(nn.Module):
         if size < logits.shape[-1]:
             # Only where needed: the gradient of a slice allocates a tensor as large as the whole.
             logits = logits[..., :size]
-        content, included, references = self._read_target(target, mask, logits, vocabulary)
-        if not self._has_checked_logits and not torch.compiler.is_compiling():
-            self._has_checked_logits = True
-            warn_if_misaligned(logits, target, content, self.ignore_index, vocabulary.control_ids)
+        content, included, references = self._read_target(target, mask, logits, vocabulary, lambda rows: rows)
         with torch.autocast(device_type=logits.device.type, enabled=False):
             tokens = predict_from_logits(logits, content, vocabulary, self._relax, self.temperature)
             candidates = encode_soft_tokens(tokens, vocabulary, references.placement)
@@ -260,7 +260,7 @@ class SoftBERTScoreLoss(nn.Module):
             )
         layer, vocabulary = read_output_layer(lm_head), self._load_vocabulary(hidden.device)
         vocabulary.require_size(len(layer.weight), "lm_head has")
-        content, included, references = self._read_target(target, mask, hidden, vocabulary)
+        content, included, references = self._read_target(target, mask, hidden, vocabulary, layer.logits)
         labels = target if return_cross_entropy and isinstance(target, Tensor) else None
         with torch.autocast(device_type=hidden.device.type, enabled=False):
             tokens, cross_entropy = predict_from_hidden(
@@ -328,9 +328,17 @@ class SoftBERTScoreLoss(nn.Module):
         return {**self.__dict__, "_vocabularies": {}}
 
     def _read_target(
-        self, target: Target, mask: Tensor | None, predictions: Tensor, vocabulary: GeneratorVocabulary
+        self,
+        target: Target,
+        mask: Tensor | None,
+        predictions: Tensor,
+        vocabulary: GeneratorVocabulary,
+        to_logits: Callable[[Tensor], Tensor],
     ) -> tuple[Tensor, Tensor | None, EncodedReferences]:
-        """Return which predicted positions are content, the rows to include (``None``: all) and their references."""
+        """Return which predicted positions are content, the rows to include (``None``: all) and their references.
+
+        ``to_logits`` makes logits of some predictions, which are logits or hidden states.
+        """
         shape, device = predictions.shape[:2], predictions.device
         if predictions.ndim != 3 or not len(predictions):
             form = "(batch, positions, vocabulary or features), with at least one row"
@@ -342,21 +350,61 @@ class SoftBERTScoreLoss(nn.Module):
                 )
         allowed = None if mask is None else mask.bool()
         if not isinstance(target, Tensor):
-            references = target if isinstance(target, EncodedReferences) else self.encode_references(target, device)
+            if isinstance(target, EncodedReferences):
+                self._require_own(target)
+                references = target
+            else:
+                references = self.encode_references(target, device)
             if references.num_items != shape[0]:
                 raise ValueError(
                     f"target must have a text or a list of texts for each of the {shape[0]} rows of the predictions, "
                     f"got {references.num_items}"
                 )
             content = torch.ones(shape, dtype=torch.bool, device=device) if allowed is None else allowed
+            self._check_alignment(predictions, to_logits, target, content, vocabulary)
             return content, None, references
         content = locate_content(target, allowed, vocabulary, self.ignore_index)
+        self._check_alignment(predictions, to_logits, target, content, vocabulary)
         if self.bridge is None or self.bridge.mode == "identity":
             references = encode_labels(target, content, vocabulary, self.cache_bytes)
             return content, references.tokens.has_content, references
         rows = [[i for i in row if i >= 0] for row in target.masked_fill(~content, -1).tolist()]
         texts = self.bridge.generator_tokenizer.batch_decode(rows, skip_special_tokens=True)
         return content, content.any(1), self.encode_references(texts, device)
+
+    def _require_own(self, references: EncodedReferences) -> None:
+        """Raise a ValueError if another encoder encoded the references."""
+        encoder = references.encoder
+        # Compiled code cannot look at encoders.
+        if torch.compiler.is_compiling() or encoder is None:
+            return
+        if encoder.process_hash() != self.encoder.process_hash():
+            raise ValueError(
+                f"target was encoded by {encoder!r}, but this loss has {self.encoder!r}: encode the texts by "
+                f"encode_references of this loss"
+            )
+
+    def _check_alignment(
+        self,
+        predictions: Tensor,
+        to_logits: Callable[[Tensor], Tensor],
+        target: Target,
+        content: Tensor,
+        vocabulary: GeneratorVocabulary,
+    ) -> None:
+        """Warn once if predictions and target are not aligned.
+
+        A generator has to learn something before it shows, so the calls 1, 10, 100, ... compare them. Not all do,
+        because an accelerator would be waited for.
+        """
+        if torch.compiler.is_compiling():
+            return
+        self._num_calls += 1
+        if self._num_calls <= self._next_check:
+            return
+        self._next_check = 10 * self._num_calls - 1
+        if warn_if_misaligned(predictions, to_logits, target, content, self.ignore_index, vocabulary.control_ids):
+            self._next_check = sys.maxsize
 
     def _score(
         self, candidates: EncodedTokens, references: EncodedReferences, included: Tensor | None, return_components: bool

@@ -1,6 +1,6 @@
 """References of a batch: labels or texts, one or several per item."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
@@ -13,6 +13,7 @@ from bertscore_tm.core.matching import TokenMass
 from bertscore_tm.core.memory import send
 from bertscore_tm.core.onednn import is_eager
 from bertscore_tm.core.token_vectors import TokenizedTexts
+from bertscore_tm.encoder import FrozenEncoder
 from bertscore_tm.losses.soft.expectations import require_token_ids
 from bertscore_tm.losses.soft.predictions import (
     EncodedTokens,
@@ -29,6 +30,8 @@ from bertscore_tm.utilities.user_warnings import warn_user
 
 # Fewest positions from which shifted logits are recognised.
 _FEWEST_SHIFTED = 16
+# Positions that are compared at most.
+_MOST_COMPARED = 256
 # Fewest rows from which a mask beyond the texts' ends is recognised.
 _FEWEST_ENDED = 4
 
@@ -42,6 +45,7 @@ class EncodedReferences:
     num_items: int
     num_truncated: int = 0
     placement: Placement | None = None  # of predictions with the same content, if it is known
+    encoder: FrozenEncoder | None = None  # set for references of texts, which another loss may get
 
 
 @untraced
@@ -68,7 +72,7 @@ def encode_references(
     if len(rows) != len(references):
         counts = [len(of_item) for of_item in references]
         items = send(np.repeat(np.arange(len(references)), counts), device)  # (references,)
-    return EncodedReferences(tokens, items, len(references), int(vectors.truncated.sum()))
+    return EncodedReferences(tokens, items, len(references), int(vectors.truncated.sum()), encoder=encoder)
 
 
 def encode_labels(
@@ -117,33 +121,50 @@ def locate_content(
 
 @torch.no_grad()
 def warn_if_misaligned(
-    logits: Tensor, target: Any, content: Tensor, ignore_index: int, excluded_ids: Sequence[int]
-) -> None:
-    """Warn if logits predict the next label, or if the mask of texts goes beyond the end of the predictions."""
+    predictions: Tensor,
+    to_logits: Callable[[Tensor], Tensor],
+    target: Any,
+    content: Tensor,
+    ignore_index: int,
+    excluded_ids: Sequence[int],
+) -> bool:
+    """Warn if predictions are of the next label, or if the mask of texts goes beyond their end; return whether.
+
+    Takes logits or hidden states, shape (batch, positions, ...), and what makes logits of some of them.
+    """
     if isinstance(target, Tensor):
-        _warn_if_unshifted(logits, target, ignore_index)
-        return
+        return _warn_if_unshifted(predictions, to_logits, target, ignore_index)
     rows = content.any(1).nonzero()[:, 0]
     last = content[rows].long().cumsum(1).argmax(1)
-    num_ended = int((logits[rows, last].float().softmax(-1)[:, [*excluded_ids]].sum(-1) > 0.5).sum())
+    logits = to_logits(predictions[rows, last])  # (rows, vocabulary)
+    num_ended = int((logits.float().softmax(-1)[:, [*excluded_ids]].sum(-1) > 0.5).sum())
     # A model that has learned nothing yet does not end its texts.
-    if len(rows) >= _FEWEST_ENDED and num_ended > len(rows) // 2:
+    is_misaligned = len(rows) >= _FEWEST_ENDED and num_ended > len(rows) // 2
+    if is_misaligned:
         warn_user(
             f"at the last position of the mask, the predictions of {num_ended} of {len(rows)} rows are end tokens or "
             f"other special tokens, which are not scored: pass a mask that ends before them, such as "
             f"mask & (labels != tokenizer.eos_token_id)"
         )
+    return is_misaligned
 
 
-def _warn_if_unshifted(logits: Tensor, labels: Tensor, ignore_index: int) -> None:
-    """Warn if logits predict the next label rather than their own, as those of causal language models do."""
+def _warn_if_unshifted(
+    predictions: Tensor, to_logits: Callable[[Tensor], Tensor], labels: Tensor, ignore_index: int
+) -> bool:
+    """Warn if predictions are of the next label rather than their own, as those of causal models; return whether."""
     current, following = labels[:, :-1], labels[:, 1:]
     differs = (current != ignore_index) & (following != ignore_index) & (current != following)
-    likeliest, count = logits[:, :-1].argmax(-1), int(differs.sum())
-    num_current, num_following = (int((differs & (likeliest == ids)).sum()) for ids in (current, following))
+    places = differs.nonzero()[:_MOST_COMPARED].unbind(1)  # rows and positions, (places,) each
+    likeliest = to_logits(predictions[places]).argmax(-1)  # (places,)
+    count = len(likeliest)
+    num_current = int((likeliest == current[places]).sum())
+    num_following = int((likeliest == following[places]).sum())
     # A model that has learned nothing yet predicts neither.
-    if count >= _FEWEST_SHIFTED and num_following > max(2 * num_current, count // 5):
+    is_unshifted = count >= _FEWEST_SHIFTED and num_following > max(2 * num_current, count // 5)
+    if is_unshifted:
         warn_user(
             f"the logits predict the next label at {num_following} of {count} positions, their own at {num_current}: "
-            f"for a causal language model, pass logits[:, :-1] and labels[:, 1:]"
+            f"for a causal language model, pass logits[:, :-1], or hidden[:, :-1], and labels[:, 1:]"
         )
+    return is_unshifted

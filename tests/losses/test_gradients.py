@@ -37,6 +37,13 @@ def make_loss(kind, **options):
     return SoftBERTScoreLoss(encoder, **options)
 
 
+def blank_ids(loss):
+    """Tokens of a bridge without a letter, which have no position where they are likeliest."""
+    if loss.bridge is None:
+        return []
+    return loss.bridge.pieces.empty.nonzero().squeeze(1).tolist()
+
+
 def relax_by_gumbel(logits, temperature, excluded_ids):
     """Relaxed samples, the same ones after the same seed."""
     return softmax_relaxation(logits - torch.empty_like(logits).exponential_().log(), temperature, excluded_ids)
@@ -61,6 +68,8 @@ def test_gradcheck(kind, options):
     loss = make_loss(kind, temperature=0.8, reduction="none", **options)
     tokens = loss.bridge or loss.encoder
     base = noise(tokens, 2, 5, dtype=torch.float64) + certain(tokens, TARGET, 4.0)
+    # Expected weights have no gradient, so they must not change.
+    base[..., blank_ids(loss)] -= 60
     directions = noise(tokens, 4, 2, 5, dtype=torch.float64, seed=1)
 
     def along(x):
@@ -99,6 +108,9 @@ def test_hidden_states_give_what_logits_give(kind, options, added, bias, with_cr
     """Whatever the model computes for prompts and padding."""
     loss = make_loss(kind, **options)
     head = output_layer(vocab_size_of(loss.bridge or loss.encoder) + added, bias=bias)
+    if bias:
+        with torch.no_grad():
+            head.bias[blank_ids(loss)] -= 100
     end = (loss.bridge or loss.encoder.tokenizer).end_ids[0]
     labels = F.pad(F.pad(TARGET, (3, 0), value=IGNORE), (0, 1), value=end)
     hidden = normal(*labels.shape, 24, dtype=torch.float64, seed=1)

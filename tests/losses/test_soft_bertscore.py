@@ -14,7 +14,7 @@ from bertscore_tm import FrozenEncoder
 from bertscore_tm.core.matching import TOKENWISE_MATCHINGS
 from bertscore_tm.encoder.soft_tokens import embedding_table
 from bertscore_tm.functional import bert_score
-from bertscore_tm.losses import SoftBERTScoreLoss
+from bertscore_tm.losses import SoftBERTScoreLoss, VocabularyBridge
 from bertscore_tm.scoring.token_weights import token_weights
 from tests.support.models import tiny_model
 from tests.support.soft_predictions import (
@@ -31,6 +31,7 @@ from tests.support.soft_predictions import (
     labels_of,
     near_labels,
     noise,
+    normal,
     relax,
     scores_of_certain_predictions,
     tiny,
@@ -322,12 +323,53 @@ def test_unshifted_logits_of_causal_models_are_recognised(encoder):
     labels = torch.arange(2000, 2024)[None]
     following = 9.0 * one_hot(labels + 1, 30522).float()
     loss = SoftBERTScoreLoss(encoder)
-    with pytest.warns(UserWarning, match=r"next label at 23 of 23 positions.*logits\[:, :-1\] and labels\[:, 1:\]"):
+    with pytest.warns(UserWarning, match=r"next label at 23 of 23 positions.*logits\[:, :-1\], .* and labels\[:, 1:\]"):
         loss(following, labels)
     with warnings.catch_warnings(action="error"):
         loss(following, labels)  # once per loss
         SoftBERTScoreLoss(encoder)(following[:, :-1], labels[:, 1:])
         SoftBERTScoreLoss(encoder)(torch.zeros(1, 24, 30522), labels)
+
+
+def test_unshifted_hidden_states_are_recognised_also_once_the_generator_has_learned(encoder):
+    labels = torch.arange(2000, 2024)[None]
+    head = torch.nn.Linear(24, 30522, bias=False)
+    with torch.no_grad():
+        head.weight.zero_()[torch.arange(2001, 2025), torch.arange(24)] = 9.0
+    following = torch.eye(24)[None]
+    loss, hidden_loss = SoftBERTScoreLoss(encoder), SoftBERTScoreLoss(encoder)
+    said = r"next label at 23 of 23 positions.*hidden\[:, :-1\], and labels"
+    with pytest.warns(UserWarning, match=said):
+        hidden_loss.forward_hidden(following, head, labels)
+    with warnings.catch_warnings(action="error"), torch.no_grad():
+        for _ in range(9):
+            loss(torch.zeros(1, 24, 30522), labels)
+    with pytest.warns(UserWarning, match=said):
+        loss(head(following), labels)
+
+
+def test_a_bridge_has_the_table_of_the_losses_encoder():
+    """Though it was built for another model with the same tokenizer."""
+    model, tokenizer = tiny_model("bert")
+    changed = copy.deepcopy(model)
+    with torch.no_grad():
+        changed.get_input_embeddings().weight.copy_(normal(*changed.get_input_embeddings().weight.shape))
+    first, second = (FrozenEncoder(part, tokenizer, num_layers=2) for part in (model, changed))
+    loss = SoftBERTScoreLoss(second, VocabularyBridge(tokenizer, first), matching="max")
+    labels = labels_of(second)
+    assert loss(certain(second, labels), labels).item() == pytest.approx(0, abs=1e-5)
+
+
+def test_references_that_another_encoder_encoded_are_refused(minilm):
+    first, second = (SoftBERTScoreLoss(FrozenEncoder(minilm, num_layers=layer)) for layer in (1, 2))
+    labels = labels_of(first.encoder)
+    logits = certain(first.encoder, labels)
+    references = first.encode_references(TEXTS)
+    assert SoftBERTScoreLoss(FrozenEncoder(minilm, num_layers=1))(logits, references, labels != IGNORE).isfinite()
+    with pytest.raises(
+        ValueError, match=r"target was encoded by FrozenEncoder\(.*layer 1.*but this loss has .*layer 2"
+    ):
+        second(logits, references, labels != IGNORE)
 
 
 def test_long_target_texts_are_cut_with_a_warning(encoder):

@@ -93,6 +93,15 @@ def _read_rules(tokenizer: PreTrainedTokenizerBase) -> tuple[Any, dict[str, Any]
     return (content["normalizer"], content["pre_tokenizer"], settings), content["model"]
 
 
+def have_same_rules(tokenizer: TextTokenizer, other: TextTokenizer) -> bool:
+    """Return whether two tokenizers of encoders turn texts into the same ids."""
+    if tokenizer.vocabulary != other.vocabulary or tokenizer.prefix_space != other.prefix_space:
+        return False
+    rules, model = _read_rules(tokenizer.tokenizer)
+    other_rules, other_model = _read_rules(other.tokenizer)
+    return bool(rules == other_rules and model == other_model)
+
+
 def _have_equal_models(generator: dict[str, Any], encoder: dict[str, Any], specials: set[str]) -> bool:
     """Compare merges, or else the names of tokens, with their probabilities where they have any."""
     if "merges" in generator:

@@ -19,7 +19,7 @@ from bertscore_tm.encoder.loading import resolve_tokenizer
 from bertscore_tm.encoder.soft_tokens import embedding_table
 from bertscore_tm.encoder.tokenization import TextTokenizer
 from bertscore_tm.losses.soft.bridge.piece_table import PieceTable
-from bertscore_tm.losses.soft.bridge.token_pieces import build_piece_table, split_decoded
+from bertscore_tm.losses.soft.bridge.token_pieces import build_piece_table, have_same_rules, split_decoded
 from bertscore_tm.losses.soft.matching import soft_precision_recall_f1
 from bertscore_tm.losses.soft.predictions import (
     GeneratorVocabulary,
@@ -149,12 +149,20 @@ class VocabularyBridge:
         Returns:
             Shape (vocab_size, embedding width), without gradient; the encoder's table where the vocabularies are equal.
         """
-        embeddings = embedding_table(self.encoder, device)
+        return self.embed_tokens(self.encoder, device)
+
+    def embed_tokens(self, encoder: FrozenEncoder, device: torch.device | str) -> Tensor:
+        """Return M of :meth:`embedding_table` for another encoder with the same tokenizer, such as the loss's."""
+        embeddings = embedding_table(encoder, device)
         ids = self.pieces.single_pieces
         if self.pieces.identity and ids is not None and torch.equal(ids, torch.arange(len(embeddings), device="cpu")):
             return embeddings
         with torch.inference_mode(False), torch.no_grad():
             return self.pieces.to(embeddings.device).average(embeddings)
+
+    def leads_to(self, encoder: FrozenEncoder) -> bool:
+        """Return whether an encoder has the tokenizer that the bridge was built for."""
+        return encoder is self.encoder or have_same_rules(encoder.tokenizer, self.encoder.tokenizer)
 
     def find_pieces(self, tokens: Tensor, content: Tensor, pieces: PieceTable) -> tuple[Tensor, Tensor, Tensor]:
         """Return the encoder's pieces of rows of tokens, as :meth:`PieceTable.expand` does, or those of their text.
@@ -195,9 +203,13 @@ class VocabularyBridge:
         Raises:
             ValueError: ``texts`` is empty.
         """
+        return self.measure_fidelity(self.encoder, texts)
+
+    def measure_fidelity(self, encoder: FrozenEncoder, texts: Sequence[str]) -> float:
+        """Return the :meth:`fidelity` with another encoder that has the same tokenizer, such as the loss's."""
         if isinstance(texts, str) or not texts:
             raise ValueError(f"texts must be a list of at least one text, got {texts!r}")
-        vocabulary = GeneratorVocabulary(self.encoder, self, token_weights(self.encoder), self.encoder.device)
+        vocabulary = GeneratorVocabulary(encoder, self, token_weights(encoder), encoder.device)
         scores = []
         with torch.no_grad():
             for start in range(0, len(texts), _TEXTS_PER_BATCH):
@@ -234,7 +246,7 @@ def embed_texts(texts: Sequence[str], bridge: VocabularyBridge, vocabulary: Gene
     return replace(tokens, content=tokens.content & fits)
 
 
-def require_fidelity(bridge: VocabularyBridge, texts: Sequence[str] | None) -> None:
+def require_fidelity(bridge: VocabularyBridge, encoder: FrozenEncoder, texts: Sequence[str] | None) -> None:
     """Warn about a bridge of low fidelity on some texts, or of unknown fidelity without any, or refuse it."""
     if bridge.mode == "identity":
         return
@@ -245,7 +257,7 @@ def require_fidelity(bridge: VocabularyBridge, texts: Sequence[str] | None) -> N
                 f"training texts as fidelity_texts="
             )
         return
-    score = bridge.fidelity(texts)
+    score = bridge.measure_fidelity(encoder, texts)
     measured = (
         f"texts score {score:.3f} against themselves through the bridge from the generator's vocabulary "
         f"(mode={bridge.mode!r})"
