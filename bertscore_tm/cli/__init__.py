@@ -45,8 +45,34 @@ _INTERRUPTED = 130
 _BROKEN_PIPE = 141
 
 
+class _StoreOnce(argparse.Action):
+    """Store a value; an error if the option, or another one for the same value, was given before."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        assert isinstance(parser, _Parser)
+        if option_string is not None:
+            if self.dest in parser.given:
+                first = parser.given[self.dest]
+                raise argparse.ArgumentError(self, f"takes one value, but {first} was given before. Remove one")
+            parser.given[self.dest] = f"{option_string} {values}"
+        setattr(namespace, self.dest, values)
+
+
 class _Parser(argparse.ArgumentParser):
-    """A parser that reports an error in one line, without the usage."""
+    """A parser that reports an error in one line, without the usage, and takes options with a single value once."""
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self.given: dict[str, str] = {}
+        # The action of arguments that name none, and its name.
+        self.register("action", None, _StoreOnce)
+        self.register("action", "store", _StoreOnce)
 
     def error(self, message: str) -> NoReturn:
         raise CommandError(f"{message} (see {self.prog} --help)")

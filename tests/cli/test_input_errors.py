@@ -113,3 +113,20 @@ def test_standard_input_is_named(monkeypatch, capsys, tmp_path):
     (tmp_path / "refs.txt").touch()
     printed = run_here(capsys, "score", "-c", "-", "-r", tmp_path / "refs.txt", exit_code=2)
     check_error(printed, "^standard input:2: not valid UTF-8: invalid continuation byte")
+
+
+GIVEN_TWICE = [
+    ("score -c a.txt -c b.txt -r r.txt", "-c/--candidates: takes one value, but -c a.txt was given before. Remove one"),
+    ("score --cand a.txt -c b.txt -r r.txt", "-c/--candidates: takes one value, but --cand a.txt was given before"),
+    ("score a.txt r.txt --sources s.txt --sources t.txt", "--sources: takes one value, but --sources s.txt was"),
+    ("score a.txt r.txt --idf-from s.txt --idf-from t.txt", "--idf-from: takes one value, but --idf-from s.txt was"),
+    ("score --candidate-text a --candidate-text b", "--candidate-text: takes one value, but --candidate-text a was"),
+    ("score a.txt r.txt --dtype float32 --dtype float32", "--dtype: takes one value, but --dtype float32 was"),
+    ("compare a.txt b.txt -r r.txt --key id --key n", "--key: takes one value, but --key id was given before"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), GIVEN_TWICE, ids=[case[0] for case in GIVEN_TWICE])
+def test_an_option_with_one_value_is_given_once(capsys, arguments, message):
+    """The first file was dropped without a word."""
+    check_error(run_here(capsys, *arguments.split(), exit_code=2), f"argument {message}")
