@@ -23,13 +23,16 @@ Examples::
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from dataclasses import asdict, replace
+from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 from bertscore_tm.cli import options, output
 from bertscore_tm.cli.distributed import RankGroup
-from bertscore_tm.cli.errors import CommandError
-from bertscore_tm.cli.joined_files import Systems, join_rows, read_corpus
+from bertscore_tm.cli.errors import CommandError, print_message
+from bertscore_tm.cli.join import KeyColumns, find_join, is_id
+from bertscore_tm.cli.joined_files import Systems, describe_columns, read_corpus
 
 if TYPE_CHECKING:
     from bertscore_tm.cli.scored_corpus import ScoredSystems
@@ -69,6 +72,7 @@ def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
             raise CommandError("a comparison needs at least two texts, got one")
         if parts := scored.parts():
             document["groups"] = [{"group": label, **_compare(part, arguments)} for label, part in parts.items()]
+        document |= output.describe_pairing(scored.systems.paired_by)
         document["signature"] = str(scored.signature)
         content = (
             output.to_json(document) if arguments.suffix == ".json" else _format_summary(document, arguments.suffix)
@@ -89,7 +93,9 @@ def _format_summary(document: dict[str, Any], suffix: str) -> str:
             tables.append(rows)
     unit, test = "text" if document["num_documents"] is None else "document", document["differences"][0]["test"]
     counts = output.format_counts(document, dict.fromkeys(("text", "reference", unit)))
-    lines = [f"{counts}; paired {'t' if test == 't' else 'permutation'} test, Student's t intervals"]
+    test_name = "t" if test == "t" else "permutation"
+    pairing = output.format_pairing(document)
+    lines = [f"{counts}, {pairing}; paired {test_name} test, Student's t intervals"]
     if test == "t":
         lines.append("t test, since the documents are of unequal size")
     if test is None:
@@ -143,7 +149,7 @@ def _read(arguments: argparse.Namespace) -> Systems:
         return systems
     if not len(arguments.names) == len(set(arguments.names)) == len(systems.texts):
         raise CommandError(f"argument --names: give {len(systems.texts)} different names, one per system")
-    return systems._replace(texts=dict(zip(arguments.names, systems.texts.values(), strict=True)))
+    return replace(systems, texts=dict(zip(arguments.names, systems.texts.values(), strict=True)))
 
 
 def _read_column(arguments: argparse.Namespace) -> Systems:
@@ -158,14 +164,33 @@ def _read_column(arguments: argparse.Namespace) -> Systems:
     if len(rows) < 2:
         raise CommandError(f"{table.name}: {arguments.system_column!r} has one system; a comparison needs two")
     parts = [replace(table, name=f"{table.name} ({name})", rows=[table.rows[i] for i in rows[name]]) for name in rows]
-    joined = join_rows(parts, [], arguments)
-    rows = {name: [rows[name][place] for (place,) in places] for name, places in zip(rows, joined, strict=True)}
-    selected = {name: systems.select(own) for name, own in rows.items()}
+    columns = _leave_out_row_numbers([describe_columns(part, arguments) for part in parts])
+    join = find_join(columns, num_systems=len(parts), key=arguments.key)
+    if join.message:
+        print_message(join.message)
+    selected = {}
+    for name, places in zip(rows, join.rows, strict=True):
+        selected[name] = systems.select([rows[name][place] for (place,) in places])
     first = next(iter(rows))
     for name, own in selected.items():
         if own.references != selected[first].references:
             raise table.error(rows[name][0], f"{name!r} must have the references of {first!r}, in the same order")
-    return selected[first]._replace(texts={name: own.texts["all"] for name, own in selected.items()})
+    texts = {name: own.texts["all"] for name, own in selected.items()}
+    return replace(selected[first], texts=texts, paired_by=join.column)
+
+
+def _leave_out_row_numbers(parts: Sequence[KeyColumns]) -> list[KeyColumns]:
+    """Leave out ids of which no two parts of a file share a value: they number the rows of the file."""
+    shared = set()
+    for first, second in combinations(parts, 2):
+        for name in first.columns:
+            if second.has(name) and not set(first.keys(name)).isdisjoint(second.keys(name)):
+                shared.add(name)
+    kept = []
+    for part in parts:
+        columns = {name: keys for name, keys in part.columns.items() if name in shared or not is_id(name)}
+        kept.append(replace(part, columns=columns))
+    return kept
 
 
 def _compare(scored: ScoredSystems, arguments: argparse.Namespace) -> dict[str, Any]:
@@ -176,7 +201,7 @@ def _compare(scored: ScoredSystems, arguments: argparse.Namespace) -> dict[str, 
     names, means = list(systems.texts), scored.scores[:, 0].double().mean(1).T.tolist()
     compared = scored.scores[index, 0].T.double()  # (systems, texts)
     bounds = [end[index].item() for end in scored.settings.bounds]
-    settings: dict[str, Any] = {"confidence": arguments.confidence, "bounds": bounds, "groups": systems.groups}
+    settings: dict[str, Any] = {"confidence": arguments.confidence, "bounds": bounds, "groups": systems.documents}
     low, high = (ends.tolist() for ends in mean_interval(compared, **settings))
     rows = [
         {"name": name, "low": low[i], "high": high[i], **dict(zip(output.SCORE_NAMES, means[i], strict=True))}
@@ -198,6 +223,6 @@ def _compare(scored: ScoredSystems, arguments: argparse.Namespace) -> dict[str, 
         "component": arguments.component,
         "confidence": arguments.confidence,
         "num_texts": compared.shape[-1],
-        "num_documents": None if systems.groups is None else len(set(systems.groups)),
+        "num_documents": None if systems.documents is None else len(set(systems.documents)),
         "num_references": scored.num_references,
     }

@@ -88,11 +88,25 @@ class Table:
                 raise self.error(row, f"{column!r} must be a string or a whole number, got {value!r:.80}")
         return list(map(str, values))
 
-    def row_keys(self, column: str) -> list[str]:
-        """Return the key of each row, in a column or of a file without columns."""
-        if self.keys is None and not self.has_columns:
-            raise CommandError(f"{self.name}: plain texts have no key {column!r}: give files with columns")
-        return self.labels(column) if self.keys is None else list(self.keys)
+    def column_names(self) -> list[str]:
+        """Return the names of the columns that any row has."""
+        if not self.has_columns:
+            return []
+        return list(dict.fromkeys(name for row in self.rows if isinstance(row, dict) for name in row))
+
+    def optional_values(self, column: str) -> list[Any] | None:
+        """Return the key of each row, or its value in a column, ``None`` if it lacks one.
+
+        Without keys and without one column of this name, the result is ``None``.
+        """
+        if self.keys is not None:
+            return list(self.keys)
+        if not self.has_columns or column in self.repeated:
+            return None
+        values = [_look_up(row, column) if isinstance(row, dict) else _MISSING for row in self.rows]
+        if all(value is _MISSING for value in values):
+            return None
+        return [None if value is _MISSING else value for value in values]
 
     def error(self, row: int, message: str) -> CommandError:
         """Return an error at the place of a row, from 0."""

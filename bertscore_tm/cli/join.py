@@ -154,9 +154,15 @@ def _pair_by_order(files: Sequence[KeyColumns]) -> Join:
     """Pair rows by their order, which needs equal numbers of rows."""
     first = files[0]
     for file in files:
-        if file.num_rows != first.num_rows:
-            raise CommandError(f"{first.name} has {first.num_rows} rows, {file.name} has {file.num_rows}. {_REMEDY}")
+        _require_equal_numbers(first, file)
     return Join(None, [_one_row_each(file) for file in files])
+
+
+def _require_equal_numbers(first: KeyColumns, file: KeyColumns) -> None:
+    """Raise an error if two files that are paired by the order of their rows have different numbers of rows."""
+    if file.num_rows != first.num_rows:
+        counts = f"got {first.num_rows} and {file.num_rows}"
+        raise CommandError(f"{first.name} and {file.name} must have equal numbers of texts, {counts}. {_REMEDY}")
 
 
 def _join_by_named_column(files: Sequence[KeyColumns], num_systems: int, name: str) -> Join:
@@ -234,8 +240,7 @@ def _join_by_id(files: Sequence[KeyColumns], name: str) -> Join:
                 f"{file.name} has no column {name!r}, and the order of {moved[0].name} is not that of {first.name}. "
                 f"Add the column to {file.name}, or pass --key none to pair rows by their order."
             )
-        if file.num_rows != first.num_rows:
-            raise CommandError(f"{first.name} has {first.num_rows} rows, {file.name} has {file.num_rows}. {_REMEDY}")
+        _require_equal_numbers(first, file)
     return Join(name, rows, _describe_moved(files, rows, name))
 
 

@@ -1,36 +1,71 @@
-"""Join the rows of several files of texts: by a column of keys that all have, else by their order."""
+"""Read the files of a command, and bring the rows of each text together."""
 
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
-from itertools import chain, zip_longest
-from typing import NamedTuple
+from collections.abc import Collection, Hashable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 from bertscore_tm.cli.errors import CommandError, print_message
 from bertscore_tm.cli.inputs import Table, read_table
+from bertscore_tm.cli.join import BY_ORDER, Join, KeyColumns, Rows, find_join, is_id, normalize_key
 from bertscore_tm.utilities.user_warnings import warn_user
 
 # The column of the references if none is named: a file has one of these.
 REFERENCES = ("reference", "references")
-# The rows of each text in a file: several where it has several references of the text.
-Rows = list[list[int]]
 
 
-class Systems(NamedTuple):
-    """The systems' texts by name, the references of each text, and its document, source and group if requested."""
+@dataclass(frozen=True)
+class RowKeys:
+    """The ids of texts, as their file has them, which are written next to results."""
+
+    name: str
+    values: Sequence[Any]
+
+    def name_in(self, others: Collection[str]) -> str:
+        """Return the name of the ids in an output that has other columns."""
+        if self.name in others:
+            return "key"
+        return self.name
+
+
+@dataclass(frozen=True)
+class Systems:
+    """The systems' texts by name and the references of each text, with facts of each text that were requested.
+
+    Args:
+        texts: candidates of each system.
+        references: references of each text.
+        documents: document of each text.
+        sources: source of each text.
+        labels: group of each text.
+        paired_by: the id by which rows of files were joined; ``None`` if they were paired by their order.
+        keys: ids of the texts.
+    """
 
     texts: dict[str, list[str]]
     references: list[list[str]]
-    groups: list[str] | None = None
+    documents: list[str] | None = None
     sources: list[str] | None = None
     labels: list[str] | None = None
+    paired_by: str | None = None
+    keys: RowKeys | None = None
 
     def select(self, rows: Sequence[int]) -> Systems:
         """Return the systems with these texts only."""
-        texts = {name: [own[i] for i in rows] for name, own in self.texts.items()}
-        return Systems(texts, [self.references[i] for i in rows], *(own and [own[i] for i in rows] for own in self[2:]))
+        keys = self.keys
+        if keys is not None:
+            keys = replace(keys, values=_select(keys.values, rows))
+        return replace(
+            self,
+            texts={name: _select(texts, rows) for name, texts in self.texts.items()},
+            references=_select(self.references, rows),
+            documents=_select(self.documents, rows),
+            sources=_select(self.sources, rows),
+            labels=_select(self.labels, rows),
+            keys=keys,
+        )
 
 
 @dataclass(frozen=True)
@@ -38,10 +73,18 @@ class Corpus:
     """Files of the candidates of systems, of references and, if requested, of sources, with their rows of each text."""
 
     arguments: Namespace
-    systems: list[Table]
-    reference_files: list[Table]
-    rows: list[Rows]
-    source_file: tuple[Table, Rows] | None = None
+    systems: Sequence[Table]
+    reference_files: Sequence[Table]
+    source_file: Table | None
+    join: Join
+
+    @property
+    def files(self) -> list[tuple[Table, Rows]]:
+        """All files, those of the systems first, with their rows of each text."""
+        tables = [*self.systems, *self.reference_files]
+        if self.source_file is not None:
+            tables.append(self.source_file)
+        return list(zip(tables, self.join.rows, strict=True))
 
     def references(self) -> list[list[str]]:
         """Return the references of each text, at least one, those of all files and columns.
@@ -50,15 +93,16 @@ class Corpus:
         some. Files have blank lines where a candidate has fewer references; these are among them.
         """
         own, names = self.systems[0], self.arguments.reference_column
-        files = list(zip(self.reference_files, self.rows[len(self.systems) :], strict=True))
+        first, last = len(self.systems), len(self.systems) + len(self.reference_files)
+        files = self.files[first:last]
         is_named = names is not None and own.has_columns and not any(table.has_columns for table, _ in files)
         if not files and not own.has_columns:
             raise CommandError(f"no references: give -r FILE, or --format if {own.name} also contains them")
         if not files or is_named:
-            files.insert(0, (own, self.rows[0]))
+            files.insert(0, (own, self.join.rows[0]))
         elif unread := [name for name in names or REFERENCES if own.has_column(name)]:
             warn_user(f"{own.name}: the references in {unread[0]!r} are not read, since -r has others")
-        lists: list[list[str]] = [[] for _ in own.rows]
+        lists: list[list[str]] = [[] for _ in self.join.rows[0]]
         for table, rows in files:
             for group in [(name,) for name in names] if names and table.has_columns else [REFERENCES]:
                 texts = table.text_lists(*group, with_null=True)
@@ -74,121 +118,130 @@ class Corpus:
     def read(self, *names: str) -> Systems:
         """Return the texts of the systems, which get these names, in the order of the first."""
         texts = {}
-        for name, table, rows in zip(names, self.systems, self.rows, strict=False):
+        for name, (table, rows) in zip(names, self.files, strict=False):
             candidates = table.texts(self.arguments.candidate_column)
             texts[name] = [candidates[row] for (row,) in rows]
-        references, sources = self.references(), None
+        sources = None
         if self.source_file is not None:
-            table, rows = self.source_file
-            values = table.texts(self.arguments.source_column or "source")
-            for first, *others in rows:
-                if different := [row for row in others if values[row] != values[first]]:
-                    raise table.error(different[0], "another row with the same key has another source")
-            sources = [values[row] for row, *_ in rows]
-        documents = self._labels(self.arguments.document_column, "--document-column")
-        labels = self._labels(self.arguments.group_column, "--group-column")
-        return Systems(texts, references, documents, sources, labels)
+            table, rows = self.files[-1]
+            sources = _require_one_value(table, rows, table.texts(self.arguments.source_column or "source"), "source")
+        return Systems(
+            texts=texts,
+            references=self.references(),
+            documents=self._labels(self.arguments.document_column, "document"),
+            sources=sources,
+            labels=self._labels(self.arguments.group_column, "group"),
+            paired_by=self.join.column,
+            keys=self.row_keys(),
+        )
 
-    def _labels(self, column: str | None, option: str) -> list[str] | None:
+    def row_keys(self) -> RowKeys | None:
+        """Return the ids of the texts: those that joined, or of a single file those that name its rows."""
+        name = self.join.column
+        is_single = len(self.files) == 1 and self.arguments.key != BY_ORDER
+        if name is None and is_single:
+            name = _find_id(self.systems[0], self.arguments)
+        if name is None:
+            return None
+        for table, rows in self.files:
+            values = table.optional_values(name)
+            if values is not None:
+                return RowKeys(name, [values[first] for first, *_ in rows])
+        return None
+
+    def _labels(self, column: str | None, noun: str) -> list[str] | None:
         """Return the value of each text in a column of the first file that has it; ``None`` without the option."""
         if column is None:
             return None
-        files = zip([*self.systems, *self.reference_files], self.rows, strict=True)
-        with_columns = [file for file in (*files, self.source_file) if file is not None and file[0].has_columns]
+        with_columns = [(table, rows) for table, rows in self.files if table.has_columns]
         if not with_columns:
-            raise CommandError(f"argument {option}: give a file with columns, such as .tsv or .jsonl")
+            raise CommandError(f"argument --{noun}-column: give a file with columns, such as .tsv or .jsonl")
         table, rows = max(with_columns, key=lambda file: file[0].has_column(column))
-        labels = table.labels(column)
-        return [labels[row] for row, *_ in rows]
+        return _require_one_value(table, rows, table.labels(column), noun)
 
 
 def read_corpus(arguments: Namespace, paths: Sequence[str], *others: str | None) -> Corpus:
     """Read files of candidates, which may contain their references and ``others`` too, of references and of sources."""
     if arguments.source_column is not None and arguments.sources is None:
         raise CommandError("argument --source-column: give --sources FILE too; it may be the file of -c")
+    key = None if arguments.key == BY_ORDER else arguments.key
 
     def read(path: str, *columns: str | None) -> Table:
-        return read_table(path, arguments.format, [name for name in (*columns, arguments.key) if name is not None])
+        return read_table(path, arguments.format, [name for name in (*columns, key) if name is not None])
 
     references = arguments.reference_column or REFERENCES
     names = [arguments.candidate_column, *others, *(references if arguments.references is None else ())]
     systems = [read(path, *names) for path in paths]
-    files = [read(path, *references) for path in arguments.references or ()]
-    rows, source_file = join_rows(systems, files, arguments), None
+    reference_files = [read(path, *references) for path in arguments.references or ()]
+    if len(systems) == 1 and len(arguments.files) > 1:
+        _refuse_parts([*systems, *reference_files], arguments.candidate_column, references)
+    source_file = None
     if arguments.sources is not None:
-        table = read(arguments.sources, arguments.source_column or "source")
-        # Joined on their own, so that sources without keys do not change how references are joined.
-        source_file = (table, join_rows(systems[:1], [table], arguments)[1])
-    return Corpus(arguments, systems, files, rows, source_file)
+        source_file = read(arguments.sources, arguments.source_column or "source")
+    tables = [*systems, *reference_files, *([] if source_file is None else [source_file])]
+    join = find_join([describe_columns(table, arguments) for table in tables], len(systems), arguments.key)
+    if join.message:
+        print_message(join.message)
+    return Corpus(arguments, systems, reference_files, source_file, join)
 
 
-def join_rows(systems: Sequence[Table], files: Sequence[Table], arguments: Namespace) -> list[Rows]:
-    """Return, for each system and file of references, the rows of each text of the first system.
-
-    Rows are joined by the column of keys, by default one that all files have with the same values, none of them twice
-    in a system. Without such a column they are joined by their order.
-    """
-    tables = [*systems, *files]
-    first, joins = tables[0], {}
-    for name, keys in _find_keys(systems, files, arguments).items():
-        indices: list[dict[str, list[int]]] = [{} for _ in tables]
-        for number, (table, table_keys, index) in enumerate(zip(tables, keys, indices, strict=True)):
-            for row, key in enumerate(table_keys):
-                # Of a single system, several texts may have the same references.
-                if key in index and number < len(systems) > 1:
-                    raise table.error(row, f"another row has the same {name!r}, {key!r}")
-                index.setdefault(key, []).append(row)
-            _require_keys(table, index, indices[0], first, name)
-            _require_keys(first, indices[0], index, table, name)
-        own = [[row] for row in range(len(keys[0]))]
-        joins[name] = [own, *([index[key] for key in keys[0]] for index in indices[1:])]
-    if not joins:
-        for table in tables:
-            if len(table.rows) != len(first.rows):
-                counts = f"got {len(first.rows)} and {len(table.rows)}"
-                raise CommandError(f"{first.name} and {table.name} must have equal numbers of texts, {counts}")
-        return [[[row] for row in range(len(first.rows))] for _ in tables]
-    (name, rows), *alternatives = joins.items()
-    for other, other_rows in alternatives:
-        if other_rows != rows:
-            raise CommandError(f"{first.name}: {name!r} and {other!r} join different rows: choose with --key")
-    if moved := [table.name for table, lists in zip(tables, rows, strict=True) if lists != sorted(lists)]:
-        print_message(f"rows are joined by {name!r}: their order in {', '.join(moved)} is not that of {first.name}")
-    return rows
-
-
-def _find_keys(systems: Sequence[Table], files: Sequence[Table], arguments: Namespace) -> dict[str, list[list[str]]]:
-    """Return columns by which files can be joined, and the keys of the rows of each file."""
-    tables = [*systems, *files]
-    if arguments.key is not None:
-        return {arguments.key: [table.row_keys(arguments.key) for table in tables]}
-    with_keys = [table for table in tables if table.has_columns or table.keys is not None]
-    if len(tables) == 1 or len(with_keys) < len(tables):
-        if unused := [table.name for table in with_keys if table.keys is not None and len(tables) > 1]:
-            warn_user(f"{unused[0]} has keys, but another file has none: rows are joined by their order")
-        return {}
-    found: dict[bool, dict[str, list[list[str]]]] = {True: {}, False: {}}
-    named = next((table.rows[0] for table in tables if table.has_columns), ["id"])
+def describe_columns(table: Table, arguments: Namespace) -> KeyColumns:
+    """Return the columns of a file that may join it with others: all with single values but those of the texts."""
+    num_rows = len(table.rows)
+    if table.keys is not None:
+        return KeyColumns(table.name, num_rows, object_keys=[normalize_key(key) for key in table.keys])
+    columns: dict[str, list[Hashable]] = {}
     texts = {arguments.candidate_column, *(arguments.reference_column or REFERENCES)}
-    for name in [name for name in named if name not in texts]:
-        try:
-            keys = [table.row_keys(name) for table in tables]
-        except CommandError:  # not a column of all files, or not one of keys
-            continue
-        sets = [set(table_keys) for table_keys in keys]
-        shared = set.intersection(*sets)
-        is_joined = all(table_keys == shared for table_keys in sets)
-        # Keys most of which are in both files, but in other rows, are not joined by their order.
-        pairs = chain.from_iterable(zip_longest(keys[0], other) for other in keys)
-        is_moved = any(a != b and (None in (a, b) or not shared.isdisjoint((a, b))) for a, b in pairs)
-        is_unique = all(len(sets[i]) == len(keys[i]) for i in range(len(systems)))
-        if is_unique and (is_joined or (is_moved and 2 * len(shared) > len(sets[0]))):
-            found[is_joined][name] = keys
-    return found[True] or found[False]
+    if arguments.sources is not None:
+        texts.add(arguments.source_column or "source")
+    for name in table.column_names():
+        values = table.optional_values(name)
+        is_single = values is not None and not any(isinstance(value, list | dict) for value in values)
+        if values is not None and is_single and name not in texts:
+            columns[name] = [normalize_key(value) for value in values]
+    key = arguments.key
+    if key not in (None, BY_ORDER) and table.has_columns:
+        columns[key] = [normalize_key(value) for value in table.values(key)]
+    return KeyColumns(table.name, num_rows, columns)
 
 
-def _require_keys(table: Table, index: Collection[str], keys: Collection[str], other: Table, name: str) -> None:
-    """Check that a file has all keys of another one."""
-    if missing := [key for key in keys if key not in index]:
-        counts = f"{len(missing)} of {len(keys)} are missing"
-        raise CommandError(f"{table.name}: no row has {missing[0]!r} as {name!r}, as {other.name} has: {counts}")
+def _find_id(table: Table, arguments: Namespace) -> str | None:
+    """Return the first id that names the rows of a file."""
+    described = describe_columns(table, arguments)
+    names = ["id"] if described.object_keys is not None else [name for name in described.columns if is_id(name)]
+    for name in names:
+        keys = described.keys(name)
+        if None not in keys and len(set(keys)) == len(keys):
+            return name
+    return None
+
+
+def _refuse_parts(tables: Sequence[Table], candidate_column: str, references: Sequence[str]) -> None:
+    """Raise an error if files that were given in order are parts of one, with candidates and references each."""
+    if len(tables) < 2:
+        return
+    for table in tables:
+        has_references = any(table.has_column(name) for name in references if name != candidate_column)
+        if not (table.has_column(candidate_column) and has_references):
+            return
+    names = ", ".join(table.name for table in tables)
+    raise CommandError(
+        f"{names} have candidates and references each. Concatenate parts of one corpus into a file, or pass files of "
+        f"references with -r."
+    )
+
+
+def _require_one_value(table: Table, rows: Rows, values: Sequence[str], noun: str) -> list[str]:
+    """Return the value of each text. Raise an error if its rows have different ones."""
+    for first, *others in rows:
+        for row in others:
+            if values[row] != values[first]:
+                raise table.error(row, f"another row with the same key has another {noun}")
+    return [values[first] for first, *_ in rows]
+
+
+def _select(values: Any, rows: Sequence[int]) -> Any:
+    """Return the values of some rows; ``None`` stays ``None``."""
+    if values is None:
+        return None
+    return [values[row] for row in rows]

@@ -101,7 +101,7 @@ def add_scoring_arguments(
     add("--candidate-column", metavar="NAME", default=candidates, help=help)
     help = "column or key of the references, in JSON also an array; repeatable (default: reference or references)"
     add("--reference-column", metavar="NAME", action="append", help=help)
-    help = "column or key by which rows of several files belong together (default: one that all have; else by order)"
+    help = "column by which rows of several files are joined, or none for their order (default: an id that all have)"
     add("--key", metavar="NAME", help=help)
     help = "score candidates without the <think> block of a reasoning model in front; one that is cut off is empty"
     add("--strip-thoughts", action="store_true", help=help)

@@ -92,21 +92,21 @@ def write_report(arguments: argparse.Namespace, scored: ScoredSystems) -> None:
         return
     from bertscore_tm.report import Report
 
-    texts, references, groups, sources, labels = scored.systems
+    systems = scored.systems
     results = {
         name: dict(zip(SCORE_NAMES, scored.scores[:, 0, :, i], strict=True))
         | {"best_reference": scored.best_reference[0, :, i]}
-        for i, name in enumerate(texts)
+        for i, name in enumerate(systems.texts)
     }
     page = Report(
-        texts,
-        references,
+        systems.texts,
+        systems.references,
         results,
         settings=scored.settings,
         signature=scored.signature,
-        groups=groups,
-        sources=sources,
-        labels=labels,
+        groups=systems.documents,
+        sources=systems.sources,
+        labels=systems.labels,
         title=arguments.title,
     )
     write_output(page.to_html().encode(), arguments.report)
@@ -135,6 +135,18 @@ def format_count(number: int, noun: str) -> str:
 def format_counts(document: dict[str, Any], nouns: Iterable[str]) -> str:
     """Return the numbers of what the nouns name in a document."""
     return ", ".join(format_count(document[f"num_{noun}s"], noun) for noun in nouns)
+
+
+def describe_pairing(column: str | None) -> dict[str, Any]:
+    """Return by what rows of files were paired, for JSON: an id, or ``None`` for their order."""
+    return {"paired_by": "order" if column is None else "key", "key": column}
+
+
+def format_pairing(document: dict[str, Any]) -> str:
+    """Say by what the rows of files were paired."""
+    if document["key"] is None:
+        return "paired by order"
+    return f"paired by {document['key']!r}"
 
 
 def format_interval(low: float, high: float, sign: str = "") -> str:

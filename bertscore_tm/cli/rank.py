@@ -18,12 +18,13 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bertscore_tm.cli import options, output
 from bertscore_tm.cli.distributed import RankGroup
 from bertscore_tm.cli.errors import CommandError
-from bertscore_tm.cli.joined_files import read_corpus
+from bertscore_tm.cli.joined_files import RowKeys, read_corpus
 from bertscore_tm.utilities.chats import strip_thoughts
 from bertscore_tm.utilities.user_warnings import warn_user
 
@@ -46,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
     """Rank the candidates, write the best ones and print a summary."""
     options.take_files(arguments)
-    texts = ranks.run_on_first(lambda: _read(arguments))
+    read = ranks.run_on_first(lambda: _read(arguments))
 
     from bertscore_tm.cli.encoders import build_encoders, read_idf
     from bertscore_tm.cli.scored_corpus import count_truncated
@@ -57,9 +58,11 @@ def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
     from bertscore_tm.scoring.settings import ScoreSettings
     from bertscore_tm.scoring.token_weights import token_weights
 
-    if arguments.strip_thoughts:
-        texts = [(list(map(strip_thoughts, candidates)), references) for candidates, references in texts]
-    items = [Item(candidates, references).omit_blank_references() for candidates, references in texts]
+    items = []
+    for candidates, references in read.texts:
+        if arguments.strip_thoughts:
+            candidates = [strip_thoughts(candidate) for candidate in candidates]
+        items.append(Item(candidates, references).omit_blank_references())
     encoder = build_encoders(ranks, arguments)
     weights = ranks.run_on_first(lambda: token_weights(encoder, read_idf(arguments)))
     settings = ScoreSettings(encoder, weights, f1=selection_f1)
@@ -82,27 +85,40 @@ def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
     if num_truncated:
         warn_user(describe_truncation(num_truncated, encoder.tokenizer.max_length))
     records = list(map(_make_record, items, scores))
+    if read.keys is not None:
+        name = read.keys.name_in(records[0])
+        records = [{name: key, **record} for key, record in zip(read.keys.values, records, strict=True)]
     output.write_output("".join(map(output.to_json, records)), arguments.output)
     best = [record["score"] for record in records if record["score"] is not None]
     summary = {
         "num_items": len(items),
         "num_candidates": sum(len(item.candidates) for item in items),
         "mean_best": sum(best) / len(best) if best else None,
+        **output.describe_pairing(read.paired_by),
         "signature": str(signature),
         "output": arguments.output,
     }
     output.write_output(output.to_json(summary) if arguments.json else _format_summary(summary, arguments), None)
 
 
-def _read(arguments: argparse.Namespace) -> list[tuple[list[str], list[str] | None]]:
-    """Return candidates and references of each line."""
+@dataclass(frozen=True)
+class _Lines:
+    """Candidates and references of each line, the id by which files were joined, and the ids of the lines."""
+
+    texts: list[tuple[list[str], list[str] | None]]
+    paired_by: str | None
+    keys: RowKeys | None
+
+
+def _read(arguments: argparse.Namespace) -> _Lines:
     if arguments.candidates is None:
         raise CommandError("no candidates: give a FILE of JSON lines with an array of candidates each")
     corpus = read_corpus(arguments, [arguments.candidates])
     candidates = corpus.systems[0].text_lists(arguments.candidate_column)
-    if arguments.references is None and arguments.reference_column is None:
-        return [(texts, None) for texts in candidates]
-    return list(zip(candidates, corpus.references(), strict=True))
+    references: Sequence[list[str] | None] = [None] * len(candidates)
+    if arguments.references is not None or arguments.reference_column is not None:
+        references = corpus.references()
+    return _Lines(list(zip(candidates, references, strict=True)), corpus.join.column, corpus.row_keys())
 
 
 def _format_summary(summary: dict[str, Any], arguments: argparse.Namespace) -> str:
@@ -110,7 +126,7 @@ def _format_summary(summary: dict[str, Any], arguments: argparse.Namespace) -> s
     return (
         f"{arguments.component} of the best candidates: {best} (mean)\n"
         f"{output.format_count(summary['num_items'], 'line')}, "
-        f"{output.format_count(summary['num_candidates'], 'candidate')}\n"
+        f"{output.format_count(summary['num_candidates'], 'candidate')}, {output.format_pairing(summary)}\n"
         f"signature: {summary['signature']}\n"
     )
 

@@ -12,6 +12,8 @@ Examples::
 from __future__ import annotations
 
 import argparse
+import csv
+import io
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -84,6 +86,7 @@ def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
     document = _summarize(scored, arguments)
     if parts := scored.parts():
         document["groups"] = [{"group": label, **_summarize(part, arguments)} for label, part in parts.items()]
+    document |= output.describe_pairing(systems.paired_by)
     document["signature"] = str(scored.signature)
     scores, best = scored.scores[:, 0, :, 0], scored.best_reference[0, :, 0]
     if arguments.worst is not None:
@@ -92,8 +95,11 @@ def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
     summary = _format_summary(document, arguments)
     if suffix == ".json":
         if arguments.per_segment:
-            segments = zip(output.SCORE_NAMES, scores.tolist(), strict=True)
-            document["segments"] = {**dict(segments), "best_reference": best.tolist()}
+            segments = dict(zip(output.SCORE_NAMES, scores.tolist(), strict=True))
+            segments["best_reference"] = best.tolist()
+            if systems.keys is not None:
+                segments = {systems.keys.name_in(segments): systems.keys.values, **segments}
+            document["segments"] = segments
         summary = output.to_json(document)
     elif arguments.per_segment and suffix != ".csv":
         summary = "".join(f"# {line}\n" for line in summary.splitlines())
@@ -122,7 +128,7 @@ def _read(arguments: argparse.Namespace) -> Systems:
 
 def _summarize(scored: ScoredSystems, arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the means and, if requested, their intervals, and counts, by their keys in JSON."""
-    scores, documents = scored.scores[:, 0, :, 0].double(), scored.systems.groups
+    scores, documents = scored.scores[:, 0, :, 0].double(), scored.systems.documents
     document: dict[str, Any] = dict(zip(output.SCORE_NAMES, scores.mean(-1).tolist(), strict=True))
     if arguments.confidence is not None:
         from bertscore_tm.statistics import mean_interval
@@ -138,7 +144,8 @@ def _summarize(scored: ScoredSystems, arguments: argparse.Namespace) -> dict[str
 
 def _format_summary(document: dict[str, Any], arguments: argparse.Namespace) -> str:
     cells = [f"{label} {document[name]:.4f}" for name, label in output.SCORE_LABELS.items()]
-    lines = [output.format_counts(document, ("candidate", "reference")), f"signature: {document['signature']}"]
+    counts = output.format_counts(document, ("candidate", "reference"))
+    lines = [f"{counts}, {output.format_pairing(document)}", f"signature: {document['signature']}"]
     if arguments.confidence is not None:
         for i, name in enumerate(output.SCORE_NAMES):
             cells[i] += f" {output.format_interval(document[f'{name}_low'], document[f'{name}_high'])}"
@@ -157,13 +164,24 @@ def _format_summary(document: dict[str, Any], arguments: argparse.Namespace) -> 
 
 
 def _format_table(scored: ScoredSystems, best: Tensor, document: dict[str, Any], separator: str) -> str:
-    """Return a header, and a line per candidate with its scores and, of several, its best reference."""
+    """Return a header, and a line per candidate with its id, its scores and, of several, its best reference."""
     has_choice = document["num_references"] > document["num_candidates"] or bool(best.any())
-    header = ["segment", "layer", *output.SCORE_NAMES, *(["best_reference"] if has_choice else [])]
-    lines = [separator.join(header)]
+    header = ["segment", "layer", *output.SCORE_NAMES]
+    if has_choice:
+        header.append("best_reference")
+    keys = scored.systems.keys
+    if keys is not None:
+        header.insert(0, keys.name_in(header))
+    table = io.StringIO()
+    writer = csv.writer(table, delimiter=separator, lineterminator="\n")
+    writer.writerow(header)
     # Arrays are read row by row: lists of the scores of a large corpus would take ten times the memory.
     rows = zip(scored.scores[:, 0, :, 0].T.numpy(), best.numpy(), strict=True)
-    for segment, (scores, index) in enumerate(rows, 1):
-        cells = [str(segment), str(scored.settings.encoder.num_layers), *(f"{score:.6f}" for score in scores)]
-        lines.append(separator.join([*cells, str(index + 1)] if has_choice else cells))
-    return "\n".join([*lines, ""])
+    for number, (scores, best_reference) in enumerate(rows):
+        cells = [str(number + 1), str(scored.settings.encoder.num_layers), *(f"{score:.6f}" for score in scores)]
+        if has_choice:
+            cells.append(str(best_reference + 1))
+        if keys is not None:
+            cells.insert(0, str(keys.values[number]))
+        writer.writerow(cells)
+    return table.getvalue()

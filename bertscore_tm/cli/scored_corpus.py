@@ -76,7 +76,7 @@ def score_systems(ranks: RankGroup, arguments: argparse.Namespace, systems: Syst
     """
     if arguments.strip_thoughts:
         stripped = {name: list(map(strip_thoughts, texts)) for name, texts in systems.texts.items()}
-        systems = systems._replace(texts=stripped)
+        systems = replace(systems, texts=stripped)
     if "hash" in arguments:
         take_hash(arguments)
     # Read before the model, which takes longer.

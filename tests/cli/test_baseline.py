@@ -8,7 +8,7 @@ import torch
 from bertscore_tm import FrozenEncoder
 from bertscore_tm.baselines import make_baseline
 from tests.support.models import save_tiny_model
-from tests.support.shell import check_error, numbers_in, run_here, write_lines
+from tests.support.shell import add_defaults, check_error, numbers_in, run_here, write_lines
 from tests.support.texts import real_pairs
 
 TEXTS = real_pairs(30)[0]
@@ -31,8 +31,8 @@ def command(folder, monkeypatch, capsys):
     monkeypatch.chdir(folder)
 
     def run(*arguments, texts="texts.txt", model="model", output="table.csv", exit_code=0):
-        options = [texts, "-m", model, "--device", "cpu", "--pairs", PAIRS, "-o", output]
-        return run_here(capsys, "baseline", *options, *arguments, exit_code=exit_code)
+        words = add_defaults(arguments, model=model, device="cpu", pairs=PAIRS, output=output)
+        return run_here(capsys, "baseline", texts, *words, exit_code=exit_code)
 
     return run
 

@@ -94,7 +94,10 @@ def test_document_and_tables_have_the_scores_of_the_reference_package(command, o
         expected = [difference[key] for key in ("difference", "low", "high", "p_value", "p_value_holm")]
         assert numbers_in(line) == pytest.approx(expected, abs=6e-5)
         assert line.split()[-3:] == [str(difference[key]) for key in ("wins", "ties", "losses")]
-    assert lines[9] == f"{COUNT} texts, {COUNT} references; paired permutation test, Student's t intervals"
+    assert (
+        lines[9]
+        == f"{COUNT} texts, {COUNT} references, paired by order; paired permutation test, Student's t intervals"
+    )
     assert lines[10] == "p (Holm): adjusted for all 3 pairs of 3 systems"
     assert lines[11] == f"signature: {document['signature']}"
     assert lines[12:] == [document["verdict"]]
@@ -121,7 +124,10 @@ def test_whole_documents_are_compared(command, oracle, tmp_path):
     again = json.loads(command(*FILES[:-1], "refs.tsv", *options).out)
     assert [x["p_value"] for x in again["differences"]] == [x["p_value"] for x in once]
     text = command(*FILES[:-1], "refs.tsv", *options[:2]).out
-    assert f"{2 * COUNT} texts, {2 * COUNT} references, {COUNT} documents; paired permutation test" in text
+    assert (
+        f"{2 * COUNT} texts, {2 * COUNT} references, {COUNT} documents, paired by order; paired permutation test"
+        in text
+    )
 
 
 def test_the_test_of_documents_is_named(command, tmp_path):
@@ -133,7 +139,7 @@ def test_the_test_of_documents_is_named(command, tmp_path):
         cells = [f"{REFERENCES[i % COUNT]}\tarticle {size}" for i, size in enumerate(sizes)]
         write_lines(tmp_path / "refs.tsv", ["reference\tarticle", *cells])
         lines = command(*FILES[:-1], "refs.tsv", "--document-column", "article").out.splitlines()
-        assert lines[9].endswith(f"{COUNT} documents; paired {test} test, Student's t intervals")
+        assert lines[9].endswith(f"{COUNT} documents, paired by order; paired {test} test, Student's t intervals")
         assert ("t test, since the documents are of unequal size" in lines) == (test == "t")
         assert not any("≤" in line for line in lines)
 

@@ -63,7 +63,7 @@ BAD = [
     (
         {"c.txt": GOOD, "r.txt": GOOD, "s.txt": b"one\n"},
         "c.txt r.txt s.txt",
-        "c.txt and s.txt must have equal numbers of texts, got 2 and 1",
+        "c.txt and s.txt must have equal numbers of texts, got 2 and 1. ...",
     ),
     ({"c.txt.gz": gzip.compress(GOOD)[:-9]}, "c.txt.gz c.txt.gz", "c.txt.gz: not a valid gzip file: Compressed ..."),
     ({"c.txt.gz": GOOD}, "c.txt.gz c.txt.gz", "c.txt.gz: not a valid gzip file: Not a gzipped file (b'a ')"),

@@ -265,7 +265,7 @@ def test_nulls_are_references_that_a_candidate_lacks(tmp_path, monkeypatch, suff
     records = [dict(zip(("candidate", "first", "second"), row, strict=True)) for row in rows]
     (write_parquet if suffix == "parquet" else write_records)(path, records)
     columns = ["--reference-column", "first", "--reference-column", "second"]
-    assert scored_pairs(monkeypatch, str(path), *columns) == [("a", ["b", "c"]), ("d", ["e"]), ("f", ["g"])]
+    assert scored_pairs(monkeypatch, str(path), *columns) == [("a", ["b", "c"]), ("d", ["", "e"]), ("f", ["g", ""])]
 
 
 def test_columns_of_one_name_in_parquet_are_an_error(tmp_path, capsys):

@@ -136,7 +136,11 @@ REFUSED = {
         make_file("r", lang=["en", "de"] * 5),
         "'lang' of h and 'lang' of r have the same 2 values in another order: in row 1 'de' and 'en'",
     ),
-    "numbers of rows": (make_file("h"), make_file("r", num_rows=9), "h has 10 rows, r has 9."),
+    "numbers of rows": (
+        make_file("h"),
+        make_file("r", num_rows=9),
+        "h and r must have equal numbers of texts, got 10 and 9.",
+    ),
     "two pairings": (
         make_file("h", id=IDS, key=IDS),
         make_file("r", id=IDS, key=BACK),

@@ -63,7 +63,7 @@ def test_rows_of_a_shared_column_belong_together(tmp_path, monkeypatch, capsys, 
     for name, rows in zip(names, (CANDIDATES, REFERENCES), strict=True):
         WRITERS[suffix](tmp_path / name, rows)
     assert scored_pairs(monkeypatch, *names) == JOINED
-    message = f"rows are joined by 'id': their order in {names[1]} is not that of {names[0]}"
+    message = f"rows are joined by 'id': the order of {names[1]} is not that of {names[0]}"
     assert capsys.readouterr().err == f"bertscore-tm: {message}\n"
     # In the same order nothing is said.
     WRITERS[suffix](tmp_path / names[1], sorted(REFERENCES, key=lambda row: row["id"]))
@@ -102,12 +102,18 @@ def test_a_dotted_name_is_a_column_in_an_object(joined):
 
 
 def test_a_key_is_named_where_columns_differ(joined, refused):
-    """Numbers of lines are equal in both files, and would join by order."""
+    """Numbers of lines are equal in both files, and are no ids."""
     candidates = [{"line": i, **row} for i, row in enumerate(CANDIDATES)]
     references = [{"line": i, **row} for i, row in enumerate(REFERENCES)]
     files = {"c.json": candidates, "r.json": references}
-    refused(files, ["score", "c.json", "r.json"], "c.json: 'line' and 'id' join different rows: choose with --key")
-    assert joined(files, "c.json", "r.json", "--key", "id")[0] == JOINED
+    assert joined(files, "c.json", "r.json")[0] == JOINED
+    assert joined({}, "c.json", "r.json", "--key", "id")[0] == JOINED
+    pairs, _ = joined({}, "c.json", "r.json", "--key", "none")
+    assert pairs == [("it rains", ["the cat"]), ("a cat sat", ["went"]), ("go", ["rain"])]
+    keys = {"c.json": [{"key": i, **row} for i, row in enumerate(CANDIDATES)]}
+    keys["r.json"] = [{"key": i, **row} for i, row in enumerate(REFERENCES)]
+    message = "'key' and 'id' pair the rows of c.json and r.json differently"
+    refused(keys, ["score", "c.json", "r.json"], message)
     # Several samples of one input, which only a named key joins.
     samples = [*CANDIDATES, {"id": 1, "candidate": "rains"}]
     pairs, _ = joined({"c.json": samples}, "c.json", "r.json", "--key", "id")
@@ -117,11 +123,16 @@ def test_a_key_is_named_where_columns_differ(joined, refused):
 @pytest.mark.parametrize(
     ("candidates", "references", "key", "message"),
     [
-        (CANDIDATES, REFERENCES[:2], [], "r.json: no row has '1' as 'id', as c.json has: 1 of 3 are missing"),
-        (CANDIDATES[1:], REFERENCES, [], "c.json: no row has '1' as 'id', as r.json has: 1 of 3 are missing"),
-        (CANDIDATES, [{"id": 4, "reference": ""}, *REFERENCES[1:]], [], "r.json: no row has '2' as 'id'"),
-        (CANDIDATES, [{"id": 4, "reference": ""}, *REFERENCES[1:]], ["--key", "id"], "r.json: no row has '2' as 'id'"),
-        (CANDIDATES, ["a", "b", "c"], ["--key", "id"], "r.json: plain texts have no key 'id'"),
+        (CANDIDATES, REFERENCES[:2], [], "c.json and r.json cannot be joined by 'id': 2 of 3 values are in both files"),
+        (CANDIDATES[1:], REFERENCES, [], "c.json and r.json cannot be joined by 'id': 2 of 3 values are in both files"),
+        (CANDIDATES, [{"id": 4, "reference": ""}, *REFERENCES[1:]], [], "'id': 2 of 4 values are in both files"),
+        (
+            CANDIDATES,
+            [{"id": 4, "reference": ""}, *REFERENCES[1:]],
+            ["--key", "id"],
+            "r.json has no row with the id '2'",
+        ),
+        (CANDIDATES, ["a", "b", "c"], ["--key", "id"], "r.json has no column 'id'"),
         (CANDIDATES, REFERENCES, ["--key", "number"], "c.json: row 1: no column or key 'number'"),
     ],
 )
@@ -138,11 +149,11 @@ def test_columns_with_other_values_do_not_join(joined):
     assert printed == ""
 
 
-def test_keys_without_keys_in_the_other_file_are_mentioned(joined, tmp_path):
+def test_keys_without_keys_in_the_other_file_are_paired_by_order(joined, tmp_path):
     write_lines(tmp_path / "r.txt", ["the cat", "the dog"])
     pairs, printed = joined({"c.json": {"b": "a cat", "a": "a dog"}}, "c.json", "r.txt")
     assert pairs == [("a cat", ["the cat"]), ("a dog", ["the dog"])]
-    assert "c.json has keys, but another file has none: rows are joined by their order" in printed
+    assert printed == ""
 
 
 def test_references_of_the_candidates_file_are_read_or_mentioned(joined, tmp_path):
@@ -181,4 +192,4 @@ def test_documents_and_systems_are_joined_too(tmp_path, monkeypatch, capsys):
     repeated = [*rows[:-1], rows[0]]
     write_records(tmp_path / "b.jsonl", repeated)
     printed = compare("a.jsonl", "b.jsonl", "-r", "r.jsonl", "--key", "id", exit_code=2)
-    check_error(printed, "b.jsonl:7: another row has the same 'id', '0'")
+    check_error(printed, "b.jsonl has no row with the id '6', as a.jsonl has. 1 of 7 values are missing.")

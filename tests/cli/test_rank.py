@@ -62,7 +62,7 @@ def test_consensus(folder, items, layer, command):
     mean = sum(float(scores.max()) for scores in ranked.scores) / NUM_ITEMS
     assert printed.out.splitlines() == [
         f"f1 of the best candidates: {mean:.4f} (mean)",
-        f"7 lines, {sum(map(len, items[0]))} candidates",
+        f"7 lines, {sum(map(len, items[0]))} candidates, paired by order",
         f"signature: {ranked.signature}",
     ]
     assert not (folder / "best.jsonl.partial").exists()

@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import sys
-from functools import partial
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -20,7 +19,7 @@ from bertscore_tm.encoder import default_device
 from bertscore_tm.statistics import mean_interval
 from tests.support.oracle import oracle_scores
 from tests.support.processes import run_process
-from tests.support.shell import check_error, run_here, write_lines, write_records
+from tests.support.shell import add_defaults, check_error, run_here, write_lines, write_records
 from tests.support.texts import real_pairs, several_references
 
 SCORES = ("precision", "recall", "f1")
@@ -49,7 +48,11 @@ def command(folder, minilm, monkeypatch, capsys):
     """Run the command in the folder of the texts; returns what it printed."""
     monkeypatch.chdir(folder)
 
-    return partial(run_here, capsys, "score", "-m", minilm, "--device", "cpu")
+    def run(*arguments, exit_code=0):
+        words = add_defaults(arguments, model=minilm, device="cpu")
+        return run_here(capsys, "score", *words, exit_code=exit_code)
+
+    return run
 
 
 def pairs():
@@ -68,7 +71,7 @@ def test_equals_the_reference_package(command, minilm):
     printed = command("hyps.txt", "refs.txt", "-l", str(LAYER))
     first, second, signature = printed.out.splitlines()
     assert first == "P {:.4f}  R {:.4f}  F1 {:.4f}".format(*expected.mean(-1).tolist())
-    assert second == f"{COUNT} candidates, {COUNT} references"
+    assert second == f"{COUNT} candidates, {COUNT} references, paired by order"
     assert signature.startswith("signature: model:")
     assert printed.err == ""
 

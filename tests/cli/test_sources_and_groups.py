@@ -76,6 +76,10 @@ def test_sources_do_not_change_how_references_are_joined(command, tmp_path):
     write_records(tmp_path / "hyps.jsonl", [{"id": i, "candidate": text} for i, text in enumerate(CANDIDATES)])
     plain = [f"source {i}" for i in range(9)]
     write_lines(tmp_path / "plain.txt", plain)
+    moved = ["score", "hyps.jsonl", "refs.jsonl", "--sources", "plain.txt"]
+    message = "plain.txt has no column 'id', and the order of refs.jsonl is not that of hyps.jsonl"
+    check_error(command(*moved, exit_code=2), message)
+    write_records(tmp_path / "refs.jsonl", sorted(references, key=lambda row: row["id"]))
     words = ["score", "hyps.jsonl", "refs.jsonl", "--worst", 9, "--json"]
     alone, with_lines, with_keys = (
         json.loads(command(*words, *options).out)
@@ -147,7 +151,8 @@ def test_groups_have_the_scores_of_filtered_files(command, tmp_path, documents):
         rows = [i for i in range(9) if DOMAINS[i] == group["group"]]
         write_records(tmp_path / "part.jsonl", [record(i) for i in rows])
         part = json.loads(command("score", "part.jsonl", *words[:-3], "--sources", "part.jsonl", "--json").out)
-        del part["signature"]
+        for key in ("signature", "paired_by", "key"):
+            del part[key]
         assert {name: group.pop(name) for name in part} == pytest.approx(part, abs=2e-6, nan_ok=True)
         assert list(group) == ["group"]
 
@@ -200,7 +205,8 @@ def test_compare_has_the_differences_of_filtered_files(both, documents):
     assert [group.pop("group") for group in groups] == ["news", "chat", "web"]
     for name, group in zip(("news", "chat"), groups, strict=False):
         part = json.loads(both([i for i in range(9) if DOMAINS[i] == name], *words).out)
-        del part["signature"]
+        for key in ("signature", "paired_by", "key"):
+            del part[key]
         for key in ("systems", "differences"):
             for values, expected in zip(group.pop(key), part.pop(key), strict=True):
                 assert values == pytest.approx(expected, abs=2e-6)

@@ -25,6 +25,17 @@ def run_here(capsys: Any, *arguments: Any, exit_code: int = 0) -> Any:
     return capsys.readouterr()
 
 
+def add_defaults(arguments: Iterable[Any], **defaults: Any) -> list[Any]:
+    """Return the arguments and the options that they lack: an option with one value is given once."""
+    words = list(arguments)
+    options = {f"--{name}": value for name, value in defaults.items()}
+    aliases = {"--model": "-m", "--output": "-o"}
+    for name, value in options.items():
+        if name not in words and aliases.get(name) not in words:
+            words += [name, value]
+    return words
+
+
 def check_error(printed: Any, message: str) -> None:
     """Check that a command printed one line, an error that a regular expression matches."""
     assert printed.out == ""
