@@ -10,8 +10,7 @@ from bertscore_tm.cli.distributed import RankGroup
 from bertscore_tm.cli.errors import CommandError
 from bertscore_tm.cli.inputs import FORMATS, read_texts
 from bertscore_tm.core.precision import fast_half_precision
-from bertscore_tm.encoder import FrozenEncoder, default_device
-from bertscore_tm.encoder_options import SHELL_OPTIONS
+from bertscore_tm.encoder import EncoderOptions, FrozenEncoder, default_device
 from bertscore_tm.scoring.rescaling import Baseline, Rescale
 from bertscore_tm.utilities.user_warnings import warn_user
 
@@ -40,8 +39,20 @@ def build_encoder(arguments: argparse.Namespace, *, all_layers: bool = False) ->
     if arguments.listed_as is not None:
         # Before the configuration of the model, which may be downloaded.
         catalog.find_listed(arguments.listed_as)
-    options = {name: getattr(arguments, name) for name in SHELL_OPTIONS}
-    options |= {"all_layers": all_layers, "device": choose_device(arguments.device)}
+    options: EncoderOptions = {
+        "num_layers": arguments.num_layers,
+        "all_layers": all_layers,
+        "listed_as": arguments.listed_as,
+        "revision": arguments.revision,
+        "trust_remote_code": arguments.trust_remote_code,
+        "dtype": arguments.dtype,
+        "device": choose_device(arguments.device),
+        "batch_size": arguments.batch_size,
+        "max_length": arguments.max_length,
+        "long_text": arguments.long_text,
+        "prefix_space": arguments.prefix_space,
+        "exclude_special_tokens": arguments.exclude_special_tokens,
+    }
     if arguments.model is None or arguments.language is not None:
         encoder = FrozenEncoder.for_language(arguments.language or "en", arguments.model, **options)
     else:

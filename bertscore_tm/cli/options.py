@@ -2,12 +2,11 @@
 
 import argparse
 from collections.abc import Sequence
-from typing import Any, get_args
 
 from bertscore_tm.cli.inputs import FORMATS
-from bertscore_tm.encoder_options import SHELL_OPTIONS, Option
 from bertscore_tm.utilities.score_names import SCORE_NAMES
 
+_PRECISIONS = ("float32", "bfloat16", "float16", "float64", "auto")
 # Arguments that name files to read.
 _TEXT_FILES = ("files", "candidates", "references", "sources", "corpus")
 _INPUT_FILES = (*_TEXT_FILES, "idf", "rescale", "baseline_path")
@@ -144,23 +143,27 @@ def add_encoder_arguments(parser: argparse.ArgumentParser, *, all_layers: bool =
     add = parser.add_argument_group("encoder").add_argument
     add("-m", "--model", metavar="NAME", help="hub model or local folder (default: by --language)")
     add("--language", "--lang", metavar="CODE", help="language of the texts: model and baseline (default: en)")
-    for name, (kind, option) in SHELL_OPTIONS.items():
-        default = option.default_help or ("%(default)s" if option.default else "")
-        help = f"{option.help} (default: {default})" if default else option.help
-        if all_layers and name == "num_layers":
-            help = "use the layers from 0, the embeddings, to L (default: all)"
-        names = [option.flag] if option.flag else []
-        add(*names, f"--{name.replace('_', '-')}", help=help, **_describe_values(kind, option))
-
-
-def _describe_values(kind: Any, option: Option) -> dict[str, Any]:
-    """Return what argparse needs to read the values of an option of the encoder, whose type it is given."""
-    if kind is bool:
-        return {"action": "store_true"}
-    if kind == bool | None:
-        return {"action": argparse.BooleanOptionalAction}
-    type = int if int in get_args(kind) else str
-    return {"type": type, "default": option.default, "metavar": option.metavar, "choices": option.choices}
+    help = "layer whose token vectors are compared; 0 is the embeddings, -1 the last (default: the tuned layer)"
+    if all_layers:
+        help = "use the layers from 0, the embeddings, to L (default: all)"
+    add("-l", "--num-layers", metavar="L", type=int, help=help)
+    help = "listed model whose layer and baseline a copy or fine-tuned model uses"
+    add("--listed-as", metavar="NAME", help=help)
+    add("--revision", help="revision of a hub model")
+    add("--trust-remote-code", action="store_true", help="run code from the model's repository")
+    help = f"precision of the encoder: {', '.join(_PRECISIONS)} (default: %(default)s)"
+    add("--dtype", metavar="NAME", choices=_PRECISIONS, default="float32", help=help)
+    help = "device that encodes, such as cpu or cuda:1 (default: a GPU, cuda or mps, if available)"
+    add("--device", help=help)
+    add("-b", "--batch-size", metavar="N", type=int, help="maximum number of texts per forward pass")
+    help = "maximum number of tokens per text, special tokens included (default: the model's maximum)"
+    add("--max-length", metavar="N", type=int, help=help)
+    help = "truncate longer texts, encode them in overlapping windows, or stop (default: %(default)s)"
+    add("--long-text", choices=("truncate", "window", "error"), default="truncate", help=help)
+    help = "put a space before each text (default: as the model's family needs it)"
+    add("--prefix-space", action=argparse.BooleanOptionalAction, help=help)
+    help = "leave the special tokens around a text, such as cls and sep, out of the matching"
+    add("--exclude-special-tokens", action="store_true", help=help)
 
 
 def add_component_argument(group: argparse._ArgumentGroup, use: str) -> None:

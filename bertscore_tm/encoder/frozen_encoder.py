@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Literal, Unpack
+from typing import Any, Literal, TypedDict, Unpack
 
 import numpy as np
 import torch
@@ -32,17 +32,14 @@ from bertscore_tm.encoder.loading import (
     require_tokenizer,
 )
 from bertscore_tm.encoder.signature import Signature
-from bertscore_tm.encoder.tokenization import TextTokenizer, Windows
+from bertscore_tm.encoder.tokenization import LongText, TextTokenizer, Windows
 from bertscore_tm.encoder.vector_cache import VectorCache, shared_caches
-from bertscore_tm.encoder_options import EncoderOptions, LongText, PrecisionName, document_options, with_defaults
 from bertscore_tm.utilities.compilation import untraced
 from bertscore_tm.utilities.settings import as_integer, full_class_name, require_at_least, require_choice
 from bertscore_tm.utilities.user_warnings import warn_user
 
 # Tokens per forward pass, by whether it is on a CPU, whose caches hold this many.
 _TOKENS_PER_BATCH = {True: 2048, False: 32768}
-# Options that change token ids.
-_TOKENIZER_SETTINGS = ("max_length", "long_text", "prefix_space", "exclude_special_tokens")
 # Factor of a budget that was halved because memory ran out, after each call that went well.
 _RECOVERY = 1.02
 
@@ -51,7 +48,27 @@ if hasattr(os, "register_at_fork"):  # not on Windows
     os.register_at_fork(after_in_child=partial(torch.set_num_threads, 1))
 
 
-@document_options
+PrecisionName = Literal["float32", "bfloat16", "float16", "float64", "auto"]
+
+
+class EncoderOptions(TypedDict, total=False):
+    """Keyword arguments of :class:`bertscore_tm.FrozenEncoder`, whose docstring describes them."""
+
+    num_layers: int | None
+    all_layers: bool
+    listed_as: str | None
+    revision: str | None
+    trust_remote_code: bool
+    dtype: PrecisionName | torch.dtype
+    device: torch.device | str | None
+    batch_size: int | None
+    max_length: int | None
+    long_text: LongText
+    prefix_space: bool | None
+    exclude_special_tokens: bool
+    forward_fn: Callable[[nn.Module, dict[str, Tensor]], Tensor] | None
+
+
 class FrozenEncoder:
     """A pretrained encoder whose token vectors BERTScore compares; frozen, shared, and not an ``nn.Module``.
 
@@ -69,7 +86,31 @@ class FrozenEncoder:
             ``encoder.families`` does not list is probed.
         tokenizer: a ready tokenizer, which is copied, so that changing it later has no effect. Required with a ready
             model; otherwise loaded from the model's source.
-        OPTIONS
+        num_layers: layer whose token vectors are compared; 0 is the embeddings, -1 the last. Default: the tuned layer,
+            which models listed in ``bertscore_tm.catalog`` have.
+        all_layers: return all layers 0..L, each as if it were the only one. L defaults to the last layer.
+        listed_as: listed model, such as ``"roberta-large"``, whose layer and baseline a copy or fine-tuned model uses.
+            Default: the model's name, or a copy's origin.
+        revision: revision of a hub model.
+        trust_remote_code: run code from the model's repository. Such code can do anything.
+        dtype: precision of the encoder: ``"float32"`` is exact, ``"bfloat16"`` fast; ``"float16"``, ``"float64"``;
+            ``"auto"`` is the half precision that the device computes natively, else float32. Vectors are returned in
+            float32 or wider.
+        device: device that encodes, such as ``"cpu"`` or ``"cuda:1"``, for functions and rewards. Metrics, losses and
+            callbacks follow the device of their module. Default: a GPU, cuda or mps, if available.
+        batch_size: maximum number of texts per forward pass. Default: limited by a token budget only. When the memory
+            of an accelerator runs out, batches are halved, with a warning and the same scores; except in a loss, whose
+            gradient needs all texts at once.
+        max_length: maximum number of tokens per text, special tokens included. Default: the model's maximum.
+        long_text: what happens to longer texts: ``"truncate"`` cuts them and counts them in a warning; ``"window"``
+            encodes them in overlapping windows, and takes each token's vector from the window in which it has most
+            context, in time and memory linear in the text's length; ``"error"`` refuses them.
+        prefix_space: put a space before each text. Default: if the model's family needs it.
+        exclude_special_tokens: leave the special tokens around a text, such as cls and sep, out of the matching. They
+            are encoded as context. Default: other tokens can match them.
+        forward_fn: function of a ready model and a dictionary of ``input_ids`` and ``attention_mask`` that returns
+            token vectors, shape (batch, tokens, width), for models that transformers does not know. ``num_layers`` then
+            only chooses the row of the baseline.
 
     Attributes:
         language: language code that chooses among published baselines, set by :meth:`for_language`, else ``None``.
@@ -91,26 +132,43 @@ class FrozenEncoder:
         self,
         model: str | os.PathLike[str] | nn.Module,
         tokenizer: PreTrainedTokenizerBase | None = None,
-        **options: Unpack[EncoderOptions],
+        *,
+        num_layers: int | None = None,
+        all_layers: bool = False,
+        listed_as: str | None = None,
+        revision: str | None = None,
+        trust_remote_code: bool = False,
+        dtype: PrecisionName | torch.dtype = "float32",
+        device: torch.device | str | None = None,
+        batch_size: int | None = None,
+        max_length: int | None = None,
+        long_text: LongText = "truncate",
+        prefix_space: bool | None = None,
+        exclude_special_tokens: bool = False,
+        forward_fn: Callable[[nn.Module, dict[str, Tensor]], Tensor] | None = None,
     ) -> None:
-        settings = with_defaults(options)
-        forward_fn, listed_as = settings["forward_fn"], settings["listed_as"]
-        for name in ("num_layers", "max_length", "batch_size"):
-            if settings[name] is not None:
-                settings[name] = as_integer(name, settings[name])
-        if settings["batch_size"] is not None:
-            require_at_least("batch_size (--batch-size)", settings["batch_size"], 1)
+        num_layers = _optional_integer("num_layers", num_layers)
+        max_length = _optional_integer("max_length", max_length)
+        batch_size = _optional_integer("batch_size", batch_size)
+        if batch_size is not None:
+            require_at_least("batch_size (--batch-size)", batch_size, 1)
+        require_choice("long_text", long_text, LongText)
         self._given_tokenizer = None if tokenizer is None else copy_tokenizer(require_tokenizer(tokenizer, "tokenizer"))
         self.language: str | None = None
-        self._device = None if settings["device"] is None else torch.device(settings["device"])
-        self.all_layers = settings["all_layers"]
-        self.batch_size = settings["batch_size"]
-        name = str(settings["dtype"]).removeprefix("torch.")
+        self._device = None if device is None else torch.device(device)
+        self.all_layers = all_layers
+        self.batch_size = batch_size
+        name = str(dtype).removeprefix("torch.")
         require_choice("dtype", name, PrecisionName)
         self.dtype: torch.dtype | Literal["auto"] = "auto" if name == "auto" else getattr(torch, name)
         self._forward_fn = forward_fn
-        require_choice("long_text", settings["long_text"], LongText)
-        self._tokenizer_settings = {name: settings[name] for name in _TOKENIZER_SETTINGS}
+        # Settings that change token ids.
+        self._tokenizer_settings: dict[str, Any] = {
+            "max_length": max_length,
+            "long_text": long_text,
+            "prefix_space": prefix_space,
+            "exclude_special_tokens": exclude_special_tokens,
+        }
         ready: nn.Module | None = None
         if isinstance(model, nn.Module):
             if tokenizer is None:
@@ -121,20 +179,20 @@ class FrozenEncoder:
         elif forward_fn is not None:
             raise ValueError("forward_fn needs a ready model: pass the model itself and its tokenizer")
         else:
-            source = ModelSource.from_name(os.fspath(model), settings["revision"], settings["trust_remote_code"])
+            source = ModelSource.from_name(os.fspath(model), revision, trust_remote_code)
             self.config = text_config(config := load_config(source))
             if source.kind == "hub":
                 # A branch may move between two encoders, or before the weights are loaded.
-                source = replace(source, revision=find_commit(source) or settings["revision"])
+                source = replace(source, revision=find_commit(source) or revision)
         self.name = source.name
-        family = family_of(config, ready, trust_remote_code=settings["trust_remote_code"])
+        family = family_of(config, ready, trust_remote_code=trust_remote_code)
         if forward_fn is not None:  # which takes ids
             family = replace(family, takes_embeddings=False)
         elif ready is not None:
             require_whole(ready, self.config, family)
         depth = None if forward_fn is not None else int(self.config.num_hidden_layers)
         self._listed = None if listed_as is None else catalog.find_listed(listed_as, depth)
-        self.num_layers = self._resolve_layer(settings["num_layers"])
+        self.num_layers = self._resolve_layer(num_layers)
         # Layers whose vectors are returned.
         self.num_outputs = self.num_layers + 1 if self.all_layers else 1
         ready_class = None if ready is None else type(ready)
@@ -439,6 +497,11 @@ class FrozenEncoder:
     def __repr__(self) -> str:
         layers = f"layers 0-{self.num_layers}" if self.all_layers else f"layer {self.num_layers}"
         return f"{type(self).__name__}({self.name!r}, {layers}, {_name_dtype(self.dtype)})"
+
+
+def _optional_integer(name: str, value: int | None) -> int | None:
+    """Return an integer argument, which may be a NumPy number, or ``None``."""
+    return None if value is None else as_integer(name, value)
 
 
 # An encoder, or the name or path of a model, which stands for FrozenEncoder(it).

@@ -6,14 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, pairwise
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 from bertscore_tm.core.token_vectors import Bools, Ints, TokenizedTexts, places_of
 from bertscore_tm.encoder.families import Family, family_of
-from bertscore_tm.encoder_options import LongText
+
+LongText = Literal["truncate", "window", "error"]
 
 # transformers gives tokenizers without a limit a far larger one than this.
 _NO_LIMIT = 10**9

@@ -5,9 +5,8 @@ from collections.abc import Iterable
 from functools import cached_property, lru_cache
 from typing import Any, Unpack
 
-from bertscore_tm.encoder import FrozenEncoder, Signature, as_encoder
+from bertscore_tm.encoder import EncoderOptions, FrozenEncoder, Signature, as_encoder
 from bertscore_tm.encoder.signature import describe_differences
-from bertscore_tm.encoder_options import EncoderOptions
 from bertscore_tm.functional.corpus_scores import bert_score
 from bertscore_tm.scoring.rescaling import Baseline, Rescale
 from bertscore_tm.scoring.settings import ScoreSettings

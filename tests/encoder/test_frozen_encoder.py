@@ -4,12 +4,14 @@ import copy
 import gc
 import os
 import pickle
+import re
 import subprocess
 import sys
 import warnings
 import weakref
 from argparse import ArgumentParser
 from inspect import Parameter, signature
+from typing import get_args, get_type_hints
 
 import numpy as np
 import pytest
@@ -18,10 +20,10 @@ from transformers import AutoModel
 
 from bertscore_tm import BERTScore, FrozenEncoder, bert_score
 from bertscore_tm.cli.options import add_encoder_arguments
+from bertscore_tm.encoder import EncoderOptions
 from bertscore_tm.encoder import backbone as backbone_module
 from bertscore_tm.encoder.backbone import warn_of_slow_bfloat16
 from bertscore_tm.encoder.soft_tokens import encode_soft
-from bertscore_tm.encoder_options import OPTIONS
 from tests.support.models import last_hidden_state, live_models, save_tiny_model, soft_texts, tiny_model
 
 TEXTS = ["a cat sat on the mat", "", "hello", "the quick brown fox jumps over the lazy dog"]
@@ -113,7 +115,7 @@ def test_negative_layers_count_from_the_last(minilm):
         ({"max_length": "64"}, TypeError, "max_length must be an integer, got "),
         *(({"batch_size": n}, ValueError, rf"batch_size .* must be at least 1, got {n}") for n in (0, -1)),
         *(({"dtype": dtype}, ValueError, "is not one of 'float32', ") for dtype in (torch.int8, torch.complex64, None)),
-        ({"layers": 5}, TypeError, "has no argument 'layers'; its options are num_layers, "),
+        ({"layers": 5}, TypeError, "unexpected keyword argument 'layers'"),
     ],
 )
 def test_impossible_settings(minilm, options, error, message):
@@ -289,20 +291,29 @@ def test_bfloat16_keeps_the_frequencies_of_rotary_positions(family, tmp_path):
     assert all(torch.equal(ours[name], theirs[name]) and ours[name].dtype == torch.float32 for name in names)
 
 
-def test_an_option_is_declared_once():
-    """The signature, the docstring and the shell read the same declarations, without torch in the shell."""
-    keywords = signature(FrozenEncoder).parameters
-    assert [name for name, keyword in keywords.items() if keyword.kind is Parameter.KEYWORD_ONLY] == list(OPTIONS)
-    documented = " ".join(FrozenEncoder.__doc__.split())
-    parser = ArgumentParser(prog="command")
+def test_signature_options_and_shell_agree():
+    """``FrozenEncoder``, the types for ``**options`` and the shell have the same options, values and defaults."""
+    keywords = {
+        name: parameter.default
+        for name, parameter in signature(FrozenEncoder).parameters.items()
+        if parameter.kind is Parameter.KEYWORD_ONLY
+    }
+    types = get_type_hints(EncoderOptions)
+    assert list(types) == list(keywords)
+    hints = get_type_hints(FrozenEncoder.__init__)
+    assert types == {name: hints[name] for name in keywords}
+    documented = re.findall(r"^ {8}(\w+): ", FrozenEncoder.__doc__.partition("Attributes:")[0], re.MULTILINE)
+    assert documented == ["model", "tokenizer", *keywords]
+    parser = ArgumentParser()
     add_encoder_arguments(parser)
-    arguments = vars(parser.parse_args([]))
-    shown = " ".join(parser.format_help().split())
-    for name, (_, option) in OPTIONS.items():
-        assert keywords[name].default is option.default
-        assert f"{name}: {' '.join(option.help.split())}" in documented
-        if option.in_shell:
-            assert arguments[name] == option.default
-            assert option.help in shown
+    flags = {action.dest: action for action in parser._actions if action.dest in keywords}
+    assert list(flags) == [name for name in keywords if name not in ("all_layers", "forward_fn")]
+    assert {name: action.default for name, action in flags.items()} == {name: keywords[name] for name in flags}
+    assert tuple(flags["long_text"].choices) == get_args(types["long_text"])
+    precisions, _ = get_args(types["dtype"])
+    assert tuple(flags["dtype"].choices) == get_args(precisions)
+
+
+def test_the_options_of_the_shell_import_no_torch():
     program = "import sys, bertscore_tm.cli.options; assert not {'torch', 'transformers'} & sys.modules.keys()"
     subprocess.run([sys.executable, "-c", program], check=True)

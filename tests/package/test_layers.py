@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.markdown_blocks import ROOT
 
-LEAVES = {"catalog", "encoder_options", "statistics", "utilities"}
+LEAVES = {"catalog", "statistics", "utilities"}
 LOWER = LEAVES | {"core", "encoder", "scoring"}
 # What each room may import.
 ALLOWED = {
