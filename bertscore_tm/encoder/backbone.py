@@ -11,12 +11,19 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from bertscore_tm.core.memory import device_with_index
+from bertscore_tm.core.memory import device_with_index, is_out_of_memory
 from bertscore_tm.core.onednn import adapt_layers
 from bertscore_tm.core.precision import fast_half_precision
 from bertscore_tm.encoder.families import ALONE, BATCHINGS, PADDED, ModelSpec
 from bertscore_tm.encoder.forward_pass import ForwardPass, draw_texts
-from bertscore_tm.encoder.identity import ModelSource, hash_files, hash_model
+from bertscore_tm.encoder.identity import (
+    CAPTURING_MODULE,
+    ModelSource,
+    computed_buffers,
+    hash_files,
+    hash_model,
+    hash_structure,
+)
 from bertscore_tm.encoder.loading import load_encoder, quiet_transformers
 from bertscore_tm.encoder.packed_rows import register_attention
 from bertscore_tm.encoder.probe import complete_family, needs_probe
@@ -48,6 +55,8 @@ class Backbone:
     dtype: torch.dtype | Literal["auto"]
     ready: InitVar[nn.Module | None]
     _hash: str | None = field(default=None, init=False)
+    # Hash of all but the tensors of a ready model, before its layers are adapted.
+    _structure: str = field(default="", init=False)
     # By the device's name, since torch.compile cannot look up devices in a dictionary.
     models: dict[str, ForwardPass] = field(default_factory=dict, init=False)
 
@@ -69,7 +78,7 @@ class Backbone:
         if self._hash is None and self.source.kind == "folder":
             self._hash = hash_files(Path(self.source.location), self.source.files)
         elif self._hash is None and self.source.kind == "ready":
-            self._hash = hash_model(next(iter(self.models.values())).model)
+            self._hash = hash_model(next(iter(self.models.values())).model, self._structure)
         return self._hash
 
     def loaded(self, device: torch.device) -> ForwardPass:
@@ -156,7 +165,7 @@ class Backbone:
         return load_encoder(self.source, self.spec.family, self._cut, dtype)
 
     def _cut_copy(self, model: nn.Module) -> nn.Module:
-        copied = deepcopy(model)
+        copied = _copy_model(model, self.source.name)
         # Functions are not copied: one that replaces a module's method runs the original, with all of its layers.
         methods = [[vars(module).get("forward") for module in whole.modules()] for whole in (model, copied)]
         if any(method is not None and method is copy for method, copy in zip(*methods, strict=True)):
@@ -168,6 +177,7 @@ class Backbone:
             if needs_probe(self.spec):
                 nn.Module.to(copied, torch.float32)
             self._cut(copied)
+        self._structure = hash_structure(copied)
         return copied
 
     def _cut(self, encoder: nn.Module) -> None:
@@ -192,6 +202,20 @@ class Backbone:
             self._place(next(ready.parameters()).device, lambda dtype: ready)
 
 
+def _copy_model(model: nn.Module, name: str) -> nn.Module:
+    """Return a copy of a ready model; a ValueError for classes of weights that cannot be copied."""
+    try:
+        return deepcopy(model)
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise
+        # Libraries for quantization and sharding raise errors of any class.
+        raise ValueError(
+            f"{name} cannot be copied ({type(error).__name__}: {error}): pass the model before it is quantized or "
+            f"sharded, or save it and pass the folder"
+        ) from error
+
+
 def _announce_classes(model: nn.Module) -> None:
     """Let transformers know the classes of an unpickled model, whose states it records once one was created."""
     from transformers import PreTrainedModel
@@ -208,7 +232,7 @@ def _without_hooks(model: nn.Module) -> nn.Module:
     copied = deepcopy(model, {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())})
     for module in copied.modules():
         hooks = module._forward_hooks
-        for number in [n for n, hook in hooks.items() if hook.__module__ == "transformers.utils.output_capturing"]:
+        for number in [n for n, hook in hooks.items() if hook.__module__ == CAPTURING_MODULE]:
             del hooks[number]
         vars(module).pop("_output_capturing_hooks_installed", None)
     return copied
@@ -229,9 +253,7 @@ def _move(model: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
     Rounded to bfloat16, those of rotary positions turn position 500 by up to a radian too far. Tables of positions, as
     of M2M100, are added to states and need the dtype.
     """
-    saved = model.state_dict().keys()
-    buffers = model.named_buffers(remove_duplicate=False)
-    computed = {name: buffer for name, buffer in buffers if name not in saved and buffer.ndim < 2}
+    computed = {name: buffer for name, buffer in computed_buffers(model).items() if buffer.ndim < 2}
     # The methods of nn.Module, as those of transformers have no types.
     nn.Module.to(model, device, dtype)
     for name, buffer in computed.items():

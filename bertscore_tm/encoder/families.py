@@ -13,6 +13,8 @@ from transformers import AutoModel, PretrainedConfig, PreTrainedTokenizerBase
 
 from bertscore_tm.encoder.packed_rows import UNLIMITED
 
+# An adapter that is saved into the folder of its merged model would be applied twice.
+MERGE_REMEDY = "merge the adapter with merge_and_unload() and save the merged model into a folder of its own"
 # Names of tables of absolute positions.
 _POSITION_TABLES = ("position_embeddings", "embed_positions", "wpe")
 
@@ -243,15 +245,27 @@ def ready_encoder(
     from transformers import PreTrainedModel
 
     if not has_forward_fn and not isinstance(model, PreTrainedModel):
-        raise ValueError(
-            f"{type(model).__name__} is not a model of transformers: pass forward_fn= too, a function of the "
-            f"model and a dictionary of input_ids and attention_mask that returns token vectors"
-        )
+        raise ValueError(f"{type(model).__name__} is not a model of transformers: {_find_remedy(model)}")
     encoder = model if has_forward_fn else encoder_of(cast(Any, model).base_model)
     config: Any = getattr(encoder, "config", None)
     if not has_forward_fn or (isinstance(config, PretrainedConfig) and config.model_type in FAMILIES):
         return encoder, deepcopy(config)
     return encoder, OwnModelConfig(vocab_size=len(tokenizer))
+
+
+def _find_remedy(model: nn.Module) -> str:
+    """Return what to pass instead of a wrapper of a model, or together with a model of the user."""
+    if hasattr(model, "get_base_model"):  # PEFT
+        return f"pass the model that merge_and_unload() returns, or {MERGE_REMEDY}"
+    if type(model).__name__ == "FullyShardedDataParallel":
+        return "pass the model before it is wrapped, because FSDP has sharded its weights"
+    for attribute in ("_orig_mod", "module"):  # torch.compile and DDP
+        if isinstance(getattr(model, attribute, None), nn.Module):
+            return f"pass its .{attribute}"
+    return (
+        "pass forward_fn= too, a function of the model and a dictionary of input_ids and attention_mask that returns "
+        "token vectors"
+    )
 
 
 def require_whole(encoder: nn.Module, config: PretrainedConfig, family: Family) -> None:

@@ -314,6 +314,10 @@ class FrozenEncoder:
         name = self.name if self._backbone.source.kind == "hub" else model["contents"]
         return "#".join(part for part in (name, model["tokenizer"], model["revision"]) if part is not None)
 
+    def file_hashes(self) -> dict[str, str]:
+        """Return a SHA-256 of each file of the model's folder by its name; empty for other models."""
+        return self._backbone.source.file_hashes()
+
     @property
     def _key(self) -> Hashable:
         """Everything that token vectors depend on, besides the text and the device."""

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass, field, replace
-from functools import lru_cache
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, is_dataclass, replace
+from enum import Enum
+from fnmatch import fnmatchcase
+from functools import lru_cache, partial
 from itertools import count
 from pathlib import Path
 from typing import Any, Literal, cast
 
+import numpy as np
 import torch
 from torch import nn
 from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 from bertscore_tm import catalog
+from bertscore_tm.core.memory import is_out_of_memory
+from bertscore_tm.utilities.settings import shorten
 
 _next_ready_number = count(1)
 
@@ -22,15 +29,30 @@ _next_ready_number = count(1)
 # the weights themselves takes several times as long as making an encoder.
 _FileIdentity = tuple[str, int, int, int]
 
-# Files of a folder that determine scores besides the weights: configuration and tokenizer.
-_LOADED_FILES = (
-    *("config.json", "tokenizer*", "special_tokens_map.json", "added_tokens.json"),
-    *("vocab*", "merges.txt", "*.model", "*.py"),
+# Files that are known to be no part of a model. All others count, because a tokenizer or remote code may load them.
+_NOT_LOADED = (
+    *(".*", "README*", "LICENSE*", "*.md", "*.log", "*.partial", "*.lock", "*.png", "*.html"),
+    # Results and states of a training.
+    *("trainer_log*", "all_results*", "*_results.json", "*_results.txt", "trainer_state*", "training_args*"),
+    *("optimizer*", "scheduler*", "scaler*", "rng_state*", "events.*"),
+    # Weights for other frameworks.
+    *("tf_model*", "flax_model*", "rust_model*", "*.msgpack", "*.h5", "*.onnx", "*.ot"),
 )
+# Tables, which only remote code reads.
+_TABLES = ("*.csv", "*.tsv", "*.jsonl")
 # Settings that transformers keeps outside a tokenizer's serialised form.
 _TOKENIZER_SETTINGS = ("model_max_length", "truncation_side", "split_special_tokens")
-# Settings that name where a model was loaded from.
-_ORIGIN = ("_name_or_path", "transformers_version")
+# Settings of where and how a model or an adapter was loaded. The signature has the dtype.
+_ORIGIN = (
+    *("_name_or_path", "name_or_path", "base_model_name_or_path", "transformers_version", "architectures", "dtype"),
+    *("_is_hf_initialized", "_weight_conversions", "_use_kernels"),
+)
+# Attributes that follow from others, or from the texts that a model has seen.
+_COMPUTED = re.compile("cache|hook|inv_freq|warnings_issued")
+# Attributes of every module: its training mode, parameters, parts and hooks.
+_MODULE_ATTRIBUTES = frozenset(vars(nn.Module()))
+# The hooks by which transformers records hidden states.
+CAPTURING_MODULE = "transformers.utils.output_capturing"
 
 
 @dataclass(frozen=True)
@@ -55,7 +77,8 @@ class ModelSource:
         """Return the source of a hub name or a folder; equal for all paths of the same unchanged folder."""
         if Path(name).is_dir():
             folder = Path(name).resolve()
-            return cls("folder", name, str(folder), revision, trust_remote_code, files=_identify_files(folder))
+            files = _identify_files(folder, trust_remote_code)
+            return cls("folder", name, str(folder), revision, trust_remote_code, files=files)
         catalog.require_no_hash("model", name)
         return cls("hub", name, name, revision, trust_remote_code)
 
@@ -66,10 +89,12 @@ class ModelSource:
 
     def check_unchanged(self) -> None:
         """Raise an error if a folder was saved again since the encoder was made."""
-        if self.kind == "folder" and self.files != _identify_files(Path(self.location)):
+        current = self._current_files()
+        if current != self.files:
+            changed = sorted({name for name, *_ in {*current} ^ {*self.files}})
             raise OSError(
                 f"the contents of {self.location!r} have changed since the encoder was made, or differ on this "
-                f"machine: create the encoder again, or copy the folder to all machines"
+                f"machine ({shorten(changed)}): create the encoder again, or copy the folder to all machines"
             )
 
     def identify_again(self, content_hash: str | None) -> ModelSource:
@@ -77,51 +102,196 @@ class ModelSource:
 
         Contents are compared if they were hashed, by :func:`hash_files`.
         """
-        files = _identify_files(Path(self.location)) if self.kind == "folder" else self.files
+        files = self._current_files()
         if files == self.files or [file[:2] for file in files] != [file[:2] for file in self.files]:
             return self
         is_equal = content_hash is None or hash_files(Path(self.location), files) == content_hash
         return replace(self, files=files) if is_equal else self
 
+    def file_hashes(self) -> dict[str, str]:
+        """Return a SHA-256 of each file of a folder by its name; empty for other sources."""
+        folder = Path(self.location)
+        return {file[0]: _hash_file(folder, file) for file in self.files}
 
-def _identify_files(folder: Path) -> tuple[_FileIdentity, ...]:
-    """Return the identity of the files that are loaded from a model's folder: weights, configuration, tokenizer."""
-    # transformers prefers safetensors to other formats in the same folder.
-    weights = sorted(folder.glob("model*.safetensors*")) or sorted(folder.glob("pytorch_model*"))
-    others = sorted({file for pattern in _LOADED_FILES for file in folder.glob(pattern) if file.is_file()})
-    stats = [(file.name, file.stat()) for file in [*weights, *others]]
+    def _current_files(self) -> tuple[_FileIdentity, ...]:
+        if self.kind != "folder":
+            return self.files
+        return _identify_files(Path(self.location), self.trust_remote_code)
+
+
+def _identify_files(folder: Path, trust_remote_code: bool) -> tuple[_FileIdentity, ...]:
+    """Return the identity of the files in a model's folder that may be loaded, in the order of their names."""
+    files = sorted(file for file in folder.glob("*") if file.is_file() and _may_be_loaded(file, trust_remote_code))
+    stats = [(file.name, file.stat()) for file in files]
     return tuple((name, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns) for name, stat in stats)
 
 
-# Bounded, as files may change.
-@lru_cache(maxsize=64)
+def _may_be_loaded(file: Path, trust_remote_code: bool) -> bool:
+    if file.suffix == ".py":
+        return True
+    patterns = _NOT_LOADED if trust_remote_code else (*_NOT_LOADED, *_TABLES)
+    return not any(fnmatchcase(file.name, pattern) for pattern in patterns)
+
+
 def hash_files(folder: Path, files: tuple[_FileIdentity, ...]) -> str:
-    """Return a SHA-256 of the contents of a folder's files, equal for equal contents at any path."""
+    """Return a SHA-256 of the names and contents of a folder's files, equal for equal contents at any path."""
     content = hashlib.sha256()
-    for name, *_ in files:
-        content.update(name.encode())
-        with (folder / name).open("rb") as stream:
-            content.update(hashlib.file_digest(stream, "sha256").digest())
+    for file in files:
+        content.update(f"{file[0]} {_hash_file(folder, file)}".encode())
     return content.hexdigest()
 
 
-def hash_model(model: nn.Module) -> str:
-    """Return a SHA-256 of a model's weights, equal on any device, and of its configuration, for one of transformers."""
-    content = hashlib.sha256()
-    config = getattr(model, "config", None)
-    if isinstance(config, PretrainedConfig):
-        settings = {name: value for name, value in config.to_dict().items() if name not in _ORIGIN}
-        content.update(json.dumps(settings, sort_keys=True, default=str).encode())
-    for name, value in model.state_dict().items():
-        # The state of a quantized layer is its weight and bias in a tuple, and other settings.
-        for part in value if isinstance(value, tuple) else (value,):
-            if not isinstance(part, torch.Tensor):
-                content.update(f"{name} {part}".encode())
-                continue
-            content.update(f"{name} {part.dtype} {tuple(part.shape)}".encode())
-            tensor = part.detach().dequantize() if part.is_quantized else part.detach()
-            content.update(tensor.cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+# Bounded, as files may change.
+@lru_cache(maxsize=1024)
+def _hash_file(folder: Path, file: _FileIdentity) -> str:
+    with (folder / file[0]).open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def hash_structure(model: nn.Module) -> str:
+    """Return a SHA-256 of all that decides a model's vectors, except the plain tensors that :func:`hash_model` reads.
+
+    These are the configuration, the classes and settings of modules, such as active adapters with their scaling, and
+    quantized weights. Functions count by name, and objects of other classes by their class.
+    """
+    modules = dict(model.named_modules())
+    configs = {id(config): config for module in modules.values() if (config := _config_of(module)) is not None}
+    parts = {
+        "configs": [_without_origin(config.to_dict()) for config in configs.values()],
+        "modules": {path: _describe_module(module) for path, module in modules.items()},
+        "tensors": {name: _describe(tensor) for name, tensor in _saved_tensors(model) if not _is_plain(tensor)},
+    }
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def hash_model(model: nn.Module, structure: str) -> str:
+    """Return a SHA-256 of a model's plain parameters and saved buffers, equal on any device, and of its structure.
+
+    Other buffers are computed, and some of them change with the texts, as of dynamic rotary positions. Tensors are not
+    read by ``state_dict()``, which changes weights that bitsandbytes has packed for a CPU.
+    """
+    content = hashlib.sha256(structure.encode())
+    for name, tensor in _saved_tensors(model):
+        if _is_plain(tensor):
+            content.update(f"{name} {_describe_tensor(tensor)}".encode())
     return content.hexdigest()
+
+
+def _saved_tensors(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the parameters of a model and the buffers that are saved with it, with their names."""
+    yield from model.named_parameters(remove_duplicate=False)
+    computed = computed_buffers(model)
+    for name, buffer in model.named_buffers(remove_duplicate=False):
+        if name not in computed:
+            yield name, buffer
+
+
+def computed_buffers(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Return the buffers that are not saved with a model, by their names."""
+    buffers = dict(model.named_buffers(remove_duplicate=False))
+    names = [
+        f"{path}.{name}" if path else name
+        for path, module in model.named_modules(remove_duplicate=False)
+        for name in module._non_persistent_buffers_set
+    ]
+    return {name: buffers[name] for name in names if name in buffers}
+
+
+def _config_of(module: nn.Module) -> PretrainedConfig | None:
+    config = getattr(module, "config", None)
+    return config if isinstance(config, PretrainedConfig) else None
+
+
+def _describe_module(module: nn.Module) -> list[Any]:
+    """Return a module's class, settings and hooks."""
+    settings = {name: value for name, value in vars(module).items() if name not in _MODULE_ATTRIBUTES}
+    described = {name: _describe(value) for name, value in _without_origin(settings).items()}
+    hooks = [*module._forward_pre_hooks.values(), *module._forward_hooks.values()]
+    # transformers adds hooks when hidden states are asked for.
+    own_hooks = [hook for hook in hooks if getattr(hook, "__module__", "") != CAPTURING_MODULE]
+    return [_class_name(type(module)), described, _describe(own_hooks)]
+
+
+def _without_origin(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings without those that name the origin of a model, or what it computed before."""
+    return {name: value for name, value in settings.items() if name not in _ORIGIN and not _COMPUTED.search(str(name))}
+
+
+def _class_name(kind: type) -> str:
+    """Return a class's name with its module, which has a hash of the files of remote code, in any process."""
+    module = kind.__module__.replace("__mp_main__", "__main__")
+    if module.startswith("transformers_modules."):
+        # The modules before are named after the folder.
+        module = ".".join(module.split(".")[-2:])
+    return f"{module}.{kind.__qualname__}"
+
+
+def _describe(value: Any) -> Any:
+    """Return a value for JSON that is equal for equal values in all processes."""
+    if isinstance(value, torch.Tensor):
+        return _describe_tensor(value)
+    if isinstance(value, np.ndarray):
+        return _describe_tensor(torch.from_numpy(np.ascontiguousarray(value)))
+    if isinstance(value, torch.ScriptObject):  # the packed weights of torch's own quantization
+        return _describe(cast(Any, value).__getstate__())
+    if isinstance(value, partial):
+        return [_describe(part) for part in (value.func, value.args, value.keywords)]
+    if isinstance(value, Mapping):
+        return {str(key): _describe(item) for key, item in _without_origin(value).items()}
+    if isinstance(value, list | tuple):
+        return [_describe(item) for item in value]
+    if isinstance(value, set | frozenset):
+        return sorted(str(item) for item in value)
+    if is_dataclass(value) and not isinstance(value, type | PretrainedConfig):
+        return [_class_name(type(value)), _describe(vars(value))]
+    if value is None or isinstance(value, str | int | float | np.generic | Enum | torch.dtype | torch.Size):
+        return str(value)
+    if callable(value) and hasattr(value, "__qualname__"):
+        return str(value.__qualname__)
+    return _class_name(type(value))
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    return type(tensor) in (torch.Tensor, nn.Parameter) and not tensor.is_quantized
+
+
+def _describe_tensor(tensor: torch.Tensor) -> Any:
+    """Return a tensor's class, dtype, shape and contents, with all parts of a quantized one."""
+    kind, is_plain = type(tensor), _is_plain(tensor)
+    parts: list[Any] = [str(tensor.dtype), list(tensor.shape)]
+    if tensor.is_meta:
+        return parts
+    if not is_plain:
+        parts.append(_class_name(kind))
+    try:
+        if hasattr(tensor, "__tensor_flatten__"):
+            names, context = cast(Any, tensor).__tensor_flatten__()
+            return [*parts, {name: _describe(getattr(tensor, name)) for name in names}, _describe(context)]
+        values = tensor.detach().as_subclass(torch.Tensor)
+        if values.is_quantized:
+            values = values.dequantize()
+        data = values.cpu().contiguous().flatten().view(torch.uint8).numpy().data
+    except (NotImplementedError, RuntimeError) as error:
+        if is_out_of_memory(error):
+            raise
+        raise ValueError(
+            f"weights of class {kind.__qualname__} cannot be read ({error}): pass the model before it is quantized or "
+            f"sharded"
+        ) from error
+    parts.append(hashlib.sha256(data).hexdigest())
+    # Scales of weights that bitsandbytes has quantized.
+    if not is_plain:
+        parts.append(_describe_parts(vars(tensor)))
+    return parts
+
+
+def _describe_parts(value: Any) -> Any:
+    """Return a description of a tensor's attributes, with those of objects in them."""
+    if isinstance(value, dict):
+        return {name: _describe_parts(part) for name, part in _without_origin(value).items()}
+    if hasattr(value, "__dict__") and not callable(value) and not isinstance(value, torch.Tensor):
+        return _describe_parts(vars(value))
+    return _describe(value)
 
 
 def hash_tokenizer(tokenizer: PreTrainedTokenizerBase) -> str:

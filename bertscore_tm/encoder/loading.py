@@ -3,7 +3,7 @@
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -25,11 +25,13 @@ from transformers import __version__ as transformers_version
 from transformers.convert_slow_tokenizer import import_protobuf
 from transformers.utils import logging as transformers_logging
 from transformers.utils.hub import cached_file, extract_commit_hash
+from transformers.utils.peft_utils import find_adapter_config_file
 
 from bertscore_tm.core.memory import is_out_of_memory
-from bertscore_tm.encoder.families import Family, encoder_of
+from bertscore_tm.encoder.families import MERGE_REMEDY, Family, encoder_of
 from bertscore_tm.encoder.identity import ModelSource, describe_tokenizer
 from bertscore_tm.utilities.process_switch import ProcessSwitch
+from bertscore_tm.utilities.settings import shorten
 
 # Copies of tokenizers that users passed.
 _copies: WeakKeyDictionary[PreTrainedTokenizerBase, PreTrainedTokenizerBase] = WeakKeyDictionary()
@@ -52,7 +54,11 @@ _without_progress_bars = ProcessSwitch(
 
 
 def load_config(source: ModelSource) -> PretrainedConfig:
-    """Load a model's configuration."""
+    """Load a model's configuration; an adapter, which would be applied to the model when it is loaded, is an error."""
+    with quiet_transformers.turned(), _without_progress_bars.turned():
+        adapter_file = find_adapter_config_file(source.location, revision=source.revision)
+    if adapter_file is not None:
+        raise OSError(f"{source.name!r} holds a PEFT adapter (adapter_config.json): {MERGE_REMEDY}")
     config: PretrainedConfig = _load("configuration", AutoConfig, source)
     return config
 
@@ -80,7 +86,7 @@ def _load(what: str, auto_class: Any, source: ModelSource, **options: Any) -> An
             cause = "a .bin file holds more than tensors, or is damaged; .safetensors files are safe"
         remedy = (
             "Pass a name on the hub, or a folder that holds what save_pretrained(folder) of the model and of its "
-            "tokenizer wrote, made where the hub can be reached; merge a PEFT adapter first with merge_and_unload()"
+            "tokenizer wrote, made where the hub can be reached"
         )
         if "trust_remote_code" in str(error):
             remedy = "To run the code that is stored with the model, pass trust_remote_code=True (--trust-remote-code)"
@@ -145,20 +151,16 @@ def load_encoder(
     if missing:
         raise OSError(
             f"could not load the weights of {source.name!r}: its file lacks {len(missing)} of them "
-            f"({_shorten(missing)}), which would be random numbers. Download the model again, or save a complete one "
+            f"({shorten(missing)}), which would be random numbers. Download the model again, or save a complete one "
             f"with save_pretrained(folder)"
         )
     if unused := _find_unused(info["unexpected_keys"], model, encoder, family):
         raise OSError(
             f"could not load the weights of {source.name!r}: {type(encoder).__name__} of transformers "
-            f"{transformers_version} does not use {len(unused)} of them ({_shorten(unused)}), so it is not the model "
+            f"{transformers_version} does not use {len(unused)} of them ({shorten(unused)}), so it is not the model "
             f"that was trained. Install a version that uses them (before 5 for position_embedding_type='relative_key')"
         )
     return encoder
-
-
-def _shorten(names: Sequence[str]) -> str:
-    return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
 
 
 def _find_unused(names: Iterable[str], model: Any, encoder: nn.Module, family: Family) -> list[str]:

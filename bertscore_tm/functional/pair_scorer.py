@@ -12,7 +12,7 @@ from bertscore_tm.scoring.rescaling import Baseline, Rescale
 from bertscore_tm.scoring.settings import ScoreSettings
 from bertscore_tm.scoring.texts import as_list, as_text_pairs, describe_given
 from bertscore_tm.scoring.token_weights import Idf, token_weights
-from bertscore_tm.utilities.settings import full_class_name
+from bertscore_tm.utilities.settings import full_class_name, shorten
 
 
 class PairScorer:
@@ -70,6 +70,7 @@ class PairScorer:
         # The file of a table need not be on other machines.
         self._rescale = Baseline.read(rescale) if isinstance(rescale, str | os.PathLike) else rescale
         self.signature = ScoreSettings.create(encoder, self._idf, self._rescale).signature()
+        self._file_hashes = encoder.file_hashes()
 
     @cached_property
     def _encoder(self) -> FrozenEncoder:
@@ -82,9 +83,12 @@ class PairScorer:
             here |= {"model": self.signature["model"]}
         differences = describe_differences(here, self.signature)
         if differences:
+            current = self._encoder.file_hashes()
+            files = sorted({name for name, _ in current.items() ^ self._file_hashes.items()})
+            listed = f" Files that differ: {shorten(files)}." if files else ""
             raise ValueError(
-                f"this process differs from the one that made the scorer in {differences}. Copy the model's folder to "
-                f"all machines, and install the same versions"
+                f"this process differs from the one that made the scorer in {differences}.{listed} Copy the model's "
+                f"folder to all machines, and install the same versions"
             )
         names = batch.schema.names if hasattr(batch, "schema") else [*batch]
         if missing := [name for name in self._columns if name not in names]:

@@ -1,7 +1,7 @@
 """Checks of settings that several rooms share."""
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, SupportsIndex, TypeVar, get_args
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -55,3 +55,8 @@ def full_class_name(value: object) -> str:
     """Return the name of an object's class with its module: several packages have a class ``BERTScore``."""
     kind = type(value)
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def shorten(names: Sequence[str]) -> str:
+    """Return the first three of some names as text."""
+    return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")

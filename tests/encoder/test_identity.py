@@ -2,17 +2,20 @@
 
 import copy
 import pickle
+from types import SimpleNamespace
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from tokenizers import normalizers
 from tokenizers.pre_tokenizers import PreTokenizer
 from torchmetrics import MetricCollection
-from transformers import ByT5Tokenizer, T5Model
+from transformers import AutoModel, ByT5Tokenizer, T5Model
 from transformers.tokenization_mistral_common import MistralCommonBackend
 
-from bertscore_tm import BERTScore, FrozenEncoder
-from tests.support.models import last_hidden_state, randomised, tiny_config, tiny_model
+from bertscore_tm import BERTScore, FrozenEncoder, PairScorer
+from bertscore_tm.encoder.identity import hash_model, hash_structure
+from tests.support.models import EVERY_FAMILY, last_hidden_state, randomised, tiny_config, tiny_model
 from tests.support.ranks import run_ranks
 
 PAIRS = ["a cat sat on the mat", "rain tomorrow"], ["the cat sat", "sun today"]
@@ -72,6 +75,213 @@ def test_a_folder_that_changes_before_it_is_loaded_is_an_error(tmp_path, use):
     save(model, tmp_path / "model")
     with pytest.raises(OSError, match=r"contents of .*model.* changed.*create the encoder again"):
         use(encoder, "cpu")
+
+
+OF_UNKNOWN_NAMES = ["bpe.codes", "prophetnet.tokenizer", "source.spm", "dict.txt", "byte_maps.json", "notes"]
+NO_PART_OF_A_MODEL = [
+    *("README.md", "LICENSE", ".gitattributes", "train.log", "model.safetensors.lock", "eval_results.json"),
+    *("trainer_log.jsonl", "all_results.json", "trainer_state.json", "training_args.bin", "optimizer.pt"),
+    *("scheduler.pt", "scaler.pt", "rng_state_0.pth", "events.out.tfevents.1", "loss.png", "scores.csv"),
+    *("tf_model.h5", "flax_model.msgpack", "rust_model.ot", "model.onnx", "eval_results.txt"),
+]
+
+
+@pytest.mark.parametrize("name", OF_UNKNOWN_NAMES)
+def test_every_file_that_may_be_loaded_is_a_part_of_the_model(tmp_path, name):
+    folder = tmp_path / "model"
+    save(tiny_model("bert")[0], folder)
+    (folder / name).write_text("a b")
+    encoder = FrozenEncoder(folder, num_layers=2)
+    signature, vectors = encoder.signature(), encoder.cache("cpu")
+    scorer = PairScorer(folder, num_layers=2)
+    pickled = pickle.dumps(scorer)
+    (folder / name).write_text("b a")
+    with pytest.raises(OSError, match=rf"contents of .*model.* changed .*\({name}\)"):
+        encoder.signature()
+    after = FrozenEncoder(folder, num_layers=2)
+    assert after.signature() != signature
+    assert after.cache("cpu") is not vectors
+    with pytest.raises(ValueError, match=rf"Files that differ: {name}\."):
+        pickle.loads(pickled)({"candidate": ["a cat"], "reference": ["a cat"]})
+    assert PairScorer(folder, num_layers=2).signature != scorer.signature
+
+
+def test_files_that_are_known_to_be_no_part_of_a_model_may_change(tmp_path):
+    folder = tmp_path / "model"
+    save(tiny_model("bert")[0], folder)
+    encoder = FrozenEncoder(folder, num_layers=2)
+    signature = encoder.signature()
+    for name in NO_PART_OF_A_MODEL:
+        (folder / name).write_text("a b")
+    (folder / "checkpoint-5").mkdir()
+    assert encoder.signature() == FrozenEncoder(folder, num_layers=2).signature() == signature
+
+
+def test_tables_count_where_the_code_of_a_folder_may_read_them(tmp_path):
+    folder = tmp_path / "model"
+    save(tiny_model("bert")[0], folder)
+    signatures = set()
+    for table in ("a", "b"):
+        for name in ("scores.csv", "scaler.py"):
+            (folder / name).write_text(table)
+            signatures.add(FrozenEncoder(folder, num_layers=2, trust_remote_code=True).signature())
+    assert len(signatures) == 4
+
+
+def with_adapters():
+    """Return a model with the adapters "a" (active) and "b"."""
+    model = copy.deepcopy(tiny_model("bert")[0])
+    for name in ("a", "b"):
+        model.add_adapter(LoraConfig(target_modules=["query", "value"], init_lora_weights=False), adapter_name=name)
+    model.set_adapter("a")
+    return model.eval()
+
+
+def test_a_folder_with_an_adapter_next_to_a_model_is_refused(tmp_path):
+    model = with_adapters()
+    model.save_pretrained(tmp_path)
+    save(tiny_model("bert")[0], tmp_path)
+    with pytest.raises(OSError, match=r"adapter_config.json\): merge .*merge_and_unload\(\).* folder of its own"):
+        FrozenEncoder(tmp_path, num_layers=2)
+
+
+SWITCHES = {
+    "other adapter": lambda model: model.set_adapter("b"),
+    "no adapter": lambda model: model.disable_adapters(),
+    "scaling": lambda model: model.encoder.layer[0].attention.self.query.scaling.update(a=5.0),
+    "hook": lambda model: model.encoder.layer[0].register_forward_hook(lambda module, inputs, states: states + 1),
+    "activation": lambda model: setattr(model.encoder.layer[0].intermediate, "intermediate_act_fn", torch.nn.Tanh()),
+    "epsilon": lambda model: setattr(model.encoder.layer[0].output.LayerNorm, "eps", 0.5),
+    "tensor": lambda model: setattr(model.encoder, "offset", torch.ones(2)),
+}
+
+
+@pytest.mark.parametrize("switch", SWITCHES)
+def test_what_decides_a_pass_besides_saved_tensors_counts(switch):
+    model, tokenizer = with_adapters(), tiny_model("bert")[1]
+    before = FrozenEncoder(model, tokenizer, num_layers=2)
+    again = FrozenEncoder(copy.deepcopy(model), tokenizer, num_layers=2)
+    assert before.signature() == again.signature()
+    SWITCHES[switch](model)
+    after = FrozenEncoder(model, tokenizer, num_layers=2)
+    assert after.signature() != before.signature()
+    if switch != "tensor":  # which the model does not read
+        assert not torch.allclose(score(after), score(before), atol=1e-4)
+    metrics = [BERTScore(encoder) for encoder in (before, after)]
+    for metric in metrics:
+        metric.update(PAIRS[0], PAIRS[1])
+    with pytest.raises(ValueError, match="the state belongs to a metric that differs in model"):
+        metrics[0].merge_state(metrics[1].metric_state)
+
+
+@pytest.mark.parametrize("family", EVERY_FAMILY)
+def test_use_and_a_copy_on_disk_leave_the_identity_of_a_ready_model(family, tmp_path):
+    model, tokenizer = copy.deepcopy(tiny_model(family))
+    identity = FrozenEncoder(model, tokenizer, num_layers=1).identity
+    with torch.no_grad():
+        ids = torch.tensor([tokenizer.encode("a cat sat on the mat " * 3)])
+        encoder = model.get_encoder() if model.config.is_encoder_decoder else model
+        encoder(input_ids=ids, output_hidden_states=True)
+    assert FrozenEncoder(model, tokenizer, num_layers=1).identity == identity
+    model.save_pretrained(tmp_path)
+    assert FrozenEncoder(AutoModel.from_pretrained(tmp_path), tokenizer, num_layers=1).identity == identity
+
+
+def test_frequencies_that_follow_from_the_length_of_texts_do_not_count():
+    rope = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10_000.0}
+    model = randomised(AutoModel.from_config(tiny_config("llama", max_position_embeddings=8, rope_parameters=rope)))
+    tokenizer = tiny_model("llama")[1]
+    signature = FrozenEncoder(model, tokenizer, num_layers=1).signature()
+    frequencies = model.rotary_emb.inv_freq.clone()
+    with torch.no_grad():
+        model(torch.arange(5, 45)[None])
+    assert not torch.equal(model.rotary_emb.inv_freq, frequencies)
+    assert FrozenEncoder(model, tokenizer, num_layers=1).signature() == signature
+
+
+def test_the_model_that_scores_is_never_asked_for_its_state(monkeypatch):
+    """With bitsandbytes, ``state_dict()`` unpacks weights that were packed for a CPU, in place."""
+    monkeypatch.setattr(torch.nn.Module, "state_dict", lambda *_, **options: pytest.fail("the state was read"))
+    encoder = FrozenEncoder(*tiny_model("bert"), num_layers=2)
+    score(encoder)
+    assert len(encoder.signature()) > 20
+
+
+class Scaled(torch.Tensor):
+    """Weights of two tensors, which cannot be read as one, like those of torchao."""
+
+    @staticmethod
+    def __new__(cls, values, scale):
+        return torch.Tensor._make_wrapper_subclass(cls, values.shape, dtype=scale.dtype)
+
+    def __init__(self, values, scale):
+        self.values_, self.scale = values, scale
+
+    def __tensor_flatten__(self):
+        return ["values_", "scale"], {"block": 32}
+
+    @classmethod
+    def __torch_dispatch__(cls, function, types, arguments=(), options=None):
+        if function is torch.ops.aten.detach.default:
+            return cls(arguments[0].values_, arguments[0].scale)
+        raise NotImplementedError(f"no kernel of {function}")
+
+
+def test_weights_of_several_tensors_are_compared_by_their_parts():
+    hashes = set()
+    for values, scale in ((0, 1.0), (1, 1.0), (0, 2.0), (0, 1.0)):
+        module = torch.nn.Module()
+        weight = Scaled(torch.full((2, 3), values, dtype=torch.int8), torch.tensor(scale))
+        module.weight = torch.nn.Parameter(weight, requires_grad=False)
+        hashes.add(hash_model(module, hash_structure(module)))
+    assert len(hashes) == 3
+
+
+class Packed(torch.nn.Parameter):
+    """Weights with a scale next to them, like those of bitsandbytes."""
+
+
+def test_attributes_of_quantized_weights_count():
+    hashes = set()
+    for scale in (1.0, 2.0, 1.0):
+        module = torch.nn.Module()
+        module.weight = Packed(torch.zeros(2, 3), requires_grad=False)
+        module.weight.quant_state = SimpleNamespace(absmax=torch.tensor(scale), block=64)
+        hashes.add(hash_model(module, hash_structure(module)))
+    assert len(hashes) == 2
+
+
+class Sharded(torch.nn.Parameter):
+    def __deepcopy__(self, memo):
+        raise AssertionError("FSDP does not support deepcopy")
+
+
+class Unreadable(torch.nn.Parameter):
+    def detach(self):
+        raise NotImplementedError("no kernel of view")
+
+
+@pytest.mark.parametrize("kind", [Sharded, Unreadable])
+def test_weights_that_cannot_be_copied_or_read_are_an_error_with_the_remedy(kind):
+    model, tokenizer = copy.deepcopy(tiny_model("bert"))
+    model.encoder.layer[0].output.dense.weight = kind(torch.zeros(32, 48))
+    with pytest.raises(ValueError, match=r"(deepcopy|view)\).*pass the model before it is quantized or shard"):
+        FrozenEncoder(model, tokenizer, num_layers=2)
+
+
+WRAPPERS = {
+    "PeftModel": (lambda model: get_peft_model(model, LoraConfig(target_modules=["query"])), "merge_and_unload.* own"),
+    "OptimizedModule": (torch.compile, r"pass its \._orig_mod"),
+    "DataParallel": (torch.nn.DataParallel, r"pass its \.module"),
+}
+
+
+@pytest.mark.parametrize("kind", WRAPPERS)
+def test_a_wrapper_is_an_error_that_names_the_model_in_it(kind):
+    model, tokenizer = copy.deepcopy(tiny_model("bert"))
+    wrap, remedy = WRAPPERS[kind]
+    with pytest.raises(ValueError, match=rf"^{kind}\w* is not a model of transformers: .*{remedy}"):
+        FrozenEncoder(wrap(model), tokenizer, num_layers=2)
 
 
 # Tokenizers.
