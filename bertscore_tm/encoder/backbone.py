@@ -211,8 +211,7 @@ def _copy_model(model: nn.Module, name: str) -> nn.Module:
             raise
         # Libraries for quantization and sharding raise errors of any class.
         raise ValueError(
-            f"{name} cannot be copied ({type(error).__name__}: {error}): pass the model before it is quantized or "
-            f"sharded, or save it and pass the folder"
+            f"{name} cannot be copied ({type(error).__name__}): pass the model before it is quantized or sharded"
         ) from error
 
 

@@ -204,7 +204,7 @@ def test_the_model_that_scores_is_never_asked_for_its_state(monkeypatch):
     monkeypatch.setattr(torch.nn.Module, "state_dict", lambda *_, **options: pytest.fail("the state was read"))
     encoder = FrozenEncoder(*tiny_model("bert"), num_layers=2)
     score(encoder)
-    assert len(encoder.signature()) > 20
+    assert len(encoder.signature()["contents"]) == 8
 
 
 class Scaled(torch.Tensor):
@@ -265,7 +265,7 @@ class Unreadable(torch.nn.Parameter):
 def test_weights_that_cannot_be_copied_or_read_are_an_error_with_the_remedy(kind):
     model, tokenizer = copy.deepcopy(tiny_model("bert"))
     model.encoder.layer[0].output.dense.weight = kind(torch.zeros(32, 48))
-    with pytest.raises(ValueError, match=r"(deepcopy|view)\).*pass the model before it is quantized or shard"):
+    with pytest.raises(ValueError, match=r"cannot be (copied|read) \(.*\): pass the model before it is quantized"):
         FrozenEncoder(model, tokenizer, num_layers=2)
 
 
