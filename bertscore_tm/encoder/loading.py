@@ -1,10 +1,12 @@
 """Load configurations, tokenizers and encoders: without output, or with an error that names the remedy."""
 
+import json
 import logging
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
+from functools import cache
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -32,12 +34,17 @@ from bertscore_tm.encoder.families import MERGE_REMEDY, Family, encoder_of
 from bertscore_tm.encoder.identity import ModelSource, describe_tokenizer
 from bertscore_tm.utilities.process_switch import ProcessSwitch
 from bertscore_tm.utilities.settings import shorten
+from bertscore_tm.utilities.user_warnings import warn_user
 
 # Copies of tokenizers that users passed.
 _copies: WeakKeyDictionary[PreTrainedTokenizerBase, PreTrainedTokenizerBase] = WeakKeyDictionary()
 _copies_lock = threading.Lock()
 # Names of constants that old files hold and models compute themselves.
 _CONSTANTS = ("position_ids", "inv_freq", "masked_bias")
+# A text with capitals, accents, several spaces, digits, full width, punctuation and scripts without spaces.
+_PROBE = (
+    "The Caf\u00e9's  3rd   \uff21\uff22\uff23 cost 1,234.50: na\u00efve (\u65e5\u672c\u8a9e) \u0e20\u0e32\u0e29\u0e32!"
+)
 # Tokens that tokenizers without words have besides the added ones, such as the mark of a word's start.
 _MOST_WITHOUT_WORDS = 16
 
@@ -105,9 +112,73 @@ def load_tokenizer(source: ModelSource) -> PreTrainedTokenizerBase:
             f"could not load the tokenizer of {source.name!r}: its files are missing. Save the model's own tokenizer "
             f"next to the weights with tokenizer.save_pretrained(folder)"
         )
-    if tokenizer.is_fast and hasattr(tokenizer, "convert_to_native_format"):  # from transformers 5 on
-        _restore_normalizer(tokenizer, source)
+    file = _find_file(source, "tokenizer.json")
+    is_own_fast = tokenizer.is_fast and type(tokenizer).__module__.startswith("transformers.")
+    if file is None:
+        if is_own_fast and _makes_backends(tokenizer):
+            _restore_normalizer(tokenizer, source)
+        return tokenizer
+    saved = Tokenizer.from_file(file)
+    if not is_own_fast:
+        tokens = tokenizer.convert_ids_to_tokens(tokenizer(_PROBE)["input_ids"])
+        _check_tokens(source.name, type(tokenizer).__name__, tuple(tokens), tuple(saved.encode(_PROBE).tokens))
+    elif _makes_backends(tokenizer):
+        _restore_backend(tokenizer, saved)
     return tokenizer
+
+
+def _makes_backends(tokenizer: PreTrainedTokenizerBase) -> bool:
+    """Return whether classes of tokenizers make their backends themselves, as from transformers 5 on."""
+    return hasattr(tokenizer, "convert_to_native_format")
+
+
+def _find_file(source: ModelSource, name: str) -> str | None:
+    """Return the path of a file of a folder, or of one on the hub that is in the cache; ``None`` without one."""
+    path: str | None = cached_file(
+        source.location,
+        name,
+        revision=source.revision,
+        _raise_exceptions_for_missing_entries=False,
+        _raise_exceptions_for_connection_errors=False,
+    )
+    return path
+
+
+def _restore_backend(tokenizer: Any, saved: Tokenizer) -> None:
+    """Apply a tokenizer.json where transformers 5 makes a part of the tokenizer from its class, whatever the file says.
+
+    Options of BERT's normalizer, spaces before texts and source languages come from the configuration in all versions.
+    """
+    backend = tokenizer.backend_tokenizer
+    backend.model = saved.model
+    parts = backend.normalizer, saved.normalizer
+    if not all(isinstance(normalizer, normalizers.BertNormalizer) for normalizer in parts):
+        backend.normalizer = saved.normalizer
+    if _without_prefix_space(backend.pre_tokenizer) != _without_prefix_space(saved.pre_tokenizer):
+        backend.pre_tokenizer = saved.pre_tokenizer
+    has_source_language = hasattr(tokenizer, "set_src_lang_special_tokens")
+    if saved.post_processor is not None and not has_source_language:
+        backend.post_processor = saved.post_processor
+    if saved.decoder is not None:
+        backend.decoder = saved.decoder
+
+
+def _without_prefix_space(pre_tokenizer: Any) -> Any:
+    """Return the settings of a pre-tokenizer without ``add_prefix_space``."""
+    if pre_tokenizer is None:
+        return None
+    content = pre_tokenizer.__getstate__()
+    return json.loads(content, object_hook=lambda part: {key: part[key] for key in part if key != "add_prefix_space"})
+
+
+@cache
+def _check_tokens(name: str, kind: str, tokens: tuple[str, ...], saved_tokens: tuple[str, ...]) -> None:
+    """Warn, once per process, about a tokenizer that splits a text into other tokens than its tokenizer.json."""
+    if tokens != saved_tokens:
+        warn_user(
+            f"{kind} of {name} splits {_PROBE!r} into {' '.join(tokens)}, but its tokenizer.json into "
+            f"{' '.join(saved_tokens)}. Check which tokens the model was trained with, and pass tokenizer= if needed"
+        )
 
 
 def _restore_normalizer(tokenizer: Any, source: ModelSource) -> None:
@@ -118,14 +189,10 @@ def _restore_normalizer(tokenizer: Any, source: ModelSource) -> None:
     backend = tokenizer.backend_tokenizer
     if not isinstance(backend.model, Unigram) or _has_charsmap(backend.normalizer):
         return
-    quietly = {f"_raise_exceptions_for_{reason}": False for reason in ("missing_entries", "connection_errors")}
-    files = ("tokenizer.json", tokenizer.vocab_files_names.get("vocab_file", "tokenizer.json"))
-    paths = [cached_file(source.location, file, revision=source.revision, **quietly) or "" for file in files]
-    if paths[0] and _has_charsmap(saved := Tokenizer.from_file(paths[0]).normalizer):
-        backend.normalizer = saved
-    elif paths[1].endswith(".model"):
+    path = _find_file(source, tokenizer.vocab_files_names.get("vocab_file", "")) or ""
+    if path.endswith(".model"):
         proto = import_protobuf().ModelProto()  # type: ignore[no-untyped-call]
-        proto.ParseFromString(Path(paths[1]).read_bytes())
+        proto.ParseFromString(Path(path).read_bytes())
         if charsmap := proto.normalizer_spec.precompiled_charsmap:
             rest = backend.normalizer or normalizers.Sequence([])
             backend.normalizer = normalizers.Sequence([normalizers.Precompiled(charsmap), rest])

@@ -5,24 +5,27 @@ import copy
 import json
 import resource
 import subprocess
+import warnings
 import zlib
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Regex, Tokenizer, models, normalizers, processors
+from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerFast
 from transformers.convert_slow_tokenizer import import_protobuf
 
 from bertscore_tm import FrozenEncoder, bert_score
+from bertscore_tm.callbacks import Seq2SeqGenerate
 from bertscore_tm.core.token_vectors import TokenizedTexts
 from bertscore_tm.encoder.identity import ModelSource
 from bertscore_tm.encoder.loading import load_tokenizer
 from bertscore_tm.encoder.tokenization import TextTokenizer
 from examples.benchmarks.processes import run_fresh
-from tests.support.models import KINDS, tiny_model, tiny_tokenizer, windows_of
+from tests.support.models import EVERY_FAMILY, KINDS, tiny_model, tiny_tokenizer, windows_of
 from tests.support.texts import real_pairs
 
 
@@ -175,8 +178,7 @@ _CHARSMAP = (
 
 
 def write_sentencepiece(folder, charsmap):
-    """Write a SentencePiece file with the pieces of a tiny tokenizer, and a tokenizer.json without normalization."""
-    tiny_tokenizer("deberta-v2").backend_tokenizer.save(str(folder / "tokenizer.json"))
+    """Write a SentencePiece file with the pieces of a tiny tokenizer."""
     proto = import_protobuf().ModelProto()
     vocabulary = json.loads(tiny_tokenizer("deberta-v2").backend_tokenizer.to_str())["model"]["vocab"]
     for number, (piece, score) in enumerate(vocabulary):
@@ -198,7 +200,10 @@ def write_tokenizer_file(folder, charsmap):
 @pytest.mark.parametrize(
     ("kind", "write"),
     [
-        ("DebertaV2", write_sentencepiece),
+        pytest.param(
+            *("DebertaV2", write_sentencepiece),
+            marks=pytest.mark.skipif(find_spec("sentencepiece") is None, reason="sentencepiece is not installed"),
+        ),
         ("DebertaV2", write_tokenizer_file),
         ("BigBird", write_tokenizer_file),
         ("MBart", write_tokenizer_file),
@@ -212,6 +217,136 @@ def test_texts_are_normalized_as_the_sentencepiece_file_says(kind, write, tmp_pa
     assert type(tokenizer).__name__ == f"{kind}Tokenizer"
     for text, plain in (("a\u00a0cat sat", "a cat sat"), ("the cat\u2026", "the cat...")):
         assert tokenizer.tokenize(text) == tokenizer.tokenize(plain)
+
+
+def test_a_tokenizer_file_without_normalization_wins_over_a_sentencepiece_file(tmp_path):
+    write_sentencepiece(tmp_path, zlib.decompress(base64.b85decode(_CHARSMAP)))
+    file = write_folder(tmp_path, "DebertaV2", "deberta-v2", "deberta-v2", "no normalizer")
+    tokenizer = load_tokenizer(ModelSource.from_name(str(tmp_path)))
+    assert tokenizer("the cat\u2026")["input_ids"] == file.encode("the cat\u2026").ids
+    assert tokenizer.tokenize("the cat\u2026") != tokenizer.tokenize("the cat...")
+
+
+# Files of tokenizers whose class in transformers 5 ignores a part of them.
+
+TEXTS = [
+    "The Caf\u00e9's  3rd  \uff21\uff22 cost 1,234: na\u00efve \u65e5\u672c\u8a9e!",
+    "a cat  sat on the mat",
+    "A\tB",
+]
+OTHER_PARTS = {
+    "nothing": lambda tokenizer: None,
+    "normalizer": lambda tokenizer: setattr(
+        tokenizer, "normalizer", normalizers.Sequence([normalizers.NFKD(), normalizers.StripAccents()])
+    ),
+    "pre-tokenizer": lambda tokenizer: setattr(
+        tokenizer,
+        "pre_tokenizer",
+        pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), tokenizer.pre_tokenizer]),
+    ),
+    "template": lambda tokenizer: setattr(
+        tokenizer,
+        "post_processor",
+        processors.TemplateProcessing(single="$A e", special_tokens=[("e", tokenizer.token_to_id("e"))]),
+    ),
+}
+# Class, type of the model, and the kind of its file.
+FILES = [
+    *(("Roberta", "roberta", "bytes"), ("Roberta", "roberta", "wordpiece"), ("GPT2", "gpt2", "wordpiece")),
+    *(("Llama", "llama", "llama"), ("Llama", "llama", "t5"), ("Gemma", "gemma", "gemma"), ("Gemma", "gemma", "t5")),
+    *(("XLMRoberta", "xlm-roberta", "xlm-roberta"), ("T5", "t5", "t5"), ("Albert", "albert", "albert")),
+    *(("XLNet", "xlnet", "xlnet"), ("DebertaV2", "deberta-v2", "deberta-v2"), ("BigBird", "big_bird", "big-bird")),
+    *(("Camembert", "camembert", "camembert"), ("Pegasus", "pegasus", "t5"), ("Qwen2", "qwen2", "qwen")),
+    *(("Bart", "bart", "bytes"), ("Longformer", "longformer", "bytes"), ("Deberta", "deberta", "deberta")),
+    *(("GPTNeoX", "gpt_neox", "olmo"), ("Bert", "bert", "wordpiece"), ("MPNet", "mpnet", "mpnet")),
+]
+
+
+def write_folder(folder, kind, file_kind, model_type, part="nothing", **settings):
+    """Write a tokenizer.json of a kind with another part, for a class, and return it."""
+    tokenizer = Tokenizer.from_str(tiny_tokenizer(file_kind).backend_tokenizer.to_str())
+    if part == "no normalizer":
+        tokenizer.normalizer = None
+    else:
+        OTHER_PARTS[part](tokenizer)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    settings |= {"tokenizer_class": f"{kind}Tokenizer", **KINDS[file_kind].roles}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    AutoConfig.for_model(model_type).save_pretrained(folder)
+    return tokenizer
+
+
+@pytest.mark.parametrize("part", OTHER_PARTS)
+@pytest.mark.parametrize(("kind", "model_type", "file_kind"), FILES)
+def test_tokens_are_those_of_the_file(kind, model_type, file_kind, part, tmp_path):
+    """Also of transformers 4.57.6, except the last part of Llama, Gemma and GPT-NeoX, which it makes itself."""
+    if kind in ("Bert", "MPNet") and part == "normalizer":
+        part = "nothing"  # the file has the normalizer of BERT
+    file = write_folder(tmp_path, kind, file_kind, model_type, part)
+    tokenizer = load_tokenizer(ModelSource.from_name(str(tmp_path)))
+    # Those of BART and Longformer are RoBERTa's.
+    assert type(tokenizer).__name__ in (f"{kind}Tokenizer", "RobertaTokenizer")
+    for text in TEXTS:
+        ids = file.encode(text).ids
+        assert tokenizer(text)["input_ids"] == ids
+        assert tokenizer.decode(ids, clean_up_tokenization_spaces=False) == file.decode(ids, skip_special_tokens=False)
+    generator = Seq2SeqGenerate(tmp_path).tokenizer
+    assert generator(TEXTS)["input_ids"] == tokenizer(TEXTS)["input_ids"]
+
+
+def test_scores_of_a_folder_are_those_of_its_file(tmp_path):
+    model = tiny_model("roberta")[0]
+    model.save_pretrained(tmp_path)
+    file = write_folder(tmp_path, "Roberta", "wordpiece", "roberta")
+    model.save_pretrained(tmp_path)
+    whole = PreTrainedTokenizerFast(tokenizer_object=file, model_max_length=64, **KINDS["wordpiece"].roles)
+    pairs = real_pairs(3)
+    expected = bert_score(*pairs, FrozenEncoder(model, whole, num_layers=2, max_length=60))["f1"]
+    assert torch.equal(bert_score(*pairs, FrozenEncoder(tmp_path, num_layers=2, max_length=60))["f1"], expected)
+
+
+def test_tokenizers_whose_class_and_file_agree_do_not_change(minilm, tmp_path):
+    plain, ours = AutoTokenizer.from_pretrained(minilm), load_tokenizer(ModelSource.from_name(minilm))
+    assert ours.backend_tokenizer.to_str() == plain.backend_tokenizer.to_str()
+    for family in EVERY_FAMILY:
+        folder, saved = tmp_path / family, tiny_model(family)[1]
+        saved.save_pretrained(folder)
+        AutoConfig.for_model(family).save_pretrained(folder)
+        assert load_tokenizer(ModelSource.from_name(str(folder)))(TEXTS)["input_ids"] == saved(TEXTS)["input_ids"]
+
+
+def test_the_configuration_decides_as_in_all_versions(tmp_path):
+    """Capitals of BERT, spaces before texts, and the source language of a translator."""
+    write_folder(tmp_path, "Bert", "wordpiece", "bert", do_lower_case=False)
+    bert = load_tokenizer(ModelSource.from_name(str(tmp_path)))
+    assert bert.tokenize("CAT") != bert.tokenize("cat")
+    write_folder(tmp_path, "Roberta", "bytes", "roberta", add_prefix_space=True)
+    roberta = load_tokenizer(ModelSource.from_name(str(tmp_path)))
+    assert roberta("cat")["input_ids"] == tiny_tokenizer("bytes")(" cat")["input_ids"]
+    write_folder(tmp_path, "MBart", "mbart", "mbart", "template", src_lang="de_DE")
+    mbart = load_tokenizer(ModelSource.from_name(str(tmp_path)))
+    assert mbart.tokenize("cat", add_special_tokens=True)[-2:] == ["</s>", "de_DE"]
+
+
+@pytest.mark.parametrize("is_fast", [True, False])
+def test_a_class_of_other_code_is_compared_with_its_file(is_fast, tmp_path):
+    write_folder(tmp_path, "ByT5", "wordpiece", "t5")
+    if is_fast:
+        (tmp_path / "lower_case.py").write_text(
+            "from tokenizers.normalizers import Lowercase\n"
+            "from transformers import PreTrainedTokenizerFast\n\n\n"
+            "class OwnLowerCase(PreTrainedTokenizerFast):\n"
+            "    def __init__(self, **options):\n"
+            "        super().__init__(**options)\n"
+            "        self.backend_tokenizer.normalizer = Lowercase()\n"
+        )
+        settings = {"tokenizer_class": "OwnLowerCase", "auto_map": {"AutoTokenizer": [None, "lower_case.OwnLowerCase"]}}
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    source = ModelSource.from_name(str(tmp_path), trust_remote_code=True)
+    with pytest.warns(UserWarning, match=r"splits .* into .*, but its tokenizer\.json into .*pass tokenizer="):
+        load_tokenizer(source)
+    with warnings.catch_warnings(action="error"):
+        load_tokenizer(source)
 
 
 def long_text(words: int) -> str:

@@ -176,16 +176,11 @@ def test_a_model_with_other_weights_is_an_error_that_names_both(tmp_path, rows, 
     other = PairScorer(folder, num_layers=2)
     made, here = (each.signature["contents"] for each in (scorer, other))
     pair_scorer._share_encoder.cache_clear()  # as in another process
-    with pytest.raises(
-        ValueError,
-        match=rf"the scorer in contents \({here} instead of {made}\)\. Copy the model's",
-    ):
+    listed = r"Files that differ: model\.safetensors\. Copy the model's"
+    with pytest.raises(ValueError, match=rf"the scorer in contents \({here} instead of {made}\)\. {listed}"):
         pickle.loads(data)(rows)
     monkeypatch.setattr(settings, "__version__", "0.0.0")
-    with pytest.raises(
-        ValueError,
-        match=r"the scorer in bertscore-tm \(0\.0\.0 instead of .*\)\. Copy the model's",
-    ):
+    with pytest.raises(ValueError, match=r"the scorer in bertscore-tm \(0\.0\.0 instead of .*\)\. Copy the model's"):
         other(rows)
     monkeypatch.undo()
     # A new scorer of the same path has the new weights, in a process with the old encoder too.
