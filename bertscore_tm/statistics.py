@@ -14,8 +14,6 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from bertscore_tm.utilities.settings import require_between
-
 __all__ = ["TIE", "PairedComparison", "Scores", "compare_paired", "holm", "mean_interval"]
 
 Scores = Tensor | Sequence[float]
@@ -91,7 +89,8 @@ def mean_interval(
         >>> round(low.item(), 3), round(high.item(), 3)
         (0.309, 0.891)
     """
-    require_between("confidence", confidence, 0, 1)
+    if not 0 < confidence < 1:
+        raise ValueError(f"confidence must be between 0 and 1, got {confidence}")
     values = torch.as_tensor(scores, dtype=torch.float64, device="cpu").detach()
     mean, error, freedom = _estimate_mean(values, groups)
     margin = error * float(scipy_stats().t.ppf((1 + confidence) / 2, freedom))

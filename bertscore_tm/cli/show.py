@@ -9,17 +9,11 @@ Examples::
     bertscore-tm show "a cat sleeps" "the kitten is sleeping" -o shares.html
 """
 
-from __future__ import annotations
-
 import argparse
 from io import BytesIO
-from typing import TYPE_CHECKING
 
 from bertscore_tm.cli import options, output
 from bertscore_tm.cli.distributed import RankGroup
-
-if TYPE_CHECKING:
-    from bertscore_tm.views import Alignment
 
 _DOTS_PER_INCH = 200
 
@@ -60,11 +54,7 @@ def _show(arguments: argparse.Namespace) -> None:
     elif arguments.suffix == ".html":
         content = alignment.to_html()
     else:
-        content = _draw(alignment, arguments.suffix.removeprefix("."))
+        picture = BytesIO()
+        alignment.plot().savefig(picture, format=arguments.suffix.removeprefix("."), dpi=_DOTS_PER_INCH)
+        content = picture.getvalue()
     output.write_output(content, arguments.output)
-
-
-def _draw(alignment: Alignment, file_format: str) -> bytes:
-    file = BytesIO()
-    alignment.plot().savefig(file, format=file_format, dpi=_DOTS_PER_INCH)
-    return file.getvalue()

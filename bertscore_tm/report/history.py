@@ -52,11 +52,6 @@ def name_of(path: File) -> str:
     return f"step {step}, validation {number}" if number else f"step {step}"
 
 
-def _best_of(scores: Scores) -> str:
-    """Return the validation with the largest mean F1."""
-    return max(scores, key=lambda name: sum(f1 for f1 in scores[name]["f1"] if math.isfinite(f1)))
-
-
 def _read_row(line: bytes, place: str) -> dict[str, Any]:
     """Return a row of a file; an error names its place."""
     keys = ["candidate", "references", *SCORE_NAMES]
@@ -127,7 +122,7 @@ def _count_and_list(names: list[str]) -> str:
 
 def _drop_old_texts(candidates: Candidates, scores: Scores) -> None:
     """Replace old candidates by ``None`` until the others fit, except for the first, best and last validation."""
-    best = _best_of(scores)
+    best = max(scores, key=lambda name: sum(f1 for f1 in scores[name]["f1"] if math.isfinite(f1)))
     sizes = {name: sum(map(len, texts or ())) for name, texts in candidates.items()}
     for name in list(sizes)[1:-1]:
         if sum(sizes.values()) > _MOST_CHARACTERS and name != best:

@@ -229,10 +229,3 @@ def rescale_scores(scores: Tensor, baseline: Baseline | None) -> Tensor:
         return scores
     b = baseline.table.T.to(scores)[..., None]  # (3, layers, 1)
     return (scores - b) / (1 - b)
-
-
-def score_range(num_layers: int, baseline: Baseline | None) -> tuple[Tensor, Tensor]:
-    """Return the least and the largest possible precision, recall and F1: -1 and 1, rescaled, (3, layers) each."""
-    ends = torch.tensor([-1.0, 1.0], dtype=torch.float64, device="cpu").expand(3, num_layers, 2)
-    least, largest = rescale_scores(ends, baseline).sort(-1).values.unbind(-1)
-    return least, largest

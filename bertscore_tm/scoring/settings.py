@@ -11,7 +11,7 @@ from torch import Tensor
 
 from bertscore_tm.core.scores import harmonic_mean
 from bertscore_tm.encoder import FrozenEncoder, Signature
-from bertscore_tm.scoring.rescaling import Baseline, Rescale, find_baseline, score_range
+from bertscore_tm.scoring.rescaling import Baseline, Rescale, find_baseline, rescale_scores
 from bertscore_tm.scoring.token_weights import Idf, TokenWeights, token_weights
 from bertscore_tm.utilities.version import __version__
 
@@ -63,8 +63,10 @@ class ScoreSettings:
     @property
     def bounds(self) -> tuple[Tensor, Tensor]:
         """Least and largest possible precision, recall and F1 of the last compared layer, shape (3,) each."""
-        least, largest = score_range(1, self.baseline)
-        return least[:, -1], largest[:, -1]
+        ends = torch.tensor([-1.0, 1.0], dtype=torch.float64, device="cpu").expand(3, 1, 2)
+        rescaled = rescale_scores(ends, self.baseline)[:, -1]  # (3, 2)
+        least, largest = rescaled.sort(-1).values.unbind(-1)
+        return least, largest
 
     def signature(self, more: Mapping[str, Any] | None = None) -> Signature:
         """Return every setting that changes a score, with ``more`` before the versions; reads the model's contents."""

@@ -29,12 +29,6 @@ def require_at_least(name: str, value: float, least: float) -> None:
         raise ValueError(f"{name} must be at least {least}, got {value}")
 
 
-def require_between(name: str, value: float, low: float, high: float) -> None:
-    """Raise a ValueError unless a setting is between two numbers."""
-    if not low < value < high:
-        raise ValueError(f"{name} must be between {low} and {high}, got {value}")
-
-
 def require_positive(name: str, value: float) -> None:
     """Raise a ValueError unless a setting is above 0."""
     if not value > 0:
