@@ -56,6 +56,7 @@ def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
     from bertscore_tm.functional.ranking import Item, ranking_fields, score_items
     from bertscore_tm.scoring.messages import UnknownTokens, describe_truncation, warn_of_leftovers
     from bertscore_tm.scoring.settings import ScoreSettings
+    from bertscore_tm.scoring.texts import warn_of_written_lists
     from bertscore_tm.scoring.token_weights import token_weights
 
     items = []
@@ -79,6 +80,8 @@ def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
     if scores is None:
         return
     warn_of_leftovers([text for item in items for text in item.candidates], encoder.tokenizer)
+    for item in items:
+        warn_of_written_lists([*item.candidates, *(item.references or ())])
     unknown.warn()
     distinct = dict.fromkeys(text for item in items for text in (*item.candidates, *(item.references or ())))
     num_truncated = count_truncated(list(distinct), encoder.tokenizer)

@@ -19,7 +19,7 @@ from bertscore_tm.scoring.corpus import CorpusScores, score_corpus
 from bertscore_tm.scoring.messages import UnknownTokens, warn_about_scores, warn_of_leftovers
 from bertscore_tm.scoring.rescaling import find_baseline, rescale_scores
 from bertscore_tm.scoring.settings import ScoreSettings
-from bertscore_tm.scoring.texts import TextPairs, omit_blank
+from bertscore_tm.scoring.texts import TextPairs, omit_blank, warn_of_written_lists
 from bertscore_tm.scoring.token_weights import TEXTS_PER_BLOCK, token_weights
 from bertscore_tm.utilities.chats import strip_thoughts
 
@@ -93,6 +93,7 @@ def score_systems(ranks: RankGroup, arguments: argparse.Namespace, systems: Syst
     if scored is None:
         return None
     warn_of_leftovers(candidates, encoder.tokenizer)
+    warn_of_written_lists(chain(candidates, chain.from_iterable(systems.references)))
     warn_about_scores(scored.scores, scored.num_truncated, settings)
     count = len(systems.texts)
     scores = rescale_scores(scored.scores, baseline)

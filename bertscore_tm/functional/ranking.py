@@ -18,7 +18,14 @@ from bertscore_tm.encoder import Encoder, Signature, as_encoder
 from bertscore_tm.scoring.corpus import encode_steps
 from bertscore_tm.scoring.messages import UnknownTokens, warn_of_leftovers, warn_of_truncation
 from bertscore_tm.scoring.settings import ScoreSettings
-from bertscore_tm.scoring.texts import TextPairs, as_documents, as_list, as_references, counted_references
+from bertscore_tm.scoring.texts import (
+    TextPairs,
+    as_documents,
+    as_list,
+    as_references,
+    counted_references,
+    warn_of_written_lists,
+)
 from bertscore_tm.scoring.token_weights import Idf, require_known
 from bertscore_tm.utilities.compilation import untraced
 from bertscore_tm.utilities.score_names import Component
@@ -223,6 +230,7 @@ def _check_items(candidates: Any, references: Any, weights: Any) -> list[Item]:
         if weights is not None:
             item = replace(item, weights=_check_weights(numbers[i], f"weights[{i}]", item))
         items.append(item.omit_blank_references())
+        warn_of_written_lists([*item.candidates, *(item.references or ())])
     return items
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import chain
@@ -11,10 +13,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bertscore_tm.utilities.user_warnings import warn_user
+
 # Candidates, and the references of each, by position or by key.
 Texts = str | Sequence[str] | Mapping[Any, str]
 References = Texts | Sequence[Sequence[str]] | Mapping[Any, Sequence[str]]
 _DECODE = "decode token ids with their tokenizer first, as with batch_decode"
+# What Python, JSON and NumPy write for a list of texts: ['a', 'b'], ["a", "b"] and ['a' 'b'].
+_WRITTEN_LIST = re.compile(r"""\s*\[\s*('.*'|".*")\s*\]\s*""", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -80,13 +86,37 @@ def as_text_pairs(preds: Any, target: Any, names: tuple[str, str] = ("preds", "t
                 counts = f"{len(missing)} of {len(other)} are missing"
                 raise ValueError(f"{name} has no key {missing[0]!r}, which {other_name} has: {counts}")
         preds, target = list(preds.values()), [target[key] for key in preds]
+    _warn_of_other_index(preds, target, names)
     candidates, references = as_documents(preds, names[0]), as_references(target, names[1])
     if len(candidates) != len(references):
         raise ValueError(
             f"{names[0]} and {names[1]} must have equal lengths, got {len(candidates)} and {len(references)}; put "
             f"several references of one candidate into a list"
         )
+    warn_of_written_lists(chain(candidates, chain.from_iterable(references)))
     return TextPairs(candidates, references)
+
+
+def warn_of_written_lists(texts: Iterable[str]) -> None:
+    """Warn if a text is a list that was written as text, as in the cells of a CSV file: it counts as one text."""
+    # Most texts start with another character, which is found out faster.
+    if any("[" in text[:4] and _WRITTEN_LIST.fullmatch(text) for text in texts):
+        warn_user(
+            "lists such as \"['a', 'b']\" are among the texts, and each is scored as a single text. If they are "
+            "several references, convert them first, as with json.loads or ast.literal_eval"
+        )
+
+
+def _warn_of_other_index(preds: Any, target: Any, names: tuple[str, str]) -> None:
+    """Warn if two columns of pandas have the same labels in another order, since they are paired by position."""
+    labels = [getattr(texts, "index", None) for texts in (preds, target)]
+    if not all(hasattr(index, "equals") for index in labels) or labels[0].equals(labels[1]):
+        return
+    if Counter(labels[0]) == Counter(labels[1]):
+        warn_user(
+            f"{names[0]} and {names[1]} have the same index in another order, and are paired by position. To pair them "
+            f"by label, pass {names[1]}.loc[{names[0]}.index]"
+        )
 
 
 def as_references(target: Any, name: str) -> list[list[str]]:

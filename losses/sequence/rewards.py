@@ -1,6 +1,7 @@
 """BERTScore as a reward: for the sequence-level losses, and for trainers that call reward functions, such as TRL's."""
 
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from bertscore_tm.scoring.corpus import encode_steps, match_encoded
 from bertscore_tm.scoring.messages import UnknownTokens, warn_of_leftovers
 from bertscore_tm.scoring.rescaling import Rescale, find_baseline, rescale_scores
 from bertscore_tm.scoring.settings import ScoreSettings
-from bertscore_tm.scoring.texts import TextPairs
+from bertscore_tm.scoring.texts import TextPairs, warn_of_written_lists
 from bertscore_tm.scoring.token_weights import Idf, require_known, token_weights
 from bertscore_tm.utilities.compilation import untraced
 from bertscore_tm.utilities.score_names import SCORE_NAMES, Component
@@ -157,6 +158,7 @@ class BERTScoreReward:
                 f"name of theirs, as in BERTScoreReward(encoder, references_column='answer')"
             )
         candidates, reference_lists = list_completions(completions), list_references(references)
+        warn_of_written_lists(chain(candidates, chain.from_iterable(reference_lists)))
         # Once, as rewards are computed at every training step.
         self._has_leftovers = self._has_leftovers or warn_of_leftovers(candidates, self.encoder.tokenizer)
         if len(candidates) != len(reference_lists):
