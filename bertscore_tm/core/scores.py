@@ -34,6 +34,10 @@ class DocumentFrequencies:
     def __add__(self, other: DocumentFrequencies) -> DocumentFrequencies:
         return DocumentFrequencies(self.counts + other.counts, self.num_documents + other.num_documents)
 
+    def __radd__(self, other: object) -> DocumentFrequencies:
+        """Return the frequencies for the 0 that ``sum`` starts with."""
+        return self if other == 0 else NotImplemented
+
 
 def idf_weights(frequencies: DocumentFrequencies) -> Tensor:
     r"""Return the inverse document frequency of every token id.

@@ -10,6 +10,7 @@ from functools import reduce
 from itertools import chain
 from typing import Any, Literal, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -138,7 +139,9 @@ def token_weights(
 
 
 def document_frequencies(references: Any, encoder: Encoder = "roberta-large") -> DocumentFrequencies:
-    """Count the references in which each token occurs, without encoding them; the counts of parts add up with ``+``.
+    """Count the references in which each token occurs, without encoding them.
+
+    The counts of parts add up with ``+`` or ``sum``.
 
     Args:
         references: texts, or a list of references for each candidate, as of :func:`bertscore_tm.bert_score`; blank ones
@@ -195,17 +198,22 @@ def _weights_of_mapping(mapping: Mapping[int, float], tokenizer: TextTokenizer, 
     # Reading a missing key of a defaultdict would add it.
     default = getattr(mapping, "default_factory", None)
     if default is not None:
-        table.fill_(float(default()))
+        table.fill_(_as_weight(default(), "the default of idf is"))
     for token, weight in mapping.items():
-        if not isinstance(token, int) or not 0 <= token < tokenizer.vocab_size:
+        if not isinstance(token, int | np.integer) or not 0 <= token < tokenizer.vocab_size:
             raise ValueError(
                 f"idf has the key {token!r}, but keys must be token ids from 0 to {tokenizer.vocab_size - 1}"
             )
-        value = float(weight)
-        if not 0 <= value < float("inf"):
-            raise ValueError(f"idf[{token}]={weight!r} is invalid: weights must be finite and at least 0")
-        table[token] = value
+        table[token] = _as_weight(weight, f"idf[{token}] is")
     return TokenWeights(table, WeightSource("mapping", digest=_digest(table))).to(device)
+
+
+def _as_weight(weight: float, subject: str) -> float:
+    """Return a weight of a mapping as a float; a ValueError that begins with the subject if it is invalid."""
+    value = float(weight)
+    if not 0 <= value < float("inf"):
+        raise ValueError(f"{subject} {weight!r}: weights must be finite and at least 0")
+    return value
 
 
 def _count(

@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -51,7 +52,7 @@ def test_a_token_without_a_weight_loses_nothing(encoder, how, side):
 
 
 def test_a_mapping_is_read_once_and_not_changed(encoder):
-    mapping = defaultdict(lambda: 0.5, {token: float(token % 5) for token in range(1000, 4000)})
+    mapping = defaultdict(lambda: 0.5, {token: float(token % 5) for token in np.arange(1000, 4000)})
     every_weight, size = dict.fromkeys(range(VOCABULARY), 0.5) | mapping, len(mapping)
     metric = BERTScore(encoder, idf=mapping, reduction="none")
     updated(metric)
