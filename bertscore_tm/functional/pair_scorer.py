@@ -90,7 +90,9 @@ class PairScorer:
                 f"this process differs from the one that made the scorer in {differences}.{listed} Copy the model's "
                 f"folder to all machines, and install the same versions"
             )
-        names = batch.schema.names if hasattr(batch, "schema") else [*batch]
+        # Attributes of the class, because those of a data frame include its columns.
+        is_arrow, is_frame = (hasattr(type(batch), method) for method in ("append_column", "assign"))
+        names = batch.schema.names if is_arrow else [*batch]
         if missing := [name for name in self._columns if name not in names]:
             raise KeyError(f"no column {missing[0]!r} in {', '.join(names)}: pass its name as candidate= or reference=")
         candidates, references = (as_list(batch[name], name, dimensions=2) for name in self._columns)
@@ -103,9 +105,9 @@ class PairScorer:
         pairs = as_text_pairs(candidates, references, self._columns)
         scores = bert_score(pairs.candidates, pairs.references, self._encoder, idf=self._idf, rescale=self._rescale)
         columns = {name: values.numpy() for name, values in scores.items()}
-        if hasattr(batch, "assign"):
+        if is_frame:
             return batch.assign(**columns)
-        if not hasattr(batch, "append_column"):
+        if not is_arrow:
             return batch | columns  # does not read the other columns of a batch of datasets
         from pyarrow import array
 

@@ -7,8 +7,6 @@ import pickle
 import shutil
 import sys
 import weakref
-from functools import reduce
-from operator import add
 
 import numpy as np
 import pandas as pd
@@ -72,6 +70,14 @@ def test_every_kind_of_batch_gets_three_columns(kind, rows, scorer, encoder):
 
 
 @pytest.mark.parametrize("kind", ["lists", "data frame", "table", "record batch"])
+def test_columns_may_have_the_names_of_attributes(kind, rows, scorer, encoder):
+    others = {name: [name] * len(rows["candidate"]) for name in ("schema", "assign", "append_column")}
+    scored = scorer(KINDS[kind](rows | others))
+    assert_scored(scored, rows, encoder)
+    assert [*np.asarray(scored["schema"])] == others["schema"]
+
+
+@pytest.mark.parametrize("kind", ["lists", "data frame", "table", "record batch"])
 def test_references_may_be_lists_and_columns_have_any_name(kind, rows, minilm, encoder):
     rows = {"id": rows["id"], "output": rows["candidate"], "gold": several_references(rows["reference"])}
     scored = PairScorer(minilm, num_layers=LAYER, candidate="output", reference="gold")(KINDS[kind](rows))
@@ -93,7 +99,7 @@ def test_weights_and_baseline_are_those_of_the_whole_corpus(rows, minilm, encode
     metric = BERTScore(encoder, idf=idf, rescale=table)
     expected = {"idf": idf, "rescale": table}
     parts = [document_frequencies(idf[i::3], encoder) for i in range(3)]
-    for weights in (idf, metric, metric.token_weights(), reduce(add, parts)):
+    for weights in (idf, metric, metric.token_weights(), sum(parts)):
         scorer = PairScorer(minilm, num_layers=LAYER, idf=weights, rescale=table)
         assert scorer.signature == metric.signature()
         batches = [{name: values[i : i + 7] for name, values in rows.items()} for i in range(0, 30, 7)]
@@ -107,7 +113,7 @@ def test_weights_and_baseline_are_those_of_the_whole_corpus(rows, minilm, encode
 
 def test_frequencies_of_parts_add_up_to_those_of_all(encoder):
     references = [["a cat", "a dog"], ["rain", " "], [""], ["a cat"]]  # a blank one next to another does not count
-    parts = reduce(add, (document_frequencies(part, encoder) for part in (references[:1], references[1:], [])))
+    parts = sum(document_frequencies(part, encoder) for part in (references[:1], references[1:], []))
     flat = ["a cat", "a dog", "rain", "", "a cat"]
     whole = document_frequencies(flat, encoder)
     assert torch.equal(parts.counts, whole.counts)
