@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Hashable
 from copy import deepcopy
 from dataclasses import InitVar, dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -62,7 +62,7 @@ class Backbone:
 
     def __post_init__(self, ready: nn.Module | None) -> None:
         if ready is not None:
-            self._place(next(ready.parameters()).device, lambda dtype: self._cut_copy(ready))
+            self._place(next(ready.parameters()).device, partial(self._cut_copy, ready))
 
     def resolve_dtype(self, device: torch.device) -> torch.dtype:
         """Return the precision used on a device."""
@@ -159,12 +159,14 @@ class Backbone:
         # A copy in another precision has lost digits, but a ready model cannot be loaded again.
         ready = self.source.kind == "ready"
         for loaded in self.models.values():
-            if ready or next(loaded.model.parameters()).dtype == dtype:
+            parameter = next(loaded.model.parameters())
+            if not parameter.is_meta and (ready or parameter.dtype == dtype):
                 return deepcopy(loaded.model)
-        dtype = torch.float32 if needs_probe(self.spec) else dtype
+        if needs_probe(self.spec):
+            dtype = _probe_dtype(dtype)
         return load_encoder(self.source, self.spec.family, self._cut, dtype)
 
-    def _cut_copy(self, model: nn.Module) -> nn.Module:
+    def _cut_copy(self, model: nn.Module, dtype: torch.dtype) -> nn.Module:
         copied = _copy_model(model, self.source.name)
         # Functions are not copied: one that replaces a module's method runs the original, with all of its layers.
         methods = [[vars(module).get("forward") for module in whole.modules()] for whole in (model, copied)]
@@ -175,7 +177,7 @@ class Backbone:
             )
         if self.spec.forward_fn is None:
             if needs_probe(self.spec):
-                nn.Module.to(copied, torch.float32)
+                nn.Module.to(copied, _probe_dtype(dtype))
             self._cut(copied)
         self._structure = hash_structure(copied)
         return copied
@@ -213,6 +215,11 @@ def _copy_model(model: nn.Module, name: str) -> nn.Module:
         raise ValueError(
             f"{name} cannot be copied ({type(error).__name__}): pass the model before it is quantized or sharded"
         ) from error
+
+
+def _probe_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Return the precision of a probe, to which no weight is rounded that is needed in ``dtype``."""
+    return torch.promote_types(torch.float32, dtype)
 
 
 def _announce_classes(model: nn.Module) -> None:

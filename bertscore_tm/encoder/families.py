@@ -1,6 +1,6 @@
 """Properties of each model family, listed by ``config.model_type`` or found in a model's structure and by a probe."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -122,8 +122,8 @@ ForwardFunction = Callable[[nn.Module, dict[str, Tensor]], Tensor]
 class ModelSpec:
     """What is known of an encoder's model besides its weights: the only object that holds its family.
 
-    A probe completes the family when the model is loaded. The model of a user has a class, and may have a function that
-    runs it, whole.
+    A probe completes the family when the model is loaded. The model of a user may have a function that runs it, whole.
+    ``code`` distinguishes models of one configuration that run other code than the classes of transformers.
     """
 
     config: PretrainedConfig
@@ -131,7 +131,7 @@ class ModelSpec:
     num_layers: int
     all_layers: bool
     forward_fn: ForwardFunction | None = None
-    ready_class: type[nn.Module] | None = None
+    code: Hashable = None
 
     @cached_property
     def layers_kept(self) -> int:
@@ -266,6 +266,12 @@ def _find_remedy(model: nn.Module) -> str:
         "pass forward_fn= too, a function of the model and a dictionary of input_ids and attention_mask that returns "
         "token vectors"
     )
+
+
+def find_own_classes(model: nn.Module) -> frozenset[type[nn.Module]]:
+    """Return the classes of a model's modules that belong neither to transformers nor to torch."""
+    classes = {type(module) for module in model.modules()}
+    return frozenset(kind for kind in classes if kind.__module__.partition(".")[0] not in ("transformers", "torch"))
 
 
 def require_whole(encoder: nn.Module, config: PretrainedConfig, family: Family) -> None:

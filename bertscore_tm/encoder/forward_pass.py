@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from inspect import Parameter, signature
 from operator import attrgetter
@@ -23,6 +22,7 @@ from bertscore_tm.core.token_vectors import Ints, places_of, unit_vectors
 from bertscore_tm.encoder.families import PACKED, PADDED, Batching, ForwardFunction, ModelSpec
 from bertscore_tm.encoder.packed_rows import UNLIMITED, Row, group_texts, has_attention_kernel, row, switch_attention
 from bertscore_tm.encoder.relative_attention import adapt_relative_attention
+from bertscore_tm.utilities.locks import Lock
 from bertscore_tm.utilities.user_warnings import warn_user
 
 # Keyword arguments that models may lack.
@@ -51,7 +51,7 @@ class ForwardPass:
     batching: Batching = PADDED
     has_kernel: bool = False
     draws_numbers: bool = False
-    lock: AbstractContextManager[Any] = field(default_factory=threading.RLock)
+    lock: Lock = field(default_factory=Lock)
     shared: ForwardPass | None = None
 
     def __post_init__(self) -> None:

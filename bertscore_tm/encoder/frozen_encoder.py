@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable
 from contextlib import nullcontext
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypedDict, Unpack
 
@@ -21,7 +21,15 @@ from bertscore_tm.core.memory import device_with_index, empty_cache, is_out_of_m
 from bertscore_tm.core.precision import may_use_tf32
 from bertscore_tm.core.token_vectors import TokenizedTexts, TokenVectors, unit_vectors
 from bertscore_tm.encoder.backbone import Backbone
-from bertscore_tm.encoder.families import Family, ModelSpec, family_of, ready_encoder, require_whole, text_config
+from bertscore_tm.encoder.families import (
+    Family,
+    ModelSpec,
+    family_of,
+    find_own_classes,
+    ready_encoder,
+    require_whole,
+    text_config,
+)
 from bertscore_tm.encoder.identity import ModelSource, hash_tokenizer
 from bertscore_tm.encoder.loading import (
     copy_tokenizer,
@@ -35,6 +43,7 @@ from bertscore_tm.encoder.signature import Signature
 from bertscore_tm.encoder.tokenization import LongText, TextTokenizer, Windows
 from bertscore_tm.encoder.vector_cache import VectorCache, shared_caches
 from bertscore_tm.utilities.compilation import untraced
+from bertscore_tm.utilities.locks import cached_property
 from bertscore_tm.utilities.settings import as_integer, full_class_name, require_at_least, require_choice
 from bertscore_tm.utilities.user_warnings import warn_user
 
@@ -195,8 +204,12 @@ class FrozenEncoder:
         self.num_layers = self._resolve_layer(num_layers)
         # Layers whose vectors are returned.
         self.num_outputs = self.num_layers + 1 if self.all_layers else 1
-        ready_class = None if ready is None else type(ready)
-        spec = ModelSpec(self.config, family, self.num_layers, self.all_layers, forward_fn, ready_class)
+        code: Hashable = None
+        if ready is not None:
+            code = find_own_classes(ready) or None
+        elif source.trust_remote_code:
+            code = source
+        spec = ModelSpec(self.config, family, self.num_layers, self.all_layers, forward_fn, code)
         self._backbone = Backbone(source, spec, self.dtype, ready)
         # Token budgets that fit in memory, on devices where it ran out.
         self._budgets: dict[torch.device, int] = {}
@@ -365,7 +378,7 @@ class FrozenEncoder:
     # Traced, the texts of a row would attend to each other.
     @untraced
     def encode(
-        self, texts: Sequence[str] | TokenizedTexts, device: torch.device | str = "cpu", *, check_values: bool = True
+        self, texts: Iterable[str] | TokenizedTexts, device: torch.device | str = "cpu", *, check_values: bool = True
     ) -> TokenVectors:
         """Return the unit vectors of the texts' tokens.
 
@@ -381,10 +394,16 @@ class FrozenEncoder:
             Packed vectors, in the order of the texts; only the vectors are on the device.
 
         Raises:
-            ValueError: the model returns NaN or infinite values, as some do in half or double precision.
+            ValueError: the model returns NaN or infinite values, as some do in half or double precision; or the device
+                is torch's meta device.
             OutOfMemoryError: memory runs out for a single text.
         """
         device = torch.device(device)
+        if device.type == "meta":
+            raise ValueError(
+                "texts cannot be encoded on the device 'meta', which holds no values: create the metric outside of "
+                "`with torch.device('meta')`"
+            )
         tokenized = texts if isinstance(texts, TokenizedTexts) else self.tokenizer(texts)
         windows = Windows.of(tokenized, self.tokenizer)
         lengths, ends = windows.lengths, np.cumsum(windows.lengths)

@@ -3,7 +3,6 @@
 import json
 import logging
 import os
-import threading
 from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
 from functools import cache
@@ -32,13 +31,14 @@ from transformers.utils.peft_utils import find_adapter_config_file
 from bertscore_tm.core.memory import is_out_of_memory
 from bertscore_tm.encoder.families import MERGE_REMEDY, Family, encoder_of
 from bertscore_tm.encoder.identity import ModelSource, describe_tokenizer
+from bertscore_tm.utilities.locks import Lock
 from bertscore_tm.utilities.process_switch import ProcessSwitch
 from bertscore_tm.utilities.settings import shorten
 from bertscore_tm.utilities.user_warnings import warn_user
 
 # Copies of tokenizers that users passed.
 _copies: WeakKeyDictionary[PreTrainedTokenizerBase, PreTrainedTokenizerBase] = WeakKeyDictionary()
-_copies_lock = threading.Lock()
+_copies_lock = Lock()
 # Names of constants that old files hold and models compute themselves.
 _CONSTANTS = ("position_ids", "inv_freq", "masked_bias")
 # A text with capitals, accents, several spaces, digits, full width, punctuation and scripts without spaces.

@@ -23,9 +23,7 @@ _results: dict[Hashable, Family] = {}
 
 
 def _key(spec: ModelSpec) -> Hashable:
-    # A user's class has code of its own.
-    is_own = spec.ready_class is not None and not spec.ready_class.__module__.startswith("transformers.")
-    return spec.config.to_json_string(), spec.layers_kept, spec.ready_class if is_own else None
+    return spec.config.to_json_string(), spec.layers_kept, spec.code
 
 
 def needs_probe(spec: ModelSpec) -> bool:
@@ -34,7 +32,7 @@ def needs_probe(spec: ModelSpec) -> bool:
 
 
 def complete_family(encoder: nn.Module, spec: ModelSpec) -> None:
-    """Complete the family of a whole encoder by a probe in float32, or an earlier one; a ValueError if one fails."""
+    """Complete the family of a whole encoder by a probe, or an earlier one; a ValueError if one fails."""
     key = _key(spec)
     if key in _results:
         spec.family = _results[key]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import chain, pairwise
 from typing import Any, Literal
 
@@ -13,6 +12,7 @@ from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 from bertscore_tm.core.token_vectors import Bools, Ints, TokenizedTexts, places_of
 from bertscore_tm.encoder.families import Family, family_of
+from bertscore_tm.utilities.locks import cached_property
 
 LongText = Literal["truncate", "window", "error"]
 
@@ -59,6 +59,12 @@ class TextTokenizer:
             if positions is not None and max_length > positions:
                 raise ValueError(f"{limit} exceeds the {positions} positions of the encoder")
             self.max_length = max_length
+        elif self.max_length is not None and self.max_length <= self.num_special_tokens:
+            raise ValueError(
+                f"the limit of {self.max_length} tokens, from the tokenizer's model_max_length or the positions of the "
+                f"encoder, leaves no room for text next to the {self.num_special_tokens} special tokens: pass "
+                "max_length= (--max-length)"
+            )
         # Tokens from the start of one window to the next: half a window.
         self.stride: int | None = None
         if self.long_text == "window" and self.max_length is not None:
@@ -70,7 +76,7 @@ class TextTokenizer:
     @cached_property
     def special_affixes(self) -> tuple[list[int], list[int]]:
         """Ids of the special tokens that the tokenizer adds before and after a text."""
-        probe = self.tokenizer("a", return_special_tokens_mask=True)
+        probe = self.tokenizer("a", return_special_tokens_mask=True, verbose=False)
         if 0 not in probe["special_tokens_mask"]:  # it has neither "a" nor an unknown token
             texts = map(self.tokenizer.decode, self.vocabulary.values())
             probes = (self.tokenizer(text, return_special_tokens_mask=True) for text in texts)
@@ -131,9 +137,11 @@ class TextTokenizer:
         ends = {tokenizer.eos_token_id, tokenizer.sep_token_id} - {tokenizer.bos_token_id, tokenizer.cls_token_id}
         return sorted(i for i in ends if i is not None)
 
-    def __call__(self, texts: Sequence[str]) -> TokenizedTexts:
+    def __call__(self, texts: Iterable[str]) -> TokenizedTexts:
         """Tokenize texts, whose tokens must have embeddings, and whose length must be allowed by ``long_text``."""
-        if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
+        if not isinstance(texts, str | Mapping):
+            texts = list(texts)  # checking an iterator would consume it
+        if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
             raise TypeError(f"texts must be a list of strings, got {texts!r:.80}: pass a single text as [text]")
         ids, lengths, is_special = self._encode(self.prepare(texts))
         is_long = lengths > (self.max_length or _NO_LIMIT)  # (texts,)

@@ -1,6 +1,5 @@
 """Cache token vectors by text, such as those of references, for all encoders of the process with equal settings."""
 
-import threading
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Generic, TypeVar
 from weakref import WeakValueDictionary
@@ -8,6 +7,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from bertscore_tm.core.token_vectors import TokenVectors
+from bertscore_tm.utilities.locks import Lock
 
 Text = TypeVar("Text", bound=Hashable)
 V = TypeVar("V")
@@ -22,7 +22,7 @@ class SharedObjects(Generic[V]):
     def __init__(self) -> None:
         self._objects: WeakValueDictionary[Hashable, V] = WeakValueDictionary()
         # Reentrant, as creating an object may need another one.
-        self._lock = threading.RLock()
+        self._lock = Lock()
         self._last: V | None = None
 
     def get(self, key: Hashable, create: Callable[[], V], *, keep: bool = False) -> V:

@@ -137,7 +137,25 @@ def test_a_layer_of_all_must_be_an_integer(minilm, layer):
     assert every.signature(torch.tensor(-5)) == FrozenEncoder(minilm, num_layers=2).signature()
 
 
-@pytest.mark.parametrize("texts", ["hello", ["a", None], [["a"]], [3]])
+def test_the_meta_device_is_named(minilm):
+    with torch.device("meta"):
+        encoder = FrozenEncoder(minilm, num_layers=1)
+        metric = BERTScore(encoder)
+        for call in (lambda: metric.update(["a"], ["b"]), lambda: encoder.encode(["a"], "meta")):
+            with pytest.raises(ValueError, match=r"cannot be encoded on the device 'meta'.*: create the metric"):
+                call()
+        encoder.backbone("meta")
+        assert bert_score(["a"], ["a"], encoder)["f1"].item() == pytest.approx(1)
+
+
+def test_texts_may_be_any_iterable(encoder):
+    texts = ["a cat sat", "hello"]
+    expected = encoder.encode(texts).vectors
+    for given in ((text for text in texts), iter(texts), tuple(texts), np.array(texts), dict.fromkeys(texts).keys()):
+        assert torch.equal(encoder.encode(given).vectors, expected)
+
+
+@pytest.mark.parametrize("texts", ["hello", ["a", None], [["a"]], [3], {"a": 1}])
 def test_what_is_not_a_list_of_strings_is_an_error(encoder, texts):
     for call in (encoder.encode, encoder.tokenizer):
         with pytest.raises(TypeError, match="texts must be a list of strings, got "):

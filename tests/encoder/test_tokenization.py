@@ -141,6 +141,16 @@ def test_the_limit_is_the_smaller_of_tokenizer_and_positions(minilm, declared, l
     assert TextTokenizer(tokenizer, AutoConfig.from_pretrained(minilm)).max_length == limit
 
 
+@pytest.mark.parametrize("long_text", ["truncate", "window", "error"])
+@pytest.mark.parametrize("declared", [2, 0, -1])
+def test_a_limit_of_the_tokenizer_without_room_for_text_is_an_error(minilm, declared, long_text):
+    tokenizer, config = AutoTokenizer.from_pretrained(minilm), AutoConfig.from_pretrained(minilm)
+    tokenizer.model_max_length = declared
+    with pytest.raises(ValueError, match=f"the limit of {declared} tokens.*no room .* 2 special tokens: pass max_leng"):
+        TextTokenizer(tokenizer, config, long_text=long_text)
+    assert TextTokenizer(tokenizer, config, long_text=long_text, max_length=3).max_length == 3
+
+
 def test_relative_positions_have_the_limit_of_the_tokenizer_or_none():
     model, tokenizer = tiny_model("deberta")
     assert TextTokenizer(tokenizer, model.config).max_length == 64
