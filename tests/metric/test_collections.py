@@ -229,9 +229,14 @@ def test_two_loaders_as_on_the_page(encoder, tmp_path, kind):
     module = names["TwoLoaders"]()
     if kind == "a shared metric":
         module.f1[1] = module.f1[0]
-    batches = [{"texts": preds, "references": target} for preds, target in (SECOND, THIRD)]
+    loaders = []
+    for preds, target in (SECOND, THIRD):
+        batch = {"texts": preds, "references": target, "index": list(range(len(preds)))}
+        # As by DistributedSampler, which repeats the first examples.
+        repeated = {name: column[:1] for name, column in batch.items()}
+        loaders.append(DataLoader([batch, repeated], batch_size=None))
     run = trainer(tmp_path)
-    run.validate(module, [DataLoader([batch], batch_size=None) for batch in batches], verbose=False)
+    run.validate(module, loaders, verbose=False)
     result = [run.callback_metrics[f"val_f1/dataloader_idx_{i}"].item() for i in range(2)]
     expected = [mean(per_pair(encoder, batch))["f1"].item() for batch in (SECOND, THIRD)]
     # What the page says of a shared metric.
