@@ -20,6 +20,7 @@ from bertscore_tm.callbacks.logged_keys import find_repeated_keys, warn_of_stale
 from bertscore_tm.callbacks.trainer import (
     count_steps,
     find_callbacks,
+    find_unused_average,
     is_training_validation,
     list_loaders,
     restart_validation,
@@ -28,6 +29,7 @@ from bertscore_tm.losses.evaluation import evaluation_mode
 from bertscore_tm.metric import BERTScore
 from bertscore_tm.scoring.messages import CORPUS_WARNINGS
 from bertscore_tm.scoring.texts import as_documents, as_list, as_text_pairs
+from bertscore_tm.utilities.user_warnings import warn_user
 
 
 class TextListener(Callback):
@@ -222,6 +224,14 @@ class BERTScoreCallback(Callback):
             }
             for copied in metrics.values():
                 copied.to(pl_module.device).reset()
+        if is_training_validation(trainer) and self.num_scored_validations == 1:
+            average = find_unused_average(trainer)
+            if average is not None:
+                warn_user(
+                    f"{average} has not averaged any weights yet, so the initial weights are scored until it starts: "
+                    f"training may stop early and keep them as the best model. Let it average from the first step, "
+                    f"without update_starting_at_step="
+                )
             self._loaders.append(LoaderScores(metrics, batches, batch_size))
 
     on_test_epoch_start = on_validation_epoch_start

@@ -30,6 +30,20 @@ def is_training_validation(trainer: pl.Trainer) -> bool:
 
 def find_run_folder(trainer: pl.Trainer, logger: Logger | None) -> str:
     """Return the folder of a logger's run, in which Lightning's ModelCheckpoint writes; known on rank 0 only."""
+def find_unused_average(trainer: pl.Trainer) -> str | None:
+    """Return the class of a callback that validates an average of the weights before it has averaged any."""
+    for callback in trainer.callbacks:  # type: ignore[attr-defined]
+        average = getattr(callback, "_average_model", None)
+        if is_of_class(callback, "WeightAveraging") and average is not None and average.n_averaged == 0:
+            return type(callback).__name__
+    return None
+
+
+def name_run(trainer: pl.Trainer) -> str:
+    """Return the start of the names of a run's files: ``val`` in a training, otherwise ``validate`` or ``test``."""
+    return "val" if is_training_validation(trainer) else trainer.state.fn.value  # type: ignore[union-attr]
+
+
     if logger is None:
         return trainer.default_root_dir
     version = logger.version if isinstance(logger.version, str) else f"version_{logger.version}"

@@ -1,14 +1,15 @@
 """Checkpoints that follow the score."""
 
+import warnings
 from pathlib import Path
 
 import pytest
 import torch
-from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.callbacks import EMAWeightAveraging, ModelCheckpoint
 
 from bertscore_tm import BERTScore
-from bertscore_tm.callbacks import BERTScoreCallback
-from tests.support.lightning_runs import Quality, Record, Steady, chooser, logged, trainer, weights
+from bertscore_tm.callbacks import BERTScoreCallback, BERTScoreEarlyStopping
+from tests.support.lightning_runs import Quality, Record, Steady, chooser, loader, logged, trainer, weights
 
 
 @pytest.mark.parametrize("scorer_first", [True, False])
@@ -52,3 +53,31 @@ def test_run_continues_from_the_best_checkpoint(pairs, shallow, tmp_path):
     assert torch.equal(weights(resumed), last)
     assert next_checkpoint.best_model_score.item() == max(scores)
     assert next_checkpoint.best_model_path == checkpoint.best_model_path
+
+
+@pytest.mark.parametrize(("start", "num_warnings"), [({"update_starting_at_step": 10}, 1), ({}, 0)])
+def test_scores_of_weights_that_are_not_averaged_yet_are_a_warning(pairs, shallow, tmp_path, start, num_warnings):
+    """Without the option that the warning names, averaged weights improve and training does not stop early."""
+    module = chooser((pairs[1], pairs[1]), lr=0.02)
+    initial = weights(module)
+    best = ModelCheckpoint(tmp_path, monitor="val_bertscore_f1", mode="max")
+    callbacks = [
+        BERTScoreCallback(BERTScore(shallow)),
+        BERTScoreEarlyStopping(),
+        EMAWeightAveraging(decay=0.9, **start),
+    ]
+    run = trainer(tmp_path, [*callbacks, best], max_epochs=30, num_sanity_val_steps=1)
+    with warnings.catch_warnings(record=True, action="always") as caught:
+        run.fit(module, loader(9, batch_size=9), loader(9))
+    said = [str(warning.message) for warning in caught if "not averaged any weights yet" in str(warning.message)]
+    assert len(said) == num_warnings
+    assert all(text.endswith("from the first step, without update_starting_at_step=") for text in said)
+    saved = chooser((pairs[1], pairs[1]))
+    saved.load_state_dict(torch.load(best.best_model_path, weights_only=True)["state_dict"])
+    if num_warnings:
+        assert run.global_step == 6
+        assert torch.equal(weights(saved), initial)
+    else:
+        assert run.global_step > 10
+        assert not torch.equal(weights(saved), initial)
+        assert best.best_model_score.item() == pytest.approx(1, abs=1e-3)
