@@ -72,6 +72,12 @@ class BERTScoreEarlyStopping(EarlyStopping):
         """Restore the state of a checkpoint, except for the patience."""
         super().load_state_dict({**state_dict, "patience": self.patience})
 
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Treat scores that a resumed training restores as checked."""
+        for scorer in find_callbacks(trainer, BERTScoreCallback):
+            scorer.restore_scores(trainer)
+        self._last_checked = trainer.callback_metrics.get(self.monitor)
+
     def _run_early_stopping_check(self, trainer: pl.Trainer) -> None:
         if trainer.fast_dev_run or self._has_new_value(trainer):  # type: ignore[attr-defined]
             super()._run_early_stopping_check(trainer)

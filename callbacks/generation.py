@@ -58,6 +58,7 @@ class HuggingFaceGenerate(ABC):
         self.ignore_index = ignore_index
         self.postprocess = postprocess
         self.generate_kwargs = generate_kwargs
+        self._input_key = "input_ids"
 
     def __call__(self, pl_module: nn.Module, batch: Any) -> tuple[list[str], Sequence[Any]]:
         """Generate texts for the examples of a batch.
@@ -71,8 +72,13 @@ class HuggingFaceGenerate(ABC):
 
         Raises:
             MisconfigurationException: DeepSpeed partitions the model's weights (ZeRO stage 3), or the batch has no
-                example, rows without a prompt, no mask of the prompts, or no labels that mark the prompts.
+                example, no references, rows without a prompt, no prompts or mask, or no labels that mark the prompts.
         """
+        if self.target_key not in batch:
+            raise MisconfigurationException(
+                f"the batch has no references under target_key={self.target_key!r}, only the keys "
+                f"{sorted(map(str, batch))}. Set target_key= to the key of the references"
+            )
         target = batch[self.target_key]
         if not len(target):
             raise MisconfigurationException(f"the batch has no example: {self.target_key!r} is empty")
@@ -98,9 +104,13 @@ class HuggingFaceGenerate(ABC):
         """Return the inputs of the model as texts, one per example of the batch, a mapping."""
         return self._decode(self._input_rows(batch))
 
+    def has_text_inputs(self, batch: Mapping[str, Any]) -> bool:
+        """Return whether the inputs of the model are token ids, unlike images and speech."""
+        return self._input_key in batch
+
     def _input_rows(self, batch: Mapping[str, Any]) -> Any:
         """Return the ids of each input."""
-        return batch["input_ids"]
+        return batch[self._input_key]
 
     @abstractmethod
     def _prepare(self, model: nn.Module, batch: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
@@ -201,9 +211,9 @@ class CausalGenerate(HuggingFaceGenerate):
 
     def _input_rows(self, batch: Mapping[str, Any]) -> list[Tensor]:
         """Return the ids of each prompt, without padding and answer."""
-        ids, mask_key = batch[self._input_key], self._input_key.replace("input_ids", "attention_mask")
+        ids, mask_key = batch.get(self._input_key), self._input_key.replace("input_ids", "attention_mask")
         mask = batch.get(mask_key)
-        if mask is None or mask is ids or mask.shape != ids.shape:
+        if ids is None or mask is None or mask is ids or mask.shape != ids.shape:
             raise MisconfigurationException(
                 f"{type(self).__name__} needs token ids {self._input_key!r} and their mask {mask_key!r} of equal shape "
                 f"in the batch: name prompts 'input_ids' and 'attention_mask', or 'prompt_input_ids' and "

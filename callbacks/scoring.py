@@ -156,11 +156,13 @@ class BERTScoreCallback(Callback):
         self._warned_share = 0.0
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        # The last logged scores by key.
+        self._scores: dict[str, float] = {}
         """Check that the run has batches to score and that no two callbacks log the same keys."""
         self._warned, self._warned_share = set(), 0.0
         if stage == "fit":
             # The checkpoint of a resumed training is read later.
-            self._validations, self._scored_step = 0, None
+            self._validations, self._scored_step, self._scores = 0, None, {}
         if stage == "fit" and not trainer.enable_validation:
             raise MisconfigurationException(
                 "BERTScoreCallback scores the validation loop, but this run has no validation: define "
@@ -180,13 +182,14 @@ class BERTScoreCallback(Callback):
     def state_key(self) -> str:
         """Key of the state in a checkpoint, which depends on the names of the metrics."""
         return self._generate_state_key(names=list(self.metrics))
+        self.restore_scores(trainer)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the number of validations, and the step of the last scored one, for a checkpoint."""
-        return {"validations": self._validations, "scored_step": self._scored_step}
+        """Return the number of validations, and step and scores of the last scored one, for a checkpoint."""
+        return {"validations": self._validations, "scored_step": self._scored_step, "scores": self._scores}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore the number of validations, and the step of the last scored one."""
+        """Restore the number of validations, and step and scores of the last scored one."""
         self._validations, self._scored_step = state_dict["validations"], state_dict["scored_step"]
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -194,6 +197,13 @@ class BERTScoreCallback(Callback):
         self.is_scoring = True
         self.step_name = f"step_{count_steps(trainer)}"
         if is_training_validation(trainer):
+        self._scores = state_dict["scores"]
+
+    def restore_scores(self, trainer: pl.Trainer) -> None:
+        """Show the last scores of a resumed training to callbacks and schedulers, as in an uninterrupted one."""
+        for key, score in self._scores.items():
+            # Scores that another callback has restored stay: the address of a tensor shows which ones are new.
+            trainer.callback_metrics.setdefault(key, torch.tensor(score, device=trainer.strategy.root_device))
             restart_validation(trainer)
             past_first = self._validations + 1 - self.first_validation
             self.is_scoring = past_first >= 0 and past_first % self.every_n_validations == 0
@@ -252,7 +262,12 @@ class BERTScoreCallback(Callback):
         preds, target = self._get_texts(trainer, pl_module, outputs, batch)
         if self.index_key is not None:
             indices = find_value(self.index_key, "index_key", batch, outputs)
-            numbers = indices.tolist() if isinstance(indices, Tensor) else list(indices)
+            numbers = indices.flatten().tolist() if isinstance(indices, Tensor) else list(indices)
+            if len(numbers) != len(preds):
+                raise MisconfigurationException(
+                    f"got {len(numbers)} indices under index_key={self.index_key!r} for {len(preds)} predictions of a "
+                    f"batch. Pass one index per prediction"
+                )
         elif loader.batches is not None:
             numbers = loader.batches[batch_idx]
             if len(numbers) != len(preds):
@@ -275,8 +290,9 @@ class BERTScoreCallback(Callback):
         self._validations += is_training_validation(trainer)
         if not self.is_scoring:
             return
-        if is_training_validation(trainer):
-            self._scored_step = count_steps(trainer)
+        in_training = is_training_validation(trainer)
+        if in_training:
+            self._scored_step, self._scores = count_steps(trainer), {}
         stage = "test" if trainer.testing else "val"
         loaders, self._loaders = self._loaders, []
         names = self.loader_names or [f"dataloader_idx_{number}" for number in range(len(loaders))]
@@ -296,7 +312,7 @@ class BERTScoreCallback(Callback):
                     self._warned_share = share
                     warned.discard(CORPUS_WARNINGS[0])  # of candidates that scored 0: shown again
                 suffix = f"_{names[number]}" if len(loaders) > 1 else ""
-                scored.append(ScoredLoader(stage, number, suffix, metrics, scores, loader.texts))
+                scored.append(ScoredLoader(stage, number, suffix, metrics, scores, loader.texts, loader.inputs))
         if not scored:
             raise MisconfigurationException(
                 f"there were no texts to score in the {stage} run: every batch had empty lists of predictions"
@@ -305,14 +321,18 @@ class BERTScoreCallback(Callback):
         self.pairs = {
             f"{stage}_{name}_f1{part.suffix}": part.scores[name]["f1"] for part in scored for name in with_pairs
         }
-        in_bar = next((f"{name}_f1" for name in scored[0].metrics), None)
+        bar_key = next((f"{stage}_{name}_f1" for name in scored[0].metrics), None)
         for key in results[0]:
             values = torch.stack([computed[key].to(pl_module.device) for computed in results])
-            # All ranks have the same values; `sync_dist` only silences Lightning's warning.
-            pl_module.log(f"{stage}_{key}", values.mean(0), prog_bar=self.prog_bar and key == in_bar, sync_dist=True)
-            for part, value in zip(scored, values, strict=True):
-                if part.suffix:
-                    pl_module.log(f"{stage}_{key}{part.suffix}", value, sync_dist=True)
+            logged = {f"{stage}_{key}": values.mean(0)}
+            if len(loaders) > 1:
+                logged |= {f"{stage}_{key}{part.suffix}": value for part, value in zip(scored, values, strict=True)}
+            for name, score in logged.items():
+                is_in_bar = self.prog_bar and name == bar_key
+                # All ranks have the same values; `sync_dist` only silences Lightning's warning.
+                pl_module.log(name, score, prog_bar=is_in_bar, sync_dist=True)
+                if in_training:
+                    self._scores[name] = score.item()
         for listener in find_callbacks(trainer, TextListener):
             listener.on_run_scored(trainer, pl_module, self, scored)
 

@@ -10,6 +10,8 @@ from lightning.pytorch.loggers import Logger
 from lightning.pytorch.trainer.states import TrainerFn
 from torch.utils.data import BatchSampler, DistributedSampler
 
+from bertscore_tm.utilities.settings import full_class_name
+
 CallbackT = TypeVar("CallbackT", bound=pl.Callback)
 
 
@@ -69,16 +71,24 @@ def list_loaders(trainer: pl.Trainer, *, with_numbers: bool) -> list[tuple[int, 
     dataloaders = trainer._evaluation_loop._combined_loader  # `trainer.val_dataloaders` does not contain the mode
     assert dataloaders is not None
     is_combined = dataloaders._mode != "sequential" and len(dataloaders.flattened) > 1
+    remedy = (
+        "Let each batch contain the indices of its examples in the whole data set, and pass their key as "
+        "BERTScoreCallback(index_key=...)"
+    )
+    if with_numbers and is_combined:
+        raise MisconfigurationException(
+            f"BERTScoreCallback cannot know which examples several ranks score, because a CombinedLoader with the mode "
+            f"{dataloaders._mode!r} puts examples of several dataloaders into one batch. {remedy}"
+        )
     loaders = []
     for loader in dataloaders.flattened:
         batches: Any = getattr(loader, "batch_sampler", None)
         sampler: Any = getattr(batches, "sampler", None)
         if with_numbers and (is_combined or (type(batches), type(sampler)) != (BatchSampler, DistributedSampler)):
             raise MisconfigurationException(
-                f"BERTScoreCallback got a {type(batches).__name__} with a {type(sampler).__name__} in the mode "
-                f"{dataloaders._mode!r} instead of a BatchSampler with a DistributedSampler, so it is unknown which "
-                f"examples several ranks score: let each batch contain the indices of its examples in the whole data "
-                f"set, and pass their key as BERTScoreCallback(index_key=...)"
+                f"BERTScoreCallback cannot know which examples several ranks score, because it got a "
+                f"{full_class_name(batches)} with a {full_class_name(sampler)} instead of torch's "
+                f"BatchSampler with a DistributedSampler. {remedy}"
             )
         loaders.append((getattr(loader, "batch_size", None) or 0, list(batches) if with_numbers else None))
     return [(0, None)] if is_combined else loaders  # each batch has examples of all

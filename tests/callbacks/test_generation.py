@@ -134,6 +134,7 @@ OTHER_IDS = "labels other than the ids at their positions.*pass prompt_key='inpu
 NO_MASK = "needs token ids '{}' and their mask"
 # The end of a prompt and its mask are never guessed: (key of the prompts, change of a batch, error).
 REFUSED = {
+    "no ids": (None, without("input_ids"), NO_MASK.format("input_ids")),
     "no labels": (None, without("labels"), "no labels.*pass prompt_key='input_ids' if these are prompts"),
     "short labels": (None, lambda batch: batch | {"labels": batch["labels"][:, 1:]}, OTHER_IDS),
     "shifted labels": (
@@ -169,6 +170,14 @@ def test_batches_without_an_example_are_an_error(kind):
     nothing = torch.zeros(0, 4, dtype=torch.long)
     batch = {"input_ids": nothing, "attention_mask": nothing, "labels": nothing}
     with pytest.raises(MisconfigurationException, match="the batch has no example: 'labels' is empty"):
+        kind(generator("bart")[1])(WithModel(generator("bart")[0]), batch)
+
+
+@pytest.mark.parametrize("kind", [Seq2SeqGenerate, CausalGenerate])
+def test_batches_without_references_are_an_error(kind):
+    batch = {"input_ids": torch.ones(1, 4, dtype=torch.long), "summary": REFERENCES[:1]}
+    said = r"no references under target_key='labels', only the keys \['input_ids', 'summary'\]. Set target_key="
+    with pytest.raises(MisconfigurationException, match=said):
         kind(generator("bart")[1])(WithModel(generator("bart")[0]), batch)
 
 

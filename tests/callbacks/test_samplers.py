@@ -3,15 +3,18 @@
 import json
 from functools import partial
 
+import lightning.pytorch as pl
 import pytest
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from torch.utils.data import BatchSampler, DataLoader, DistributedSampler
+from lightning.pytorch.utilities import CombinedLoader
+from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, SequentialSampler
 from torchmetrics.text import EditDistance
 
 from bertscore_tm import BERTScore, FrozenEncoder, bert_score
 from bertscore_tm.callbacks import BERTScoreCallback, ScoredTextWriter
-from tests.support.lightning_runs import Chooser, chooser, generate, loader, strategy_on_cpu, stream, trainer
+from bertscore_tm.callbacks.trainer import list_loaders
+from tests.support.lightning_runs import Chooser, Returns, chooser, generate, loader, strategy_on_cpu, stream, trainer
 from tests.support.ranks import on_ranks, results
 
 COUNT = 11
@@ -74,11 +77,11 @@ RUNS = {
 RUNS_ON = {2: list(RUNS), 3: ["plain", "iterable"]}
 # Errors of runs without a key of the indices.
 REFUSED = {
-    "own sampler": "a DistributedSamplerWra",
-    "bucketing": "a ByLength",
-    "subclass": "a Unusual",
-    "same": "a Sequ",
-    "iterable": "a _InfiniteConstantSampler",
+    "own sampler": ".DistributedSamplerWra",
+    "bucketing": ".ByLength",
+    "subclass": ".Unusual",
+    "same": ".Sequ",
+    "iterable": "._InfiniteConstantSampler",
 }
 FEWER = {2: lambda *args: [side[1:] for side in generate(*args)], 0: lambda *args: ([], [])}
 
@@ -183,3 +186,35 @@ def test_indices_that_nobody_returns_are_an_error(pairs, shallow, tmp_path):
     run = trainer(tmp_path, [BERTScoreCallback(BERTScore(shallow), index_key="number")])
     with pytest.raises(MisconfigurationException, match=r"neither the batch nor .* the key index_key='number'"):
         run.validate(chooser(pairs, count=COUNT, kind=Indexed), loader(6), verbose=False)
+
+
+@pytest.mark.parametrize("value", [[0, 1], torch.tensor([0, 1])])
+def test_another_number_of_indices_than_predictions_is_an_error(pairs, shallow, tmp_path, value):
+    scorer = BERTScoreCallback({"edits": EditDistance()}, index_key="index")
+    module = chooser(pairs, kind=Returns, returned={"preds": ["a"] * 3, "target": ["b"] * 3, "index": value})
+    with pytest.raises(MisconfigurationException, match="got 2 indices under index_key='index' for 3 predictions"):
+        trainer(tmp_path, [scorer]).validate(module, verbose=False)
+
+
+class ListsLoaders(pl.Callback):
+    """Asks for the examples' numbers, as on several ranks."""
+
+    def on_validation_start(self, trainer, pl_module):
+        list_loaders(trainer, with_numbers=True)
+
+
+def test_combined_loaders_are_refused_by_their_mode(pairs, tmp_path):
+    both = CombinedLoader([loader(3), loader(3)], "max_size")
+    with pytest.raises(MisconfigurationException) as caught:
+        trainer(tmp_path, [ListsLoaders()]).validate(chooser(pairs), both, verbose=False)
+    assert "because a CombinedLoader with the mode 'max_size' puts examples of several" in str(caught.value)
+    assert "BatchSampler" not in str(caught.value)
+
+
+def test_a_sampler_of_an_equal_name_is_refused_with_its_module(pairs, tmp_path):
+    class DistributedSampler(SequentialSampler):
+        pass
+
+    data = DataLoader(range(4), sampler=DistributedSampler(range(4)))
+    with pytest.raises(MisconfigurationException, match=r"test_samplers.*DistributedSampler instead of torch's"):
+        trainer(tmp_path, [ListsLoaders()]).validate(chooser(pairs), data, verbose=False)

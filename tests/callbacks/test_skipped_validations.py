@@ -83,6 +83,49 @@ def test_a_resumed_training_goes_on_counting(pairs, encoder, tmp_path):
     assert set(texts.epochs) == {6}
 
 
+class Monitored(Quality):
+    """A Quality with a ReduceLROnPlateau that does not accept a missing score; ``scores`` holds those that it sees."""
+
+    def __init__(self, choices, references, qualities):
+        super().__init__(choices, references, qualities)
+        self.scores = []
+
+    def configure_optimizers(self):
+        optimizer = torch.optim.SGD(self.parameters(), 0.1)
+        plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, mode="max")
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": plateau, "monitor": "val_bertscore_f1"}}
+
+    def lr_scheduler_step(self, scheduler, metric):
+        self.scores.append(metric.item())
+
+
+@pytest.mark.parametrize("stopping_first", [False, True])
+@pytest.mark.parametrize("val_sizes", [(7,), (4, 3)])
+@pytest.mark.filterwarnings("ignore:.*counts the last val_bertscore_f1 again")
+def test_a_resumed_training_has_the_last_scores(pairs, encoder, tmp_path, stopping_first, val_sizes):
+    """Each training ends after the third validation, which is scored, or continues until early stopping ends it."""
+    qualities = [2, 0, 7, 0, 1, 0, 1, 0, 1, 0, 1, 0]
+
+    def fit(folder, max_epochs, ckpt_path=None):
+        scorer, stopping = (
+            BERTScoreCallback(BERTScore(encoder), every_n_validations=2),
+            BERTScoreEarlyStopping(patience=3),
+        )
+        checkpoint = ModelCheckpoint(folder, "{epoch}", monitor="val_bertscore_f1", mode="max", save_last=True)
+        callbacks = [stopping, scorer] if stopping_first else [scorer, stopping]
+        run = trainer(tmp_path, [*callbacks, checkpoint], max_epochs=max_epochs)
+        module = chooser(pairs, qualities, kind=Monitored)
+        module.val_sizes = val_sizes
+        run.fit(module, ckpt_path=ckpt_path)
+        return module.scores, checkpoint.best_model_score.item(), stopping.state_dict(), run.current_epoch
+
+    unbroken = fit(tmp_path / "unbroken", 12)
+    first = fit(tmp_path / "resumed", 3)
+    resumed = fit(tmp_path / "resumed", 12, tmp_path / "resumed" / "last.ckpt")
+    assert unbroken[3] == 9
+    assert (first[0] + resumed[0], *resumed[1:]) == unbroken
+
+
 def test_a_second_training_counts_anew(pairs, encoder, tmp_path):
     texts = Generations()
     scorer = BERTScoreCallback(BERTScore(encoder), texts, every_n_validations=2)
