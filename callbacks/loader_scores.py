@@ -16,10 +16,12 @@ from torchmetrics import Metric, MetricCollection
 from bertscore_tm.callbacks.logged_keys import find_repeated_keys
 from bertscore_tm.callbacks.trainer import gather_objects
 from bertscore_tm.metric import BERTScore
+from bertscore_tm.scoring.texts import as_documents
 from bertscore_tm.utilities.score_names import SCORE_NAMES
 from bertscore_tm.utilities.settings import full_class_name
 
 Texts = dict[int, tuple[str, Any]]
+Inputs = dict[pl.Callback, dict[int, str]]
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,7 @@ class ScoredLoader:
         scores: precision, recall and F1 of each pair by the metric's name, shape (pairs,), float32, on the CPU, in the
             order of the examples' numbers.
         texts: generated text and reference, or references, by the example's number.
+        inputs: inputs that :meth:`TextListener.find_inputs` found, by the listener and the example's number.
     """
 
     stage: str
@@ -64,6 +67,7 @@ class ScoredLoader:
     metrics: dict[str, BERTScore]
     scores: dict[str, dict[str, Tensor]]
     texts: Texts
+    inputs: Inputs
 
 
 @dataclass
@@ -75,6 +79,7 @@ class LoaderScores:
     batches: list[list[int]] | None
     batch_size: int  # of the largest batch so far, or of the dataloader
     texts: Texts = field(default_factory=dict)
+    inputs: Inputs = field(default_factory=dict)
 
     def update(self, batch: ScoredBatch) -> None:
         """Update the BERTScores, and keep the texts for the other metrics, which do not know duplicates."""
@@ -84,6 +89,16 @@ class LoaderScores:
         for number, pred, target in zip(batch.numbers, batch.preds, batch.target, strict=True):
             self.texts.setdefault(number, (pred, target))
         self.batch_size = max(self.batch_size, len(batch.numbers))
+
+    def add_inputs(self, listener: pl.Callback, batch: ScoredBatch, inputs: Any) -> None:
+        """Keep the inputs that a listener found for a batch, until the end of the run."""
+        texts = as_documents(inputs, "inputs")
+        if len(texts) != len(batch.preds):
+            raise ValueError(
+                f"inputs must have one text per prediction, got {len(texts)} inputs for {len(batch.preds)} predictions "
+                f"of a batch. Return as many, or none at all"
+            )
+        self.inputs.setdefault(listener, {}).update(zip(batch.numbers, texts, strict=True))
 
     def _update_others(self, trainer: pl.Trainer) -> None:
         """Update the other metrics of each rank with the texts of all ranks, as one process would."""

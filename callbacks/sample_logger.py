@@ -13,7 +13,7 @@ from bertscore_tm.callbacks.loader_scores import ScoredBatch, ScoredLoader, find
 from bertscore_tm.callbacks.sample_table import Sample, SampleTable, write_samples
 from bertscore_tm.callbacks.scored_texts import RunWriter
 from bertscore_tm.callbacks.scoring import BERTScoreCallback
-from bertscore_tm.callbacks.trainer import count_steps, is_training_validation
+from bertscore_tm.callbacks.trainer import count_steps, is_training_validation, name_run
 from bertscore_tm.utilities.user_warnings import warn_user
 from bertscore_tm.views import align_references, require_matplotlib
 
@@ -25,12 +25,13 @@ class SampleLogger(RunWriter):
     """Log the worst, the median and the best examples that a :class:`BERTScoreCallback` scores.
 
     After each scored validation and test run a table is written to every logger of the trainer: input, prediction,
-    reference, P, R and F1 of each example. The keys are ``val_samples`` and ``test_samples``, with several dataloaders
-    ``val_samples_dataloader_idx_0`` and so on. ``TensorBoardLogger`` and ``WandbLogger`` show tables and plots. For
-    other loggers, files are written to ``samples`` in the logger's ``save_dir/name/version``, and without a logger in
-    the trainer's ``default_root_dir``: ``val_samples_step_499.csv``, and for a further validation of one optimizer step
-    ``val_samples_step_499_validation_3.csv``. If a file exists, the new name ends with ``-v1`` and so on, with a
-    warning. A text that a spreadsheet would compute as a formula starts with an apostrophe.
+    reference, P, R and F1 of each example. The keys are ``val_samples``, ``validate_samples`` for ``trainer.validate``,
+    and ``test_samples``; with several dataloaders ``val_samples_dataloader_idx_0`` and so on. ``TensorBoardLogger`` and
+    ``WandbLogger`` show tables and plots. For other loggers, files are written to ``samples`` in the logger's
+    ``save_dir/name/version``, and without a logger in the trainer's ``default_root_dir``: ``val_samples_step_499.csv``,
+    and for a further validation of one optimizer step ``val_samples_step_499_validation_3.csv``. If a file exists, the
+    new name ends with ``-v1`` and so on, with a warning. A text that a spreadsheet would compute as a formula starts
+    with an apostrophe.
 
     Texts are not generated twice, only the aligned ones are encoded twice, and training is bitwise unchanged. A pair
     with a negative P or R gets the F1 of :meth:`bertscore_tm.BERTScore.for_selection`.
@@ -89,15 +90,15 @@ class SampleLogger(RunWriter):
         self.every_n_validations = every_n_validations
         self.writer = writer
 
-    def find_inputs(self, scorer: BERTScoreCallback, scored: ScoredBatch) -> Any:
+    def read_inputs(self, scorer: BERTScoreCallback, scored: ScoredBatch) -> Any:
         """Return the inputs of a batch as texts, or ``None`` if they are not known."""
         if callable(self.inputs):
             return self.inputs(scored.batch)
         if self.inputs is not None:
             return find_value(self.inputs, "inputs", scored.batch, scored.outputs)
-        if isinstance(scorer.generate, HuggingFaceGenerate):
+        if isinstance(scorer.generate, HuggingFaceGenerate) and scorer.generate.has_text_inputs(scored.batch):
             return scorer.generate.inputs(scored.batch)
-        return super().find_inputs(scorer, scored)
+        return super().read_inputs(scorer, scored)
 
     def is_written(self, trainer: pl.Trainer, scorer: BERTScoreCallback) -> bool:
         """Return whether this run is written, which of a training's validations every n-th is."""
@@ -111,7 +112,8 @@ class SampleLogger(RunWriter):
         texts = self.gather_texts(trainer, loader)
         if not trainer.is_global_zero:
             return
-        key = f"{loader.stage}_samples" if self.name is None else f"{loader.stage}_{self.name}_samples"
+        run = name_run(trainer)
+        key = f"{run}_samples" if self.name is None else f"{run}_{self.name}_samples"
         numbers = [number + 1 for number in texts]  # people count from 1
         unseen = [number for number in self.follow if number not in numbers]
         if unseen:

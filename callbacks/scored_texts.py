@@ -22,9 +22,15 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from bertscore_tm.callbacks.generation import isolate_random_state
 from bertscore_tm.callbacks.loader_scores import ScoredBatch, ScoredLoader, merge_texts
 from bertscore_tm.callbacks.scoring import BERTScoreCallback, TextListener
-from bertscore_tm.callbacks.trainer import find_callbacks, find_run_folder, gather_objects, is_training_validation
+from bertscore_tm.callbacks.trainer import (
+    find_callbacks,
+    find_run_folder,
+    gather_objects,
+    is_training_validation,
+    name_run,
+)
 from bertscore_tm.metric import BERTScore
-from bertscore_tm.scoring.texts import as_documents, as_references, omit_blank
+from bertscore_tm.scoring.texts import as_references, omit_blank
 from bertscore_tm.utilities.files import write_atomically
 from bertscore_tm.utilities.score_names import SCORE_NAMES
 from bertscore_tm.utilities.user_warnings import warn_user
@@ -36,22 +42,18 @@ class RunWriter(TextListener, ABC):
     def __init__(self, name: str | None) -> None:
         super().__init__()
         self.name = name
-        # By the dataloader's index and the example's number.
-        self._inputs: dict[int, dict[int, str]] = {}
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Check that the trainer has a BERTScoreCallback."""
         self.find_scorer(trainer)
 
-    def on_texts_scored(
+    def find_inputs(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, scorer: BERTScoreCallback, scored: ScoredBatch
-    ) -> None:
-        """Keep the inputs of a batch, if they are known."""
-        if scorer is self.find_scorer(trainer)[0] and (inputs := self.find_inputs(scorer, scored)) is not None:
-            texts = zip(scored.numbers, as_documents(inputs, "inputs"), strict=True)
-            self._inputs.setdefault(scored.dataloader_idx, {}).update(texts)
+    ) -> Any:
+        """Return the inputs of a batch that the chosen callback scores, or ``None`` if they are not known."""
+        return self.read_inputs(scorer, scored) if scorer is self.find_scorer(trainer)[0] else None
 
-    def find_inputs(self, scorer: BERTScoreCallback, scored: ScoredBatch) -> Any:
+    def read_inputs(self, scorer: BERTScoreCallback, scored: ScoredBatch) -> Any:
         """Return the texts that the step returns as ``inputs``, or ``None``; token ids are not texts."""
         inputs = scored.outputs.get("inputs") if isinstance(scored.outputs, Mapping) else None
         return inputs if isinstance(inputs, list | tuple) and all(isinstance(text, str) for text in inputs) else None
@@ -60,7 +62,7 @@ class RunWriter(TextListener, ABC):
         """Return prediction, references and input, if known, of all ranks' examples by number; a collective call."""
         texts = merge_texts(trainer, loader.texts)
         references = map(omit_blank, as_references([target for _, target in texts.values()], "target"))
-        inputs = ChainMap(*gather_objects(trainer, self._inputs.pop(loader.dataloader_idx, {})))
+        inputs = ChainMap(*gather_objects(trainer, loader.inputs.get(self, {})))
         return {i: (texts[i][0], target, inputs.get(i)) for i, target in zip(texts, references, strict=True)}
 
     def is_written(self, trainer: pl.Trainer, scorer: BERTScoreCallback) -> bool:
@@ -191,8 +193,7 @@ class ScoredTextWriter(RunWriter):
             line |= dict(zip(SCORE_NAMES, rounded, strict=True))
             lines.append(json.dumps(line | {"signature": signature}, ensure_ascii=False) + "\n")
         folder, writer, in_training = self._find_folder(trainer), type(self).__name__, is_training_validation(trainer)
-        stage = "val" if in_training else trainer.state.fn.value  # type: ignore[union-attr]
-        start = stage if self.name is None else f"{self.name}_{stage}"
+        start = name_run(trainer) if self.name is None else f"{self.name}_{name_run(trainer)}"
         step_name = self.find_scorer(trainer)[0].step_name
         path = f"{self._folders.get(folder, folder)}/{start}{loader.suffix}_{step_name}"
         path = (path if in_training else choose_unused(path, ".jsonl", writer)) + ".jsonl"

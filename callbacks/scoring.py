@@ -48,6 +48,12 @@ class TextListener(Callback):
     ) -> None:
         """Receive a batch with its texts, ``scored``, and the callback that scores them. Default: do nothing."""
 
+    def find_inputs(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, scorer: BERTScoreCallback, scored: ScoredBatch
+    ) -> Sequence[str] | None:
+        """Return an input for each prediction of a batch, to receive them in ``on_run_scored``. Default: ``None``."""
+        return None
+
     def on_run_scored(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, scorer: BERTScoreCallback, loaders: list[ScoredLoader]
     ) -> None:
@@ -150,14 +156,14 @@ class BERTScoreCallback(Callback):
         self.step_name = ""
         self._validations = 0
         self._scored_step: int | None = None
+        # The last logged scores by key.
+        self._scores: dict[str, float] = {}
         self.pairs: dict[str, Tensor] = {}
         self._loaders: list[LoaderScores] = []
         self._warned: set[str] = set()
         self._warned_share = 0.0
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        # The last logged scores by key.
-        self._scores: dict[str, float] = {}
         """Check that the run has batches to score and that no two callbacks log the same keys."""
         self._warned, self._warned_share = set(), 0.0
         if stage == "fit":
@@ -176,13 +182,13 @@ class BERTScoreCallback(Callback):
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Warn of callbacks and schedulers that would count a score again where there is no new one."""
+        self.restore_scores(trainer)
         warn_of_stale_scores(trainer, self.metrics, self.every_n_validations, self.first_validation)
 
     @property
     def state_key(self) -> str:
         """Key of the state in a checkpoint, which depends on the names of the metrics."""
         return self._generate_state_key(names=list(self.metrics))
-        self.restore_scores(trainer)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the number of validations, and step and scores of the last scored one, for a checkpoint."""
@@ -191,12 +197,6 @@ class BERTScoreCallback(Callback):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore the number of validations, and step and scores of the last scored one."""
         self._validations, self._scored_step = state_dict["validations"], state_dict["scored_step"]
-
-    def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Choose whether to score this validation, and repeat one that was interrupted from its first batch."""
-        self.is_scoring = True
-        self.step_name = f"step_{count_steps(trainer)}"
-        if is_training_validation(trainer):
         self._scores = state_dict["scores"]
 
     def restore_scores(self, trainer: pl.Trainer) -> None:
@@ -204,6 +204,12 @@ class BERTScoreCallback(Callback):
         for key, score in self._scores.items():
             # Scores that another callback has restored stay: the address of a tensor shows which ones are new.
             trainer.callback_metrics.setdefault(key, torch.tensor(score, device=trainer.strategy.root_device))
+
+    def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Choose whether to score this validation, and repeat one that was interrupted from its first batch."""
+        self.is_scoring = True
+        self.step_name = f"step_{count_steps(trainer)}"
+        if is_training_validation(trainer):
             restart_validation(trainer)
             past_first = self._validations + 1 - self.first_validation
             self.is_scoring = past_first >= 0 and past_first % self.every_n_validations == 0
@@ -218,6 +224,14 @@ class BERTScoreCallback(Callback):
         """Create empty copies of the metrics for each dataloader."""
         if not self.is_scoring:
             return
+        if is_training_validation(trainer) and self.num_scored_validations == 1:
+            average = find_unused_average(trainer)
+            if average is not None:
+                warn_user(
+                    f"{average} has not averaged any weights yet, so the initial weights are scored until it starts: "
+                    f"training may stop early and keep them as the best model. Let it average from the first step, "
+                    f"without update_starting_at_step="
+                )
         loaders = list_loaders(trainer, with_numbers=trainer.world_size > 1 and self.index_key is None)
         if self.loader_names and len(loaders) not in (1, len(self.loader_names)):
             raise MisconfigurationException(
@@ -234,14 +248,6 @@ class BERTScoreCallback(Callback):
             }
             for copied in metrics.values():
                 copied.to(pl_module.device).reset()
-        if is_training_validation(trainer) and self.num_scored_validations == 1:
-            average = find_unused_average(trainer)
-            if average is not None:
-                warn_user(
-                    f"{average} has not averaged any weights yet, so the initial weights are scored until it starts: "
-                    f"training may stop early and keep them as the best model. Let it average from the first step, "
-                    f"without update_starting_at_step="
-                )
             self._loaders.append(LoaderScores(metrics, batches, batch_size))
 
     on_test_epoch_start = on_validation_epoch_start
@@ -281,6 +287,9 @@ class BERTScoreCallback(Callback):
         loader.update(scored)
         for listener in find_callbacks(trainer, TextListener):
             listener.on_texts_scored(trainer, pl_module, self, scored)
+            inputs = listener.find_inputs(trainer, pl_module, self, scored)
+            if inputs is not None:
+                loader.add_inputs(listener, scored, inputs)
 
     on_test_batch_end = on_validation_batch_end
 

@@ -30,8 +30,6 @@ def is_training_validation(trainer: pl.Trainer) -> bool:
     return trainer.state.fn == TrainerFn.FITTING and not trainer.sanity_checking
 
 
-def find_run_folder(trainer: pl.Trainer, logger: Logger | None) -> str:
-    """Return the folder of a logger's run, in which Lightning's ModelCheckpoint writes; known on rank 0 only."""
 def find_unused_average(trainer: pl.Trainer) -> str | None:
     """Return the class of a callback that validates an average of the weights before it has averaged any."""
     for callback in trainer.callbacks:  # type: ignore[attr-defined]
@@ -46,6 +44,8 @@ def name_run(trainer: pl.Trainer) -> str:
     return "val" if is_training_validation(trainer) else trainer.state.fn.value  # type: ignore[union-attr]
 
 
+def find_run_folder(trainer: pl.Trainer, logger: Logger | None) -> str:
+    """Return the folder of a logger's run, in which Lightning's ModelCheckpoint writes; known on rank 0 only."""
     if logger is None:
         return trainer.default_root_dir
     version = logger.version if isinstance(logger.version, str) else f"version_{logger.version}"
@@ -84,7 +84,7 @@ def list_loaders(trainer: pl.Trainer, *, with_numbers: bool) -> list[tuple[int, 
     for loader in dataloaders.flattened:
         batches: Any = getattr(loader, "batch_sampler", None)
         sampler: Any = getattr(batches, "sampler", None)
-        if with_numbers and (is_combined or (type(batches), type(sampler)) != (BatchSampler, DistributedSampler)):
+        if with_numbers and (type(batches), type(sampler)) != (BatchSampler, DistributedSampler):
             raise MisconfigurationException(
                 f"BERTScoreCallback cannot know which examples several ranks score, because it got a "
                 f"{full_class_name(batches)} with a {full_class_name(sampler)} instead of torch's "

@@ -24,8 +24,8 @@ class Awkward(Mixed):
         return [f"{AWKWARD} {pred}" for pred in preds], [f"@SUM({text})" for text in references]
 
 
-TABLE = ["val_samples_step_0.csv"]
-PICTURES = [f"val_samples_step_0_{kind}_1.png" for kind in ("best", "median", "worst")]
+TABLE = ["validate_samples_step_0.csv"]
+PICTURES = [f"validate_samples_step_0_{kind}_1.png" for kind in ("best", "median", "worst")]
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +56,7 @@ def test_tensorboard_shows_texts_as_they_are_but_long_ones_shortened(logged):
 
     events = EventAccumulator(logged[1], size_guidance={"tensors": 0, "images": 0})
     events.Reload()
-    (text,) = (event.tensor_proto.string_val[0].decode() for event in events.Tensors("val_samples/text_summary"))
+    (text,) = (event.tensor_proto.string_val[0].decode() for event in events.Tensors("validate_samples/text_summary"))
     page = plugin_util.markdown_to_safe_html(text)
     assert [page.count(tag) for tag in ("<tr>", "<th>", "<td>")] == [1 + 6, 8, 6 * 8]
     assert not re.search(r"<(b|em|code|a|h1)[ >]", page)
@@ -64,7 +64,7 @@ def test_tensorboard_shows_texts_as_they_are_but_long_ones_shortened(logged):
     assert page.replace("<br/>", "<br>").replace("<br />", "<br>").count(literal) == 6
     assert (page.count("lengthy"), page.count("…")) == (6 * LONG[:400].count("lengthy"), 6)
     pictures = {name: events.Images(name) for name in events.Tags()["images"]}
-    assert sorted(pictures) == [f"val_samples/{kind}_1" for kind in ("best", "median", "worst")]
+    assert sorted(pictures) == [f"validate_samples/{kind}_1" for kind in ("best", "median", "worst")]
     assert all(image[0].width > 300 and image[0].height > 200 for image in pictures.values())
 
 
@@ -80,7 +80,7 @@ def test_weights_and_biases_gets_the_table_and_the_pictures(pairs, encoder, tmp_
     content = json.loads(path.read_text())
     rows = [dict(zip(content["columns"], map(str, row), strict=True)) for row in content["data"]]
     assert rows == table(tmp_path)
-    names = sorted(path.name.partition("_1_")[0] for path in media.glob("images/val_samples/*.png"))
+    names = sorted(path.name.partition("_1_")[0] for path in media.glob("images/validate_samples/*.png"))
     assert names == ["best", "median", "worst"]
 
 
@@ -95,7 +95,7 @@ def test_a_writer_gets_each_logger_and_the_table(pairs, encoder, tmp_path):
     with (tmp_path / "samples" / TABLE[0]).open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     for _, shown in written:
-        assert (shown.key, shown.step) == ("val_samples", 0)
+        assert (shown.key, shown.step) == ("validate_samples", 0)
         assert [dict(zip(shown.columns, map(str, row), strict=True)) for row in shown.rows] == rows
         assert list(shown.pictures) == ["worst_1", "median_1", "best_1"]
 

@@ -64,7 +64,7 @@ def test_the_table_shows_the_worst_the_median_and_the_best(pairs, encoder, tmp_p
     samples = pickle.loads(pickle.dumps(SampleLogger(2, inputs=inputs_of)))
     layers = FrozenEncoder(encoder.name, num_layers=6, all_layers=True) if "layer" in options else encoder
     run_with(tmp_path, module, encoder, samples, call=stage, metric=BERTScore(layers, **options))
-    rows = table(tmp_path, f"{'val' if stage == 'validate' else 'test'}_samples_step_0")
+    rows = table(tmp_path, f"{stage}_samples_step_0")
     preds, target = module.choose(torch.arange(COUNT))
     idf = options.get("idf", False)
     assert shown(rows) == expected_rows(preds, target, encoder, 2, idf=idf)
@@ -164,7 +164,7 @@ def test_each_score_and_loader_has_a_table(pairs, encoder, tmp_path):
     for number, count in enumerate((COUNT, 4)):
         preds, target = module.choose(torch.arange(count))
         for name in metrics:
-            rows = table(tmp_path, f"val_{name}_samples_dataloader_idx_{number}_step_0")
+            rows = table(tmp_path, f"validate_{name}_samples_dataloader_idx_{number}_step_0")
             assert shown(rows) == expected_rows(preds, target, encoder, 1, idf=name == "idf")
 
 
@@ -210,6 +210,7 @@ def test_two_processes_show_what_one_does(pairs, encoder, tmp_path):
     one, two = tmp_path / "one", tmp_path / "two"
     fitted(0, one, pairs, encoder)
     run_ranks(fitted, 2, two, pairs, encoder, strategy_on_cpu("ddp"))
-    assert len(table(one)) == 10
-    assert table(one) == table(two)
+    rows = table(one, "val_samples_step_0")
+    assert len(rows) == 10
+    assert table(two, "val_samples_step_0") == rows
     assert [sum(name.endswith(".png") for name in files(folder)) for folder in (one, two)] == [4, 4]

@@ -37,7 +37,7 @@ def run_with(folder, module, encoder, samples=None, call="validate", metric=None
     return run
 
 
-def table(folder, name="val_samples_step_0"):
+def table(folder, name="validate_samples_step_0"):
     with (Path(folder) / "csv" / "version_0" / "samples" / f"{name}.csv").open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
 
