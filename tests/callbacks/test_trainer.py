@@ -42,5 +42,5 @@ def test_callbacks_work_in_the_other_package(encoder, pairs, tmp_path):
     # Of the third validation of the training, and of the one after it.
     trainer.validate(module, data, verbose=False)
     names = sorted(path.name for path in tmp_path.rglob("*_samples*"))
-    assert names == ["val_samples_step_5.csv", "validate_samples_step_10.csv"]
+    assert names == ["val_samples_step_5.csv", "validate_samples_step_8.csv"]
     assert (tmp_path / "report.html").exists()
