@@ -25,6 +25,11 @@ from bertscore_tm.utilities.settings import require_positive
 
 # Share of the earlier measurements in the running means of the gradients' norms.
 _DECAY = 0.9
+# Smallest difference between an input's rewards that is more than rounding, as a share of the largest reward.
+_LEAST_DIFFERENCE = 1e-4
+# Rewards that differ by some hundredths need factors of about 10 to 100. A larger one would raise chance differences
+# to the size of cross-entropy, and hold for all samplings until the next measurement.
+_LARGEST_FACTOR = 1000.0
 
 
 class BERTScoreRisk(nn.Module):
@@ -37,7 +42,8 @@ class BERTScoreRisk(nn.Module):
         Q(y) \propto \exp\Bigl(\frac{\alpha}{|y|} \sum_t \log p(y_t)\Bigr)
 
     (Shen et al., ACL 2016), scaled so that its gradient at the output layer is as large as that of the cross-entropy of
-    the labels. The factor is a ratio of running means, which a checkpoint of the module holds. Use a shallow encoder
+    the labels. The factor is a ratio of running means, which a checkpoint of the module holds. It is measured only
+    where an input's rewards differ, and is at most 1,000, because tiny differences are chance. Use a shallow encoder
     layer, all references, a learning rate that falls to 0, and a part of cross-entropy's batch, 6 to 8 inputs. All
     ranks share one factor, so they must call the module alike; with DDP call it within the ``forward`` that DDP wraps.
 
@@ -146,12 +152,14 @@ class BERTScoreRisk(nn.Module):
         tokens = sampled.ids.masked_fill(~sampled.mask, -1)
         is_equal = (tokens[:, :, None] == tokens[:, None]).all(-1)  # (batch, samples, samples)
         is_repeated = is_equal.tril(-1).any(-1)  # (batch, samples)
-        risk: Tensor = self.risk(sampled.log_probs, rewards, sampled.mask & ~(rewards.isnan() | is_repeated)[..., None])
+        is_used = ~(rewards.isnan() | is_repeated)  # (batch, samples)
+        risk: Tensor = self.risk(sampled.log_probs, rewards, sampled.mask & is_used[..., None])
         if risk.requires_grad and (count // self.every % self.balance_every == 0 or not self.norms[1] > 0):
-            self._measure(model, inputs, self._list_labels(model, texts, labels), risk)
+            labels_of_inputs = self._list_labels(model, texts, labels)
+            self._measure(model, inputs, labels_of_inputs, risk, _rewards_differ(rewards, is_used))
         cross_entropy_norm, risk_norm = self.norms.to(risk)
         factor = torch.where(risk_norm > 0, cross_entropy_norm / torch.where(risk_norm > 0, risk_norm, 1.0), 1.0)
-        return self.weight * factor * risk
+        return self.weight * factor.clamp(max=_LARGEST_FACTOR) * risk
 
     def get_extra_state(self) -> dict[str, Any]:
         """Return the measurements, for checkpoints."""
@@ -187,9 +195,14 @@ class BERTScoreRisk(nn.Module):
         return [torch.tensor(row[: self.max_new_tokens], dtype=torch.long, device="cpu") for row in rows]
 
     def _measure(
-        self, model: PreTrainedModel, inputs: Mapping[str, Tensor], labels: Sequence[Tensor], risk: Tensor
+        self,
+        model: PreTrainedModel,
+        inputs: Mapping[str, Tensor],
+        labels: Sequence[Tensor],
+        risk: Tensor,
+        rewards_differ: Tensor,
     ) -> None:
-        """Update the running means of the norms of the gradients, alike on all ranks."""
+        """Update the running means of the norms of the gradients, alike on all ranks, if the rewards differ."""
         ids = pad_sequence(list(labels), batch_first=True, padding_value=-100)[:, None].to(risk.device)
         mask = ids != -100  # (batch, 1, tokens)
         # NaN without labels.
@@ -200,7 +213,7 @@ class BERTScoreRisk(nn.Module):
         trained = trained or [parameter for parameter in model.parameters() if parameter.requires_grad]
         norms = torch.stack([_gradient_norm(loss, trained) for loss in (cross_entropy, risk)])
         # Not finite in half precision now and then; 0 where all texts of each input have the same reward.
-        is_valid = norms.isfinite().all() & (norms[1] > 0)
+        is_valid = norms.isfinite().all() & (norms[1] > 0) & rewards_differ
         total = torch.cat([torch.where(is_valid, norms, 0.0), is_valid[None].to(norms)])
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             torch.distributed.all_reduce(total)
@@ -208,6 +221,14 @@ class BERTScoreRisk(nn.Module):
             norms = total[:2] / total[2]
             before = self.norms.to(norms) if self.norms[1] > 0 else norms
             self.norms = _DECAY * before + (1 - _DECAY) * norms
+
+
+def _rewards_differ(rewards: Tensor, is_used: Tensor) -> Tensor:
+    """Return whether the rewards of an input's texts differ by more than rounding, shape (), bool."""
+    lowest = rewards.masked_fill(~is_used, torch.inf).amin(1)  # (batch,)
+    highest = rewards.masked_fill(~is_used, -torch.inf).amax(1)  # (batch,)
+    largest = rewards.masked_fill(~is_used, 0.0).abs().amax()
+    return (highest - lowest > _LEAST_DIFFERENCE * largest).any()
 
 
 def _gradient_norm(loss: Tensor, parameters: Sequence[Tensor]) -> Tensor:

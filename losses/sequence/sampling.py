@@ -76,7 +76,7 @@ def sample_with_log_probs(
         The samples; :meth:`SampledSequences.decode` returns their texts.
 
     Raises:
-        TypeError: the model is wrapped in DDP.
+        TypeError: the model is wrapped in DDP, or is an encoder-decoder sharded by ``fully_shard``.
         ValueError: the inputs have others such as pixels, there is no row, a row has no token, a number is below 1, the
             temperature is not positive, PEFT adds virtual tokens, or prompts of a recurrent model that reads padding
             are padded.
@@ -219,6 +219,11 @@ def _check_inputs(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> dict[
             "model is wrapped in DDP, which averages gradients only of what runs in its forward: wrap a module whose "
             "forward samples and returns the loss"
         )
+    if model.config.is_encoder_decoder and _is_sharded(model):
+        raise TypeError(
+            f"{type(model).__name__} is sharded by fully_shard, whose parts an encoder-decoder runs one at a time in "
+            f"generation, where its parameters are not gathered: train it with DDP, or train a decoder-only model"
+        )
     others = {name for name, value in inputs.items() if torch.is_tensor(value) and value.is_floating_point()}
     if others := others - {"attention_mask"}:
         raise ValueError(f"a generator of texts gets token ids, not {', '.join(sorted(others))}: leave them out")
@@ -250,6 +255,15 @@ def _check_inputs(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> dict[
         "input_ids": pad_sequence(rows, batch_first=True, padding_value=padding or 0, padding_side="left"),
         "attention_mask": pad_sequence([torch.ones_like(row) for row in rows], batch_first=True, padding_side="left"),
     }
+
+
+def _is_sharded(model: PreTrainedModel) -> bool:
+    """Return whether ``fully_shard`` has replaced a model's parameters."""
+    if not torch.distributed.is_available():
+        return False
+    from torch.distributed.tensor import DTensor
+
+    return any(isinstance(parameter, DTensor) for parameter in model.parameters())
 
 
 def _start_id(model: Any) -> Any:

@@ -57,10 +57,11 @@ class SoftBERTScoreLoss(nn.Module):
 
     It is a soft form of BERTScore (Zhang et al., ICLR 2020), used for training by Jauregi Unanue et al. (BERTTune, ACL
     2021); here the maximum is relaxed too. Add it to cross-entropy with a weight of 0.5 to 1: the score alone does not
-    penalize wrong word order, negation or repetition. As predictions become one-hot and v goes to 0, the loss becomes 1
-    minus the metric's score. The soft score exceeds the metric's while predictions are diffuse and depends on the
-    settings. Under teacher forcing all of these scores, ``teacher_forced_f1`` too, also reward a prediction that
-    repeats the token it was just given, so judge a run by the F1 of decoded validation texts.
+    penalize wrong word order, negation or repetition. As predictions become one-hot, the loss becomes 1 minus the
+    metric's score with ``matching="max"``, or as v goes to 0; with the defaults F1 is then 0.04 to 0.09 lower. The soft
+    score exceeds the metric's while predictions are diffuse and depends on the settings. Under teacher forcing all of
+    these scores, ``teacher_forced_f1`` too, also reward a prediction that repeats the token it was just given, so judge
+    a run by the F1 of decoded validation texts.
 
     Gradients reach the predictions only. The encoder is shared with metrics and callbacks and is not part of this
     module's parameters or state. ``temperature`` and ``matching_temperature`` may be assigned at any time, to anneal

@@ -6,6 +6,7 @@ from typing import ClassVar
 
 import pytest
 import torch
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from transformers import T5Config, T5ForConditionalGeneration
 
@@ -235,6 +236,54 @@ def test_a_reward_has_a_finite_number_for_each_text(rewards, message):
     risk = make_risk(reward=lambda completions, references: rewards)
     with pytest.raises(ValueError, match=message):
         risk(make_model("t5"), batch_of("right"), REFERENCES)
+
+
+@pytest.mark.parametrize("first", [[0.5, 0.5 + 6e-8, 0.5], [0.0, 0.0, 0.0]], ids=["rounding", "empty reference"])
+def test_rewards_that_hardly_differ_do_not_set_the_factor(first):
+    """Its gradient would be a million times that of cross-entropy for the next samplings."""
+    model, inputs = make_model("t5"), batch_of("right")
+    usual = make_risk(num_samples=3)
+    usual(model, inputs, REFERENCES)
+    assert usual.norms.min() > 0
+    risk = make_risk(num_samples=3)
+    scores, risk.reward = risk.reward, lambda completions, references: first * 3
+    assert risk(model, inputs, REFERENCES).isfinite()
+    assert risk.norms.tolist() == [0, 0]
+    risk.reward = scores
+    risk(model, inputs, REFERENCES)
+    assert risk.norms[0] / risk.norms[1] < 1000
+
+
+def test_the_factor_is_bounded():
+    risk, model, inputs = make_risk(), make_model("t5"), batch_of("right")
+    values = []
+    for norm in (1e-3, 1e-9):
+        risk.norms, risk.calls = torch.tensor([1.0, norm]), 1
+        torch.manual_seed(0)
+        values.append(risk(model, inputs, REFERENCES).item())
+    assert values[0] == values[1] > 0
+
+
+def sharded_step(rank):
+    """The error of a sharded encoder-decoder, and the loss of a sharded decoder."""
+    torch.set_num_threads(1)
+    messages = []
+    for family, side in (("t5", "right"), ("gpt2", "left")):
+        model = make_model(family)
+        fully_shard(model)
+        try:
+            make_risk()(model, batch_of(side), REFERENCES).backward()
+            messages.append("")
+        except TypeError as error:
+            messages.append(str(error))
+    return messages
+
+
+@pytest.mark.distributed
+def test_sharded_encoder_decoders_are_refused_by_name():
+    for messages in run_ranks(sharded_step, 2):
+        assert "T5ForConditionalGeneration is sharded by fully_shard" in messages[0]
+        assert messages[1] == ""
 
 
 class RiskStep(torch.nn.Module):
