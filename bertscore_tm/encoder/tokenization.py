@@ -8,11 +8,13 @@ from itertools import chain, pairwise
 from typing import Any, Literal
 
 import numpy as np
+from tokenizers.models import WordPiece
 from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 from bertscore_tm.core.token_vectors import Bools, Ints, TokenizedTexts, places_of
 from bertscore_tm.encoder.families import Family, family_of
 from bertscore_tm.utilities.locks import cached_property
+from bertscore_tm.utilities.user_warnings import warn_user
 
 LongText = Literal["truncate", "window", "error"]
 
@@ -44,6 +46,7 @@ class TextTokenizer:
     ) -> None:
         family = family_of(config) if family is None else family
         self.tokenizer = tokenizer
+        self._has_warned = False
         self.long_text = long_text
         self.exclude_special_tokens = exclude_special_tokens
         self.prefix_space = family.prefix_space if prefix_space is None else prefix_space
@@ -143,7 +146,10 @@ class TextTokenizer:
             texts = list(texts)  # checking an iterator would consume it
         if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
             raise TypeError(f"texts must be a list of strings, got {texts!r:.80}: pass a single text as [text]")
-        ids, lengths, is_special = self._encode(self.prepare(texts))
+        prepared = self.prepare(texts)
+        ids, lengths, is_special = self._encode(prepared)
+        if self._max_word_length is not None and (ids == self.unknown_id).any():
+            self._warn_of_long_words(prepared)
         is_long = lengths > (self.max_length or _NO_LIMIT)  # (texts,)
         has_long = bool(is_long.any())
         if has_long and self.long_text == "error":
@@ -172,6 +178,30 @@ class TextTokenizer:
         counts = np.concatenate([[0], np.cumsum(is_content)])  # before each token
         ends = np.cumsum(kept)
         return TokenizedTexts(ids, kept, counts[ends] > counts[ends - kept], kept < lengths)
+
+    @cached_property
+    def _max_word_length(self) -> int | None:
+        """Number of letters above which a word is one unknown token; ``None`` for algorithms other than WordPiece."""
+        model = getattr(getattr(self.tokenizer, "backend_tokenizer", None), "model", None)
+        return model.max_input_chars_per_word if isinstance(model, WordPiece) else None
+
+    def _warn_of_long_words(self, texts: list[str]) -> None:
+        """Warn, once per encoder, about words that are one unknown token because of their length."""
+        limit = self._max_word_length or 0
+        suspects = [text for text in texts if any(len(word) > limit for word in text.split())]
+        if self._has_warned or not suspects:
+            return
+        encoded = self.encode_whole(suspects, offsets=True)
+        for text, ids, offsets in zip(suspects, encoded["input_ids"], encoded["offset_mapping"], strict=True):
+            for token, (start, end) in zip(ids, offsets, strict=True):
+                if token == self.unknown_id and end - start > limit:
+                    self._has_warned = True
+                    warn_user(
+                        f"the word {text[start:end][:20]!r}... has {end - start} letters. Words of more than {limit} "
+                        f"are one unknown token to this encoder, and all of them match each other. Separate the words "
+                        f"with spaces, or use an encoder without this limit"
+                    )
+                    return
 
     def _encode(self, texts: list[str]) -> tuple[Ints, Ints, Bools]:
         """Return flat ids and marks of special tokens of prepared texts, and the number of tokens of each."""

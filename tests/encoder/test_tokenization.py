@@ -237,6 +237,20 @@ def test_a_tokenizer_file_without_normalization_wins_over_a_sentencepiece_file(t
     assert tokenizer.tokenize("the cat\u2026") != tokenizer.tokenize("the cat...")
 
 
+def test_a_word_over_the_limit_of_wordpiece_is_named_once(minilm):
+    """It is one unknown token, so that different texts of a script without spaces have an F1 of 1."""
+    encoder = FrozenEncoder(minilm, num_layers=2)
+    words = " ".join(["the cat sat on the mat and looked at the rain"] * 3)
+    thai = ["\u0e01\u0e32" * 64, "\u0e21\u0e32" * 62]
+    with pytest.warns(UserWarning, match=r"^the word .* has 12[48] letters\. Words of more than 100 .* with spaces"):
+        scores = bert_score([f"{words} {thai[0]}"], [f"{words} {thai[1]}"], encoder)
+    assert scores["f1"].item() == pytest.approx(1)
+    with warnings.catch_warnings(action="error"):
+        encoder.encode([f"{words} {thai[0]}"])
+        # Each of these characters is a word.
+        FrozenEncoder(minilm, num_layers=2).encode(["\u6771" + "\u4eac" * 120])
+
+
 # Files of tokenizers whose class in transformers 5 ignores a part of them.
 
 TEXTS = [
