@@ -45,10 +45,10 @@ def _measure(arguments: argparse.Namespace) -> None:
     texts = read_texts(arguments.corpus, arguments.format, arguments.column)
 
     from bertscore_tm.baselines import make_baseline
-    from bertscore_tm.cli.encoders import build_encoder
+    from bertscore_tm.cli.encoders import EncoderChoice, build_encoder
     from bertscore_tm.scoring.messages import describe_truncation
 
-    encoder = build_encoder(arguments, all_layers=True)
+    encoder = build_encoder(EncoderChoice.of(arguments), all_layers=True)
     baseline = make_baseline(encoder, texts, arguments.pairs, arguments.seed)
     output.write_output(baseline.to_csv(), arguments.output)
     if baseline.num_truncated:

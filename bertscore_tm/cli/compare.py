@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
@@ -32,10 +32,19 @@ from bertscore_tm.cli import options, output
 from bertscore_tm.cli.distributed import RankGroup
 from bertscore_tm.cli.errors import CommandError, print_message
 from bertscore_tm.cli.join import KeyColumns, find_join, is_id
-from bertscore_tm.cli.joined_files import Systems, describe_columns, read_corpus
+from bertscore_tm.cli.joined_files import FileOptions, Systems, describe_columns, read_corpus
 
 if TYPE_CHECKING:
     from bertscore_tm.cli.scored_corpus import ScoredSystems
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The score that is compared, the coverage of its intervals, and whether all pairs of systems are listed."""
+
+    component: str
+    confidence: float
+    all_pairs: bool
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -63,22 +72,25 @@ def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
     arguments.candidates = [*arguments.files, *(arguments.candidates or ())]
     systems = ranks.run_on_first(lambda: _read(arguments))
 
+    from bertscore_tm.cli.encoders import ScoringChoice, take_hash
     from bertscore_tm.cli.scored_corpus import score_systems
 
-    scored = score_systems(ranks, arguments, systems)
+    take_hash(arguments)
+    scored = score_systems(ranks, ScoringChoice.of(arguments), systems, arguments.unfinished)
     if scored is not None:
-        document = _compare(scored, arguments)
+        comparison = Comparison(arguments.component, arguments.confidence, arguments.all_pairs)
+        document = _compare(scored, comparison)
         if not document["differences"]:
             raise CommandError("a comparison needs at least two texts, got one")
         if parts := scored.parts():
-            document["groups"] = [{"group": label, **_compare(part, arguments)} for label, part in parts.items()]
+            document["groups"] = [{"group": label, **_compare(part, comparison)} for label, part in parts.items()]
         document |= output.describe_pairing(scored.systems.paired_by)
         document["signature"] = str(scored.signature)
         content = (
             output.to_json(document) if arguments.suffix == ".json" else _format_summary(document, arguments.suffix)
         )
         output.write_output(content, arguments.output)
-        output.write_report(arguments, scored)
+        output.write_report(scored, arguments.report, arguments.title)
 
 
 def _format_summary(document: dict[str, Any], suffix: str) -> str:
@@ -144,7 +156,7 @@ def _read(arguments: argparse.Namespace) -> Systems:
     elif arguments.references is None:
         raise CommandError("no references: give -r FILE")
     else:
-        systems = read_corpus(arguments, arguments.candidates).read(*arguments.candidates)
+        systems = read_corpus(FileOptions.of(arguments), arguments.candidates).read(*arguments.candidates)
     if arguments.names is None:
         return systems
     if not len(arguments.names) == len(set(arguments.names)) == len(systems.texts):
@@ -155,7 +167,8 @@ def _read(arguments: argparse.Namespace) -> Systems:
 def _read_column(arguments: argparse.Namespace) -> Systems:
     """Divide the rows of one file among the systems in a column, which must have the same references."""
     is_one = len(arguments.candidates) == 1
-    corpus = read_corpus(arguments, arguments.candidates, arguments.system_column) if is_one else None
+    file_options = FileOptions.of(arguments)
+    corpus = read_corpus(file_options, arguments.candidates, arguments.system_column) if is_one else None
     if corpus is None or not corpus.systems[0].has_columns:
         raise CommandError("--system-column: give one file with columns, such as .tsv or .jsonl, to -c")
     (table,) = corpus.systems
@@ -164,7 +177,7 @@ def _read_column(arguments: argparse.Namespace) -> Systems:
     if len(rows) < 2:
         raise CommandError(f"{table.name}: {arguments.system_column!r} has one system; a comparison needs two")
     parts = [replace(table, name=f"{table.name} ({name})", rows=[table.rows[i] for i in rows[name]]) for name in rows]
-    columns = _leave_out_row_numbers([describe_columns(part, arguments) for part in parts])
+    columns = _leave_out_row_numbers([describe_columns(part, file_options) for part in parts])
     join = find_join(columns, num_systems=len(parts), key=arguments.key)
     if join.message:
         print_message(join.message)
@@ -193,35 +206,35 @@ def _leave_out_row_numbers(parts: Sequence[KeyColumns]) -> list[KeyColumns]:
     return kept
 
 
-def _compare(scored: ScoredSystems, arguments: argparse.Namespace) -> dict[str, Any]:
+def _compare(scored: ScoredSystems, comparison: Comparison) -> dict[str, Any]:
     """Return the JSON document."""
     from bertscore_tm.statistics import compare_all_pairs, describe_best, mean_interval
 
-    index, systems = output.SCORE_NAMES.index(arguments.component), scored.systems
+    index, systems = output.SCORE_NAMES.index(comparison.component), scored.systems
     names, means = list(systems.texts), scored.scores[:, 0].double().mean(1).T.tolist()
     compared = scored.scores[index, 0].T.double()  # (systems, texts)
     bounds = [end[index].item() for end in scored.settings.bounds]
-    settings: dict[str, Any] = {"confidence": arguments.confidence, "bounds": bounds, "groups": systems.documents}
+    settings: dict[str, Any] = {"confidence": comparison.confidence, "bounds": bounds, "groups": systems.documents}
     low, high = (ends.tolist() for ends in mean_interval(compared, **settings))
     rows = [
         {"name": name, "low": low[i], "high": high[i], **dict(zip(output.SCORE_NAMES, means[i], strict=True))}
         for i, name in enumerate(names)
     ]
-    best_by = "Best" if arguments.component == "f1" else f"Best by {output.SCORE_LABELS[arguments.component]}"
+    best_by = "Best" if comparison.component == "f1" else f"Best by {output.SCORE_LABELS[comparison.component]}"
     # A group of one text has means only.
     tested = range(len(names)) if compared.shape[-1] > 1 else ()
     comparisons = compare_all_pairs(compared, tested, **settings)
     differences = []
     for (j, i), (test, p) in comparisons.items():
-        if j == 0 or arguments.all_pairs:
+        if j == 0 or comparison.all_pairs:
             p_values = {"p_value_holm": p, "is_p_value_at_most": test.is_p_value_at_most}
             differences.append({"system": names[i], "minus": names[j], **asdict(test), **p_values})
     return {
         "systems": rows,
         "differences": differences,
         "verdict": describe_best(names, [scores[index] for scores in means], comparisons, best_by),
-        "component": arguments.component,
-        "confidence": arguments.confidence,
+        "component": comparison.component,
+        "confidence": comparison.confidence,
         "num_texts": compared.shape[-1],
         "num_documents": None if systems.documents is None else len(set(systems.documents)),
         "num_references": scored.num_references,

@@ -1,7 +1,9 @@
-"""The encoder, idf corpus and baseline that the arguments of a command describe."""
+"""The encoder, idf corpus and baseline that a command chooses."""
 
 import argparse
 import os
+from dataclasses import dataclass
+from typing import Self
 
 import torch
 
@@ -30,41 +32,83 @@ def take_hash(arguments: argparse.Namespace) -> None:
         warn_user(f"{text}: published scores may differ from these, which do not use its versions{corpus}")
 
 
-def build_encoder(arguments: argparse.Namespace, *, all_layers: bool = False) -> FrozenEncoder:
-    """Return the encoder that the arguments describe, of all layers up to ``--num-layers`` if requested.
+@dataclass(frozen=True)
+class EncoderChoice:
+    """The model of a command, its language, the device, and the other options of the encoder."""
+
+    model: str | None
+    language: str | None
+    device: str | None
+    options: EncoderOptions
+
+    @classmethod
+    def of(cls, arguments: argparse.Namespace) -> Self:
+        """Return the choice of a command that declares the encoder's arguments."""
+        options: EncoderOptions = {
+            "num_layers": arguments.num_layers,
+            "listed_as": arguments.listed_as,
+            "revision": arguments.revision,
+            "trust_remote_code": arguments.trust_remote_code,
+            "dtype": arguments.dtype,
+            "batch_size": arguments.batch_size,
+            "max_length": arguments.max_length,
+            "long_text": arguments.long_text,
+            "prefix_space": arguments.prefix_space,
+            "exclude_special_tokens": arguments.exclude_special_tokens,
+        }
+        return cls(arguments.model, arguments.language, arguments.device, options)
+
+
+@dataclass(frozen=True)
+class ScoringChoice:
+    """What changes the scores of a command: the encoder, idf, rescaling and whether thoughts are removed.
+
+    ``format`` is that of the file of ``idf``.
+    """
+
+    encoder: EncoderChoice
+    idf: bool | str
+    format: str | None
+    rescale: bool | str
+    strip_thoughts: bool
+
+    @classmethod
+    def of(cls, arguments: argparse.Namespace) -> Self:
+        """Return the choice of a command that declares the arguments for scoring."""
+        return cls(
+            encoder=EncoderChoice.of(arguments),
+            idf=arguments.idf,
+            format=arguments.format,
+            rescale=arguments.rescale,
+            strip_thoughts=arguments.strip_thoughts,
+        )
+
+
+def build_encoder(choice: EncoderChoice, *, all_layers: bool = False) -> FrozenEncoder:
+    """Return the chosen encoder, of all layers up to ``--num-layers`` if requested.
 
     The model is loaded on first use.
     """
-    catalog.require_no_hash("argument --model", arguments.model)
-    if arguments.listed_as is not None:
+    catalog.require_no_hash("argument --model", choice.model)
+    listed_as = choice.options["listed_as"]
+    if listed_as is not None:
         # Before the configuration of the model, which may be downloaded.
-        catalog.find_listed(arguments.listed_as)
-    options: EncoderOptions = {
-        "num_layers": arguments.num_layers,
-        "all_layers": all_layers,
-        "listed_as": arguments.listed_as,
-        "revision": arguments.revision,
-        "trust_remote_code": arguments.trust_remote_code,
-        "dtype": arguments.dtype,
-        "device": choose_device(arguments.device),
-        "batch_size": arguments.batch_size,
-        "max_length": arguments.max_length,
-        "long_text": arguments.long_text,
-        "prefix_space": arguments.prefix_space,
-        "exclude_special_tokens": arguments.exclude_special_tokens,
-    }
-    if arguments.model is None or arguments.language is not None:
-        encoder = FrozenEncoder.for_language(arguments.language or "en", arguments.model, **options)
+        catalog.find_listed(listed_as)
+    options = choice.options.copy()
+    options["all_layers"] = all_layers
+    options["device"] = choose_device(choice.device)
+    if choice.model is None or choice.language is not None:
+        encoder = FrozenEncoder.for_language(choice.language or "en", choice.model, **options)
     else:
-        encoder = FrozenEncoder(arguments.model, **options)
+        encoder = FrozenEncoder(choice.model, **options)
     # Loading the tokenizer checks --max-length and --long-text.
     _ = encoder.tokenizer
     return encoder
 
 
-def build_encoders(ranks: RankGroup, arguments: argparse.Namespace) -> FrozenEncoder:
+def build_encoders(ranks: RankGroup, choice: EncoderChoice) -> FrozenEncoder:
     """Return this rank's encoder, or raise an error on all ranks if one has another model or precision."""
-    encoder = ranks.run_on_all(lambda: build_encoder(arguments))
+    encoder = ranks.run_on_all(lambda: build_encoder(choice))
 
     def describe() -> dict[str, object]:
         precision = fast_half_precision(encoder.device) if encoder.dtype == "auto" else encoder.dtype
@@ -90,15 +134,14 @@ def choose_device(device: str | None) -> torch.device:
     return chosen
 
 
-def read_baseline(arguments: argparse.Namespace) -> Rescale:
-    """Return the table of ``--rescale-from``, or whether ``--rescale`` is given, of commands that have them."""
-    rescale: bool | str = getattr(arguments, "rescale", False)
+def read_baseline(rescale: bool | str) -> Rescale:
+    """Return the table of ``--rescale-from``, or whether ``--rescale`` is given."""
     return rescale if isinstance(rescale, bool) else Baseline.read(rescale)
 
 
-def read_idf(arguments: argparse.Namespace) -> bool | list[str]:
+def read_idf(idf: bool | str, file_format: str | None) -> bool | list[str]:
     """Return whether ``--idf`` counts the references, or the texts of the file of ``--idf-from``."""
-    if isinstance(arguments.idf, bool):
-        return arguments.idf
-    is_known = arguments.idf.lower().removesuffix(".gz").endswith(tuple(f".{name}" for name in FORMATS))
-    return read_texts(arguments.idf, None if is_known else arguments.format)
+    if isinstance(idf, bool):
+        return idf
+    is_known = idf.lower().removesuffix(".gz").endswith(tuple(f".{name}" for name in FORMATS))
+    return read_texts(idf, None if is_known else file_format)

@@ -69,10 +69,45 @@ class Systems:
 
 
 @dataclass(frozen=True)
+class FileOptions:
+    """How texts are read: the files of references and sources, the columns and the format of all files, and the key.
+
+    ``files`` are those that were given in order, with those of the candidates.
+    """
+
+    files: list[str]
+    references: list[str] | None
+    sources: str | None
+    candidate_column: str
+    reference_column: list[str] | None
+    source_column: str | None
+    document_column: str | None
+    group_column: str | None
+    key: str | None
+    format: str | None
+
+    @classmethod
+    def of(cls, arguments: Namespace) -> FileOptions:
+        """Return the options of a command that declares the arguments for scoring."""
+        return cls(
+            files=arguments.files,
+            references=arguments.references,
+            sources=arguments.sources,
+            candidate_column=arguments.candidate_column,
+            reference_column=arguments.reference_column,
+            source_column=arguments.source_column,
+            document_column=arguments.document_column,
+            group_column=arguments.group_column,
+            key=arguments.key,
+            format=arguments.format,
+        )
+
+
+@dataclass(frozen=True)
 class Corpus:
     """Files of the candidates of systems, of references and, if requested, of sources, with their rows of each text."""
 
-    arguments: Namespace
+    options: FileOptions
     systems: Sequence[Table]
     reference_files: Sequence[Table]
     source_file: Table | None
@@ -92,7 +127,7 @@ class Corpus:
         Without files of references, the first system's has them; next to files of plain lines, its named columns have
         some. Files have blank lines where a candidate has fewer references; these are among them.
         """
-        own, names = self.systems[0], self.arguments.reference_column
+        own, names = self.systems[0], self.options.reference_column
         first, last = len(self.systems), len(self.systems) + len(self.reference_files)
         files = self.files[first:last]
         is_named = names is not None and own.has_columns and not any(table.has_columns for table, _ in files)
@@ -119,18 +154,18 @@ class Corpus:
         """Return the texts of the systems, which get these names, in the order of the first."""
         texts = {}
         for name, (table, rows) in zip(names, self.files, strict=False):
-            candidates = table.texts(self.arguments.candidate_column)
+            candidates = table.texts(self.options.candidate_column)
             texts[name] = [candidates[row] for (row,) in rows]
         sources = None
         if self.source_file is not None:
             table, rows = self.files[-1]
-            sources = _require_one_value(table, rows, table.texts(self.arguments.source_column or "source"), "source")
+            sources = _require_one_value(table, rows, table.texts(self.options.source_column or "source"), "source")
         return Systems(
             texts=texts,
             references=self.references(),
-            documents=self._labels(self.arguments.document_column, "document"),
+            documents=self._labels(self.options.document_column, "document"),
             sources=sources,
-            labels=self._labels(self.arguments.group_column, "group"),
+            labels=self._labels(self.options.group_column, "group"),
             paired_by=self.join.column,
             keys=self.row_keys(),
         )
@@ -138,9 +173,9 @@ class Corpus:
     def row_keys(self) -> RowKeys | None:
         """Return the ids of the texts: those that joined, or of a single file those that name its rows."""
         name = self.join.column
-        is_single = len(self.files) == 1 and self.arguments.key != BY_ORDER
+        is_single = len(self.files) == 1 and self.options.key != BY_ORDER
         if name is None and is_single:
-            name = _find_id(self.systems[0], self.arguments)
+            name = _find_id(self.systems[0], self.options)
         if name is None:
             return None
         for table, rows in self.files:
@@ -160,54 +195,54 @@ class Corpus:
         return _require_one_value(table, rows, table.labels(column), noun)
 
 
-def read_corpus(arguments: Namespace, paths: Sequence[str], *others: str | None) -> Corpus:
+def read_corpus(options: FileOptions, paths: Sequence[str], *others: str | None) -> Corpus:
     """Read files of candidates, which may contain their references and ``others`` too, of references and of sources."""
-    if arguments.source_column is not None and arguments.sources is None:
+    if options.source_column is not None and options.sources is None:
         raise CommandError("argument --source-column: give --sources FILE too; it may be the file of -c")
-    key = None if arguments.key == BY_ORDER else arguments.key
+    key = None if options.key == BY_ORDER else options.key
 
     def read(path: str, *columns: str | None) -> Table:
-        return read_table(path, arguments.format, [name for name in (*columns, key) if name is not None])
+        return read_table(path, options.format, [name for name in (*columns, key) if name is not None])
 
-    references = arguments.reference_column or REFERENCES
-    names = [arguments.candidate_column, *others, *(references if arguments.references is None else ())]
+    references = options.reference_column or REFERENCES
+    names = [options.candidate_column, *others, *(references if options.references is None else ())]
     systems = [read(path, *names) for path in paths]
-    reference_files = [read(path, *references) for path in arguments.references or ()]
-    if len(systems) == 1 and len(arguments.files) > 1:
-        _refuse_parts([*systems, *reference_files], arguments.candidate_column, references)
+    reference_files = [read(path, *references) for path in options.references or ()]
+    if len(systems) == 1 and len(options.files) > 1:
+        _refuse_parts([*systems, *reference_files], options.candidate_column, references)
     source_file = None
-    if arguments.sources is not None:
-        source_file = read(arguments.sources, arguments.source_column or "source")
+    if options.sources is not None:
+        source_file = read(options.sources, options.source_column or "source")
     tables = [*systems, *reference_files, *([] if source_file is None else [source_file])]
-    join = find_join([describe_columns(table, arguments) for table in tables], len(systems), arguments.key)
+    join = find_join([describe_columns(table, options) for table in tables], len(systems), options.key)
     if join.message:
         print_message(join.message)
-    return Corpus(arguments, systems, reference_files, source_file, join)
+    return Corpus(options, systems, reference_files, source_file, join)
 
 
-def describe_columns(table: Table, arguments: Namespace) -> KeyColumns:
+def describe_columns(table: Table, options: FileOptions) -> KeyColumns:
     """Return the columns of a file that may join it with others: all with single values but those of the texts."""
     num_rows = len(table.rows)
     if table.keys is not None:
         return KeyColumns(table.name, num_rows, object_keys=[normalize_key(key) for key in table.keys])
     columns: dict[str, list[Hashable]] = {}
-    texts = {arguments.candidate_column, *(arguments.reference_column or REFERENCES)}
-    if arguments.sources is not None:
-        texts.add(arguments.source_column or "source")
+    texts = {options.candidate_column, *(options.reference_column or REFERENCES)}
+    if options.sources is not None:
+        texts.add(options.source_column or "source")
     for name in table.column_names():
         values = table.optional_values(name)
         is_single = values is not None and not any(isinstance(value, list | dict) for value in values)
         if values is not None and is_single and name not in texts:
             columns[name] = [normalize_key(value) for value in values]
-    key = arguments.key
+    key = options.key
     if key not in (None, BY_ORDER) and table.has_columns:
         columns[key] = [normalize_key(value) for value in table.values(key)]
     return KeyColumns(table.name, num_rows, columns)
 
 
-def _find_id(table: Table, arguments: Namespace) -> str | None:
+def _find_id(table: Table, options: FileOptions) -> str | None:
     """Return the first id that names the rows of a file."""
-    described = describe_columns(table, arguments)
+    described = describe_columns(table, options)
     names = ["id"] if described.object_keys is not None else [name for name in described.columns if is_id(name)]
     for name in names:
         keys = described.keys(name)

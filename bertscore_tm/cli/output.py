@@ -86,9 +86,9 @@ def write_output(content: str | bytes, path: str | None) -> None:
     print_message(f"wrote {path}")
 
 
-def write_report(arguments: argparse.Namespace, scored: ScoredSystems) -> None:
+def write_report(scored: ScoredSystems, path: str | None, title: str | None) -> None:
     """Write the web page, if one is requested."""
-    if arguments.report is None:
+    if path is None:
         return
     from bertscore_tm.report import Report
 
@@ -107,9 +107,9 @@ def write_report(arguments: argparse.Namespace, scored: ScoredSystems) -> None:
         groups=systems.documents,
         sources=systems.sources,
         labels=systems.labels,
-        title=arguments.title,
+        title=title,
     )
-    write_output(page.to_html().encode(), arguments.report)
+    write_output(page.to_html().encode(), path)
 
 
 def to_json(document: dict[str, Any]) -> str:

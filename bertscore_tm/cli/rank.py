@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from bertscore_tm.cli import options, output
 from bertscore_tm.cli.distributed import RankGroup
 from bertscore_tm.cli.errors import CommandError
-from bertscore_tm.cli.joined_files import RowKeys, read_corpus
+from bertscore_tm.cli.joined_files import FileOptions, RowKeys, read_corpus
 from bertscore_tm.utilities.chats import strip_thoughts
 from bertscore_tm.utilities.user_warnings import warn_user
 
@@ -49,7 +49,7 @@ def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
     options.take_files(arguments)
     read = ranks.run_on_first(lambda: _read(arguments))
 
-    from bertscore_tm.cli.encoders import build_encoders, read_idf
+    from bertscore_tm.cli.encoders import EncoderChoice, build_encoders, read_idf
     from bertscore_tm.cli.scored_corpus import count_truncated
     from bertscore_tm.cli.shards import compute_items
     from bertscore_tm.core.scores import selection_f1
@@ -64,8 +64,8 @@ def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
         if arguments.strip_thoughts:
             candidates = [strip_thoughts(candidate) for candidate in candidates]
         items.append(Item(candidates, references).omit_blank_references())
-    encoder = build_encoders(ranks, arguments)
-    weights = ranks.run_on_first(lambda: token_weights(encoder, read_idf(arguments)))
+    encoder = build_encoders(ranks, EncoderChoice.of(arguments))
+    weights = ranks.run_on_first(lambda: token_weights(encoder, read_idf(arguments.idf, arguments.format)))
     settings = ScoreSettings(encoder, weights, f1=selection_f1)
     unknown = UnknownTokens()
     how = {"component": arguments.component, "references_reduce": arguments.references_reduce}
@@ -101,7 +101,8 @@ def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
         "signature": str(signature),
         "output": arguments.output,
     }
-    output.write_output(output.to_json(summary) if arguments.json else _format_summary(summary, arguments), None)
+    content = output.to_json(summary) if arguments.json else _format_summary(summary, arguments.component)
+    output.write_output(content, None)
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,7 @@ class _Lines:
 def _read(arguments: argparse.Namespace) -> _Lines:
     if arguments.candidates is None:
         raise CommandError("no candidates: give a FILE of JSON lines with an array of candidates each")
-    corpus = read_corpus(arguments, [arguments.candidates])
+    corpus = read_corpus(FileOptions.of(arguments), [arguments.candidates])
     candidates = corpus.systems[0].text_lists(arguments.candidate_column)
     references: Sequence[list[str] | None] = [None] * len(candidates)
     if arguments.references is not None or arguments.reference_column is not None:
@@ -124,10 +125,10 @@ def _read(arguments: argparse.Namespace) -> _Lines:
     return _Lines(list(zip(candidates, references, strict=True)), corpus.join.column, corpus.row_keys())
 
 
-def _format_summary(summary: dict[str, Any], arguments: argparse.Namespace) -> str:
+def _format_summary(summary: dict[str, Any], component: str) -> str:
     best = "no score" if summary["mean_best"] is None else f"{summary['mean_best']:.4f}"
     return (
-        f"{arguments.component} of the best candidates: {best} (mean)\n"
+        f"{component} of the best candidates: {best} (mean)\n"
         f"{output.format_count(summary['num_items'], 'line')}, "
         f"{output.format_count(summary['num_candidates'], 'candidate')}, {output.format_pairing(summary)}\n"
         f"signature: {summary['signature']}\n"

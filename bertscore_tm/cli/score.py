@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from bertscore_tm.cli import options, output
 from bertscore_tm.cli.distributed import RankGroup
 from bertscore_tm.cli.errors import CommandError
-from bertscore_tm.cli.joined_files import Systems, read_corpus
+from bertscore_tm.cli.joined_files import FileOptions, Systems, read_corpus
 from bertscore_tm.utilities.user_warnings import warn_user
 
 if TYPE_CHECKING:
@@ -78,21 +78,25 @@ def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
         arguments.confidence = 0.95
     systems = ranks.run_on_first(lambda: _read(arguments))
 
+    from bertscore_tm.cli.encoders import ScoringChoice, take_hash
     from bertscore_tm.cli.scored_corpus import score_systems
 
-    scored = score_systems(ranks, arguments, systems)
+    take_hash(arguments)
+    choice = ScoringChoice.of(arguments)
+    scored = score_systems(ranks, choice, systems, arguments.unfinished, verbose=arguments.verbose)
     if scored is None:
         return
-    document = _summarize(scored, arguments)
+    document = _summarize(scored, arguments.confidence)
     if parts := scored.parts():
-        document["groups"] = [{"group": label, **_summarize(part, arguments)} for label, part in parts.items()]
+        summaries = {label: _summarize(part, arguments.confidence) for label, part in parts.items()}
+        document["groups"] = [{"group": label, **group} for label, group in summaries.items()]
     document |= output.describe_pairing(systems.paired_by)
     document["signature"] = str(scored.signature)
     scores, best = scored.scores[:, 0, :, 0], scored.best_reference[0, :, 0]
     if arguments.worst is not None:
         worst = {i: scored.describe_texts(i) for i in scored.worst(arguments.worst)}
         document["worst"] = [{"row": i + 1, "f1": scores[2, i].item(), **texts} for i, texts in worst.items()]
-    summary = _format_summary(document, arguments)
+    summary = _format_summary(document)
     if suffix == ".json":
         if arguments.per_segment:
             segments = dict(zip(output.SCORE_NAMES, scores.tolist(), strict=True))
@@ -107,7 +111,7 @@ def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
     if suffix == ".csv":
         output.write_output(_format_table(scored, best, document, ","), arguments.output)
     output.write_output(summary, None if suffix == ".csv" else arguments.output)
-    output.write_report(arguments, scored)
+    output.write_report(scored, arguments.report, arguments.title)
 
 
 def _read(arguments: argparse.Namespace) -> Systems:
@@ -123,37 +127,37 @@ def _read(arguments: argparse.Namespace) -> Systems:
         return Systems({"candidates": [arguments.candidate_text]}, [arguments.reference_text])
     if num_texts or arguments.candidates is None:
         raise CommandError("give either -c FILE -r FILE, or --candidate-text TEXT --reference-text TEXT")
-    return read_corpus(arguments, [arguments.candidates]).read(arguments.candidates)
+    return read_corpus(FileOptions.of(arguments), [arguments.candidates]).read(arguments.candidates)
 
 
-def _summarize(scored: ScoredSystems, arguments: argparse.Namespace) -> dict[str, Any]:
+def _summarize(scored: ScoredSystems, confidence: float | None) -> dict[str, Any]:
     """Return the means and, if requested, their intervals, and counts, by their keys in JSON."""
     scores, documents = scored.scores[:, 0, :, 0].double(), scored.systems.documents
     document: dict[str, Any] = dict(zip(output.SCORE_NAMES, scores.mean(-1).tolist(), strict=True))
-    if arguments.confidence is not None:
+    if confidence is not None:
         from bertscore_tm.statistics import mean_interval
 
-        ends = mean_interval(scores, arguments.confidence, bounds=scored.settings.bounds, groups=documents)
+        ends = mean_interval(scores, confidence, bounds=scored.settings.bounds, groups=documents)
         for name, low, high in zip(output.SCORE_NAMES, *(end.tolist() for end in ends), strict=True):
             document |= {f"{name}_low": low, f"{name}_high": high}
-        document["confidence"] = arguments.confidence
+        document["confidence"] = confidence
         document["num_documents"] = None if documents is None else len(set(documents))
     document |= {"num_candidates": scores.shape[-1], "num_references": scored.num_references}
     return document
 
 
-def _format_summary(document: dict[str, Any], arguments: argparse.Namespace) -> str:
+def _format_summary(document: dict[str, Any]) -> str:
     cells = [f"{label} {document[name]:.4f}" for name, label in output.SCORE_LABELS.items()]
     counts = output.format_counts(document, ("candidate", "reference"))
     lines = [f"{counts}, {output.format_pairing(document)}", f"signature: {document['signature']}"]
-    if arguments.confidence is not None:
+    if "confidence" in document:
         for i, name in enumerate(output.SCORE_NAMES):
             cells[i] += f" {output.format_interval(document[f'{name}_low'], document[f'{name}_high'])}"
         documents = document["num_documents"]
         source = "" if documents is None else f" from {output.format_count(documents, 'document')}"
-        lines.insert(0, f"{100 * arguments.confidence:g}% intervals of the means{source}")
+        lines.insert(0, f"{100 * document['confidence']:g}% intervals of the means{source}")
     if "groups" in document:
-        rows = [["group", "texts", *output.SCORE_LABELS.values(), f"{100 * arguments.confidence:g}% interval of F1"]]
+        rows = [["group", "texts", *output.SCORE_LABELS.values(), f"{100 * document['confidence']:g}% interval of F1"]]
         for group in document["groups"]:
             row = [group["group"], str(group["num_candidates"]), *(f"{group[name]:.4f}" for name in output.SCORE_NAMES)]
             rows.append([*row, output.format_interval(group["f1_low"], group["f1_high"])])

@@ -1,6 +1,5 @@
-"""Score a corpus as the arguments of a command describe, divided among the ranks."""
+"""Score a corpus with what a command chooses, divided among the ranks."""
 
-import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -10,9 +9,9 @@ import torch
 from torch import Tensor
 
 from bertscore_tm.cli.distributed import RankGroup
-from bertscore_tm.cli.encoders import build_encoders, read_baseline, read_idf, take_hash
+from bertscore_tm.cli.encoders import ScoringChoice, build_encoders, read_baseline, read_idf
 from bertscore_tm.cli.joined_files import Systems
-from bertscore_tm.cli.shards import Numbers, Progress, compute_items
+from bertscore_tm.cli.shards import Numbers, PartialFile, Progress, compute_items
 from bertscore_tm.encoder import Signature
 from bertscore_tm.encoder.tokenization import TextTokenizer
 from bertscore_tm.scoring.corpus import CorpusScores, score_corpus
@@ -68,28 +67,28 @@ class ScoredSystems:
         return texts if self.systems.sources is None else {**texts, "source_text": self.systems.sources[i]}
 
 
-def score_systems(ranks: RankGroup, arguments: argparse.Namespace, systems: Systems) -> ScoredSystems | None:
+def score_systems(
+    ranks: RankGroup, choice: ScoringChoice, systems: Systems, unfinished: PartialFile, *, verbose: bool = False
+) -> ScoredSystems | None:
     """Score and rescale texts, and warn about empty and truncated ones; ``None`` on all ranks but the first.
 
     The idf counts the texts of the file of ``--idf``, else the references. Blank references next to others are left
     out.
     """
-    if arguments.strip_thoughts:
+    if choice.strip_thoughts:
         stripped = {name: list(map(strip_thoughts, texts)) for name, texts in systems.texts.items()}
         systems = replace(systems, texts=stripped)
-    if "hash" in arguments:
-        take_hash(arguments)
     # Read before the model, which takes longer.
-    table = ranks.run_on_first(lambda: read_baseline(arguments))
-    encoder = build_encoders(ranks, arguments)
+    table = ranks.run_on_first(lambda: read_baseline(choice.rescale))
+    encoder = build_encoders(ranks, choice.encoder)
     baseline = ranks.run_on_first(lambda: find_baseline(encoder, table))
     counted = list(chain.from_iterable(map(omit_blank, systems.references)))
-    weights = ranks.run_on_first(lambda: token_weights(encoder, read_idf(arguments), counted))
+    weights = ranks.run_on_first(lambda: token_weights(encoder, read_idf(choice.idf, choice.format), counted))
     settings = ScoreSettings(encoder, weights, baseline)
     # All systems' texts for a reference follow each other, so that a reference is encoded once.
     candidates = list(chain.from_iterable(zip(*systems.texts.values(), strict=True)))
     pairs = TextPairs(candidates, [references for references in systems.references for _ in systems.texts])
-    scored = score_in_parts(ranks, arguments, pairs.omit_blank_references(), settings)
+    scored = _score_pairs(ranks, pairs.omit_blank_references(), settings, unfinished, verbose=verbose)
     if scored is None:
         return None
     warn_of_leftovers(candidates, encoder.tokenizer)
@@ -102,12 +101,12 @@ def score_systems(ranks: RankGroup, arguments: argparse.Namespace, systems: Syst
         scores=scores.reshape(*scores.shape[:2], -1, count),
         best_reference=pairs.restore_indices(scored.best_reference).reshape(scores.shape[1], -1, count),
         settings=settings,
-        signature=settings.signature() | {"thoughts": "stripped" if arguments.strip_thoughts else None},
+        signature=settings.signature() | {"thoughts": "stripped" if choice.strip_thoughts else None},
     )
 
 
-def score_in_parts(
-    ranks: RankGroup, arguments: argparse.Namespace, texts: TextPairs, settings: ScoreSettings
+def _score_pairs(
+    ranks: RankGroup, texts: TextPairs, settings: ScoreSettings, unfinished: PartialFile, *, verbose: bool
 ) -> CorpusScores | None:
     """Score a corpus, of which the ranks score parts; the scores on rank 0, ``None`` on all other ranks."""
     unknown = UnknownTokens()
@@ -121,8 +120,7 @@ def score_in_parts(
     # The scores are kept before rescaling.
     signature = str(replace(settings, baseline=None).signature())
     pairs = list(zip(texts.candidates, texts.references, strict=True))
-    verbose = getattr(arguments, "verbose", False)
-    numbers = compute_items(ranks, arguments.unfinished, pairs, work, unit="pair", signature=signature, verbose=verbose)
+    numbers = compute_items(ranks, unfinished, pairs, work, unit="pair", signature=signature, verbose=verbose)
     if numbers is None:
         return None
     unknown.warn()

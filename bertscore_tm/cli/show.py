@@ -36,13 +36,13 @@ def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
 
 
 def _show(arguments: argparse.Namespace) -> None:
-    from bertscore_tm.cli.encoders import build_encoder, read_baseline, read_idf
+    from bertscore_tm.cli.encoders import EncoderChoice, build_encoder, read_baseline, read_idf
     from bertscore_tm.functional import align
     from bertscore_tm.scoring.settings import ScoreSettings
 
     # Read before the model, which takes longer.
-    rescale, idf = read_baseline(arguments), read_idf(arguments)
-    encoder = build_encoder(arguments)
+    rescale, idf = read_baseline(arguments.rescale), read_idf(arguments.idf, arguments.format)
+    encoder = build_encoder(EncoderChoice.of(arguments))
     candidate, reference = arguments.candidate, arguments.reference
     alignment = align(candidate, reference, encoder, idf=idf, rescale=rescale)
     signature = ScoreSettings.create(encoder, idf, rescale).signature()

@@ -5,7 +5,6 @@ import gzip
 import json
 import subprocess
 import sys
-from argparse import Namespace
 from contextlib import nullcontext
 
 import pytest
@@ -191,9 +190,10 @@ def scored_pairs(monkeypatch, *arguments: str):
     """Return the pairs that the command would score."""
     seen = []
 
-    monkeypatch.setattr(
-        "bertscore_tm.cli.scored_corpus.score_systems", lambda ranks, options, systems: seen.append(systems)
-    )
+    def note(ranks, choice, systems, *_, **__):
+        seen.append(systems)
+
+    monkeypatch.setattr("bertscore_tm.cli.scored_corpus.score_systems", note)
     assert main(["score", *arguments]) == 0
     (candidates,) = seen[0].texts.values()
     return list(zip(candidates, seen[0].references, strict=True))
@@ -279,5 +279,5 @@ def test_columns_of_one_name_in_parquet_are_an_error(tmp_path, capsys):
 def test_the_format_of_the_texts_of_the_idf_is_their_suffix_else_the_given_one(tmp_path):
     (tmp_path / "idf.dat").write_text("a cat\n")
     (tmp_path / "idf.jsonl").write_text('{"text": "a dog"}\n')
-    read = [read_idf(Namespace(idf=str(tmp_path / f"idf.{suffix}"), format="txt")) for suffix in ("dat", "jsonl")]
+    read = [read_idf(str(tmp_path / f"idf.{suffix}"), "txt") for suffix in ("dat", "jsonl")]
     assert read == [["a cat"], ["a dog"]]
