@@ -226,7 +226,12 @@ def encoder_of(model: nn.Module) -> nn.Module:
     config = cast(Any, model).config
     if getattr(config, "is_encoder_decoder", False):
         encoder: nn.Module | None = getattr(model, "encoder", None)
-        return model if encoder is None else encoder_of(encoder)
+        if encoder is None:
+            return model
+        if not hasattr(encoder, "config"):  # FSMT
+            config = cast(Any, model).config
+            raise ValueError(describe_refusal(config, "structure", "its encoder has no configuration"))
+        return encoder_of(encoder)
     part = text_config(config)
     if part is config:
         listed = FAMILIES.get(config.model_type)

@@ -60,8 +60,10 @@ class ForwardPass:
         accepts_any = any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters.values())
         self.options = [name for name in _OPTIONS if accepts_any or name in parameters]
         family, config = self.spec.family, self.spec.config
-        # Hooked layers: what hidden_states holds differs between models, and Mamba's lacks the embedding output.
-        self.recorded = family.layers[0] if family.probed and len(family.layers) == 1 else None
+        # Hooked layers: what hidden_states holds differs between models, and Mamba's lacks the embedding output. An
+        # ALBERT with inner groups returns the states of parts of layers.
+        differs = family.probed or getattr(config, "inner_group_num", 1) > 1
+        self.recorded = family.layers[0] if differs and len(family.layers) == 1 else None
         self.rope_switch = _rope_switch(config)
         self.first_position = family.first_position(config)
 
@@ -155,7 +157,7 @@ class ForwardPass:
                     f"let it accept output_hidden_states, or pass forward_fn=, a function that returns token vectors"
                 )
             if len(states) != layers + 1:
-                if recorded is None and len(family.layers) == 1:  # ALBERT's are the states of parts of layers
+                if recorded is None and len(family.layers) == 1:  # layers were replaced after transformers hooked them
                     self.recorded = family.layers[0]
                     return self(inputs, mask, position_ids)
                 raise ValueError(
@@ -180,7 +182,13 @@ class ForwardPass:
 
     def _call_function(self, forward_fn: ForwardFunction, ids: Tensor, mask: Tensor) -> Tensor:
         with torch.autocast(device_type=ids.device.type, enabled=False):
-            vectors = forward_fn(self.model, {"input_ids": ids, "attention_mask": mask.long()})
+            try:
+                vectors = forward_fn(self.model, {"input_ids": ids, "attention_mask": mask.long()})
+            except IndexError as error:
+                raise ValueError(
+                    f"forward_fn failed for token ids of the tokenizer ({error}): the model needs an embedding of each "
+                    f"of its {self.spec.config.vocab_size} tokens"
+                ) from error
         if vectors.ndim != 3 or vectors.shape[:2] != mask.shape:
             raise ValueError(
                 f"forward_fn must return one vector per token, shape {(*mask.shape, 'width')}; it returned "

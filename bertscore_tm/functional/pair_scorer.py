@@ -120,6 +120,7 @@ class PairScorer:
         return {name: value for name, value in vars(self).items() if name != "_encoder"}
 
 
-@lru_cache(maxsize=1)  # an engine may unpickle the scorer for each task
+# An engine may unpickle each of several scorers for each task.
+@lru_cache(maxsize=4)
 def _share_encoder(model: str, options: tuple[tuple[str, Any], ...], signature: Signature) -> FrozenEncoder:
     return FrozenEncoder(model, **dict(options))

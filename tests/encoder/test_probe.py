@@ -12,7 +12,7 @@ from bertscore_tm import FrozenEncoder
 from bertscore_tm.encoder import probe
 from bertscore_tm.encoder.families import EQUAL, PACKED, PADDED
 from bertscore_tm.encoder.soft_tokens import encode_soft
-from tests.support.models import randomised, soft_texts, tiny_tokenizer
+from tests.support.models import randomised, soft_texts, tiny_config, tiny_tokenizer
 from tests.support.rounding import rounding
 
 LAYERS = 3
@@ -154,6 +154,34 @@ def test_padding_that_affects_a_higher_layer_only_is_found(monkeypatch):
     model = model_of("ernie")
     model.encoder.layer[2].register_forward_hook(lambda layer, inputs, output: output + output.mean(1, keepdim=True))
     assert FrozenEncoder(model, tokenizer(), num_layers=1).family.batching == EQUAL
+
+
+class Table(torch.nn.Module):
+    """Fewer embeddings than the tokenizer has tokens."""
+
+    def __init__(self):
+        super().__init__()
+        self.embeddings = torch.nn.Embedding(300, 8)
+
+
+def test_models_without_an_embedding_or_configuration_are_refused_by_name():
+    with pytest.raises(ValueError, match=r"forward_fn failed .* needs an embedding of each of its 800 tokens"):
+        FrozenEncoder(Table(), tokenizer(), forward_fn=lambda model, inputs: model.embeddings(inputs["input_ids"]))
+    sizes = {name: value for name, value in _BART.items() if name != "encoder_layers"}
+    config = AutoConfig.for_model("fsmt", **sizes, encoder_layers=2, src_vocab_size=800, tgt_vocab_size=90)
+    with pytest.raises(ValueError, match=r"type 'fsmt'.*the probe of the structure failed .its encoder has no config"):
+        FrozenEncoder(AutoModel.from_config(config), tokenizer(), num_layers=1)
+
+
+def test_an_albert_with_inner_groups_runs_each_batch_once():
+    config = tiny_config("albert", num_hidden_groups=1, inner_group_num=2)
+    with torch.random.fork_rng(devices=[]):
+        model = randomised(AutoModel.from_config(config))
+    encoder = FrozenEncoder(model, tiny_tokenizer("albert"), all_layers=True)
+    calls = []
+    encoder.backbone("cpu").register_forward_hook(lambda *_: calls.append(1))
+    encoder.encode(["a cat sat"])
+    assert calls == [1]
 
 
 class EndsInNorm(ErnieModel):

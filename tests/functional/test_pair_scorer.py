@@ -235,6 +235,11 @@ def test_tasks_of_one_process_load_the_model_once(rows, minilm):
     gc.collect()
     assert task() is model
     assert model() is not None
+    # Pickles that take turns are scored without loading a model again.
+    others = [pickle.dumps(PairScorer(minilm, num_layers=layer)) for layer in (2, 4)]
+    backbones = [[pickle.loads(other)._encoder.backbone("cpu") for other in others] for _ in range(2)]
+    assert backbones[0][0] is backbones[1][0]
+    assert backbones[0][1] is backbones[1][1]
     # Two scorers that take turns hold a model each.
     scorers = [pickle.loads(data), PairScorer(minilm, num_layers=4)]
     models = [[scorer(rows) and scorer._encoder.backbone("cpu") for scorer in scorers] for _ in range(2)]
