@@ -84,6 +84,7 @@ def make_baseline(
     require_at_least("num_pairs", num_pairs, 2)
     distinct, num_truncated = _find_distinct(encoder, texts)
     scored = score_corpus(_draw_pairs(distinct, num_pairs, seed), ScoreSettings.create(encoder))
+    scored.unknown.warn()
     scores = scored.scores.nan_to_num(0.0).double()  # (3, layers + 1, pairs)
     return MeasuredBaseline(
         mean=scores.mean(-1).T,

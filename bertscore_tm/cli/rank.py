@@ -50,11 +50,11 @@ def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
     read = ranks.run_on_first(lambda: _read(arguments))
 
     from bertscore_tm.cli.encoders import EncoderChoice, build_encoders, read_idf
-    from bertscore_tm.cli.scored_corpus import count_truncated
+    from bertscore_tm.cli.scored_corpus import count_tokens
     from bertscore_tm.cli.shards import compute_items
     from bertscore_tm.core.scores import selection_f1
     from bertscore_tm.functional.ranking import Item, ranking_fields, score_items
-    from bertscore_tm.scoring.messages import UnknownTokens, describe_truncation, warn_of_leftovers
+    from bertscore_tm.scoring.messages import describe_truncation, warn_of_leftovers
     from bertscore_tm.scoring.settings import ScoreSettings
     from bertscore_tm.scoring.texts import warn_of_written_lists
     from bertscore_tm.scoring.token_weights import token_weights
@@ -67,13 +67,12 @@ def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
     encoder = build_encoders(ranks, EncoderChoice.of(arguments))
     weights = ranks.run_on_first(lambda: token_weights(encoder, read_idf(arguments.idf, arguments.format)))
     settings = ScoreSettings(encoder, weights, f1=selection_f1)
-    unknown = UnknownTokens()
     how = {"component": arguments.component, "references_reduce": arguments.references_reduce}
     signature = settings.signature(ranking_fields(items, **how))
     signature |= {"thoughts": "stripped" if arguments.strip_thoughts else None}
 
     def work(part: Sequence[Item], progress: Progress) -> list[Numbers]:
-        scores, _ = score_items(part, settings, progress=progress, unknown=unknown, **how)
+        scores, _, _ = score_items(part, settings, progress=progress, **how)
         return [item_scores.tolist() for item_scores in scores]
 
     scores = compute_items(ranks, arguments.unfinished, items, work, unit="line", signature=str(signature))
@@ -82,9 +81,9 @@ def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
     warn_of_leftovers([text for item in items for text in item.candidates], encoder.tokenizer)
     for item in items:
         warn_of_written_lists([*item.candidates, *(item.references or ())])
-    unknown.warn()
     distinct = dict.fromkeys(text for item in items for text in (*item.candidates, *(item.references or ())))
-    num_truncated = count_truncated(list(distinct), encoder.tokenizer)
+    num_truncated, unknown = count_tokens(list(distinct), encoder.tokenizer)
+    unknown.warn()
     if num_truncated:
         warn_user(describe_truncation(num_truncated, encoder.tokenizer.max_length))
     records = list(map(_make_record, items, scores))

@@ -109,11 +109,10 @@ def _score_pairs(
     ranks: RankGroup, texts: TextPairs, settings: ScoreSettings, unfinished: PartialFile, *, verbose: bool
 ) -> CorpusScores | None:
     """Score a corpus, of which the ranks score parts; the scores on rank 0, ``None`` on all other ranks."""
-    unknown = UnknownTokens()
 
     def work(part: Sequence[tuple[str, list[str]]], progress: Progress) -> list[Numbers]:
         pairs = TextPairs([candidate for candidate, _ in part], [references for _, references in part])
-        scored = score_corpus(pairs, settings, progress=progress, unknown=unknown)
+        scored = score_corpus(pairs, settings, progress=progress)
         numbers = torch.cat([scored.scores[:, 0], scored.best_reference])  # (4, pairs)
         return numbers.T.tolist()
 
@@ -123,13 +122,17 @@ def _score_pairs(
     numbers = compute_items(ranks, unfinished, pairs, work, unit="pair", signature=signature, verbose=verbose)
     if numbers is None:
         return None
-    unknown.warn()
     computed = torch.tensor(numbers, dtype=torch.float32, device="cpu").T[:, None]  # (4, 1, pairs)
-    num_truncated = count_truncated(texts.distinct(), settings.encoder.tokenizer)
-    return CorpusScores(computed[:3], computed[3].long(), num_truncated)
+    num_truncated, unknown = count_tokens(texts.distinct(), settings.encoder.tokenizer)
+    unknown.warn()
+    return CorpusScores(computed[:3], computed[3].long(), num_truncated, unknown)
 
 
-def count_truncated(texts: Sequence[str], tokenizer: TextTokenizer) -> int:
-    """Return the number of texts that the encoder truncates."""
-    blocks = [texts[start : start + TEXTS_PER_BLOCK] for start in range(0, len(texts), TEXTS_PER_BLOCK)]
-    return sum(tokenizer(block).num_truncated for block in blocks)
+def count_tokens(texts: Sequence[str], tokenizer: TextTokenizer) -> tuple[int, UnknownTokens]:
+    """Return the number of texts that the encoder truncates, and the number of their unknown tokens."""
+    num_truncated, unknown = 0, UnknownTokens()
+    for start in range(0, len(texts), TEXTS_PER_BLOCK):
+        tokenized = tokenizer(texts[start : start + TEXTS_PER_BLOCK])
+        num_truncated += tokenized.num_truncated
+        unknown.count(tokenized, tokenizer)
+    return num_truncated, unknown

@@ -31,12 +31,14 @@ class TokenizedTexts:
         lengths: tokens per text, shape (texts,), int64; special tokens included, unless the encoder excludes them.
         has_content: texts with a token that is not special and carries weight, shape (texts,), bool.
         truncated: texts that were cut at the length limit, shape (texts,), bool.
+        num_unknown: tokens per text that the vocabulary lacks, shape (texts,), int64.
     """
 
     ids: Ints
     lengths: Ints
     has_content: Bools
     truncated: Bools
+    num_unknown: Ints
 
     @cached_property
     def starts(self) -> Ints:
@@ -61,10 +63,10 @@ class TokenizedTexts:
         """Return the texts without some tokens at the start and at the end of each."""
         lengths = self.lengths - before - after
         ids = self.ids[places_of(self.starts + before, lengths)]  # (remaining tokens,)
-        return TokenizedTexts(ids, lengths, self.has_content, self.truncated)
+        return TokenizedTexts(ids, lengths, self.has_content, self.truncated, self.num_unknown)
 
     def _take(self, texts: Ints, tokens: Ints) -> Self:
-        facts = self.lengths[texts], self.has_content[texts], self.truncated[texts]
+        facts = self.lengths[texts], self.has_content[texts], self.truncated[texts], self.num_unknown[texts]
         return type(self)(self.ids[tokens], *facts)
 
 
@@ -79,7 +81,7 @@ class TokenVectors(TokenizedTexts):
     vectors: Tensor
 
     def _take(self, texts: Ints, tokens: Ints) -> Self:
-        facts = self.lengths[texts], self.has_content[texts], self.truncated[texts]
+        facts = self.lengths[texts], self.has_content[texts], self.truncated[texts], self.num_unknown[texts]
         vectors = self.vectors.index_select(1, send(tokens, self.vectors.device))  # (layers, tokens, width)
         return type(self)(self.ids[tokens], *facts, vectors)
 

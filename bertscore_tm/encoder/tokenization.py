@@ -175,9 +175,10 @@ class TextTokenizer:
         is_content = ~is_special
         for token in self.unweighted_ids:
             is_content &= ids != token
-        counts = np.concatenate([[0], np.cumsum(is_content)])  # before each token
         ends = np.cumsum(kept)
-        return TokenizedTexts(ids, kept, counts[ends] > counts[ends - kept], kept < lengths)
+        has_content = _count_in_texts(is_content, ends - kept, ends) > 0
+        num_unknown = _count_in_texts(ids == self.unknown_id, ends - kept, ends)
+        return TokenizedTexts(ids, kept, has_content, kept < lengths, num_unknown)
 
     @cached_property
     def _max_word_length(self) -> int | None:
@@ -311,6 +312,12 @@ class TextTokenizer:
             places += np.where(steps < before, 0, np.repeat(first, kept))
             places += np.where(is_behind, np.repeat(lengths - kept - first, kept), 0)
         return places
+
+
+def _count_in_texts(marks: Bools, starts: Ints, ends: Ints) -> Ints:
+    """Return the number of marked tokens of each text, shape (texts,)."""
+    before: Ints = np.concatenate([[0], np.cumsum(marks)])  # marked tokens before each token
+    return before[ends] - before[starts]
 
 
 @dataclass(frozen=True)

@@ -69,8 +69,14 @@ class VectorCache:
         starts = vectors.starts.tolist()
         for i, text in enumerate(texts[:count]):
             tokens, only = slice(starts[i], starts[i] + int(vectors.lengths[i])), slice(i, i + 1)
-            facts = vectors.lengths[only], vectors.has_content[only], vectors.truncated[only]
-            self._texts[text] = TokenVectors(vectors.ids[tokens], *facts, vectors.vectors[:, tokens])
+            self._texts[text] = TokenVectors(
+                ids=vectors.ids[tokens],
+                lengths=vectors.lengths[only],
+                has_content=vectors.has_content[only],
+                truncated=vectors.truncated[only],
+                num_unknown=vectors.num_unknown[only],
+                vectors=vectors.vectors[:, tokens],
+            )
         self.num_bytes += int(sizes[count - 1])
 
     def clear(self) -> None:

@@ -97,6 +97,7 @@ def score_and_warn(
     """Score a corpus before rescaling, with a progress bar; warn about empty and truncated texts."""
     with tqdm(total=len(texts), unit="pair") if verbose else nullcontext() as bar:
         scored = score_corpus(texts, settings, progress=bar and bar.update)
+    scored.unknown.warn()
     warn_of_leftovers(texts.candidates, settings.encoder.tokenizer)
     warn_about_scores(scored.scores, scored.num_truncated, settings)
     return scored

@@ -58,7 +58,8 @@ def score_matrix(
     warn_of_leftovers(rows, used.tokenizer)
     weights = token_weights(used, idf, columns, used.device)
     unknown = UnknownTokens()
-    ((_, _, encoded),) = encode_steps(TextPairs([], [rows]), used, used.device, keep_order=True, unknown=unknown)
+    ((_, _, encoded),) = encode_steps(TextPairs([], [rows]), used, used.device, keep_order=True)
+    unknown.count(encoded.vectors, used.tokenizer)
     places, vectors = encoded.indices, encoded.vectors
     numbers = [places[text] for text in rows]
     require_known(weights, vectors.ids, used.tokenizer)
@@ -72,7 +73,8 @@ def score_matrix(
             shared_numbers = None if references is None else [places[columns[i]] for i in shared]
             scores[..., shared] = score_all_pairs(vectors, weights.table, numbers, shared_numbers).cpu()
             bar.update(len(shared))
-        for _, _, encoded in encode_steps(TextPairs([], others), used, used.device, unknown=unknown):
+        for _, _, encoded in encode_steps(TextPairs([], others), used, used.device):
+            unknown.count(encoded.vectors, used.tokenizer)
             require_known(weights, encoded.vectors.ids, used.tokenizer)
             num_truncated += encoded.vectors.num_truncated
             both = concatenate([vectors, encoded.vectors])

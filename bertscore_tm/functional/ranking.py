@@ -129,7 +129,8 @@ def rank_candidates(
 
     with tqdm(total=len(items), unit="item", disable=not verbose) as bar:
         how: dict[str, Any] = {"component": component, "references_reduce": references_reduce, "progress": bar.update}
-        scores, num_truncated = score_items(items, settings, **how)
+        scores, num_truncated, unknown = score_items(items, settings, **how)
+    unknown.warn()
     warn_of_truncation(num_truncated, used.tokenizer.max_length)
     order = [order_candidates(item_scores) for item_scores in scores]
     best = [item.candidates[int(ranks[0])] if len(ranks) else None for item, ranks in zip(items, order, strict=True)]
@@ -167,18 +168,19 @@ def score_items(
     component: Component = "f1",
     references_reduce: ReferencesReduce = "mean",
     progress: Callable[[int], None] | None = None,
-    unknown: UnknownTokens | None = None,
-) -> tuple[list[Tensor], int]:
-    """Return the scores of each item's candidates, float32, on the CPU, and the number of texts that were truncated.
+) -> tuple[list[Tensor], int, UnknownTokens]:
+    """Return the scores of each item's candidates, and the numbers of truncated texts and of unknown tokens.
 
-    Memory is bounded by steps, after each of which ``progress`` is called.
+    The scores are float32, on the CPU. Memory is bounded by steps, after each of which ``progress`` is called.
     """
     scores = []
     truncated: set[str] = set()
+    unknown = UnknownTokens()
     encoder, weights = settings.encoder, settings.weights.to(settings.device)
     # An item is a step's smallest part, as a candidate with its references is in a corpus.
     texts = TextPairs([], [[*item.candidates, *(item.references or ())] for item in items])
-    for step, _, encoded in encode_steps(texts, encoder, settings.device, keep_order=True, unknown=unknown):
+    for step, _, encoded in encode_steps(texts, encoder, settings.device, keep_order=True):
+        unknown.count(encoded.vectors, encoder.tokenizer)
         is_truncated = encoded.vectors.truncated.tolist()
         truncated.update(text for text, index in encoded.indices.items() if is_truncated[index])
         require_known(weights, encoded.vectors.ids, encoder.tokenizer)
@@ -197,7 +199,7 @@ def score_items(
             scores.append(_reduce_references(items[i], by_name[component], references_reduce))
         if progress is not None:
             progress(len(step))
-    return scores, len(truncated)
+    return scores, len(truncated), unknown
 
 
 def ranking_fields(

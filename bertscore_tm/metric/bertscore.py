@@ -193,7 +193,9 @@ class BERTScore(Metric):
         self._has_leftovers = self._has_leftovers or warn_of_leftovers(texts.candidates, self.encoder.tokenizer)
         check_indices(super().metric_state, indices is not None)
         numbers = None if indices is None else as_indices(indices, len(texts))
-        matched = match_batch(texts, self._settings, self.cache_bytes, self._unknown)
+        matched, unknown = match_batch(texts, self._settings, self.cache_bytes)
+        self._unknown.num_unknown += unknown.num_unknown
+        self._unknown.num_tokens += unknown.num_tokens
         if self._settings.weights.is_known:
             scores, _ = compute_scores(matched, self._settings)
             states = {"scores": scores.movedim(-1, 0)}  # (pairs, 3, layers)

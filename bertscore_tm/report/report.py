@@ -254,7 +254,7 @@ class Report:
         tokenizer = self.settings.encoder.tokenizer
         tokenized = tokenizer(distinct)
         lengths = (tokenized.lengths - tokenizer.num_special_tokens).tolist()
-        counts = lengths, tokenized.truncated, [row.count(tokenizer.unknown_id) for row in tokenized.rows()]
+        counts = lengths, tokenized.truncated, tokenized.num_unknown.tolist()
         cuts, unknown = {}, {}
         with quiet_transformers.turned():
             for text, length, is_cut, num_unknown in zip(distinct, *counts, strict=True):

@@ -61,6 +61,7 @@ class CorpusScores:
     scores: Tensor  # (3, layers, candidates), float32
     best_reference: Tensor  # index of the reference with the best F1, (layers, candidates), int64
     num_truncated: int  # equal texts of one step count once
+    unknown: UnknownTokens  # equal texts of one step count once
 
 
 def encode_texts(
@@ -113,13 +114,12 @@ def encode_steps(
     of_losses: bool = False,
     keep_order: bool = False,
     check_values: bool = True,
-    unknown: UnknownTokens | None = None,
 ) -> Iterator[tuple[list[int], TextPairs, EncodedTexts]]:
     """Encode a corpus in steps of bounded memory.
 
     The vectors of a step are gone when the next one is encoded. Those of texts that occur in several steps are kept on
     the device, at most 256 MiB; texts beyond that are encoded once in each step that they occur in. Arguments are those
-    of :func:`encode_texts` and :func:`plan_steps`; ``unknown`` counts unknown tokens, of which the caller then warns.
+    of :func:`encode_texts` and :func:`plan_steps`.
 
     Yields:
         The indices of a step's candidates, its texts, and their vectors.
@@ -129,16 +129,12 @@ def encode_steps(
     counts = Counter(chain.from_iterable(part.distinct() for part in parts)) if len(parts) > 1 else Counter()
     cache = VectorCache() if counts else None
     encode = partial(encode_texts, encoder=encoder, device=device, of_losses=of_losses, check_values=check_values)
-    counter = UnknownTokens() if unknown is None else unknown
-    num_around = encoder.tokenizer.num_special_tokens - sum(encoder.tokenizer.num_excluded)  # special, of each text
     # The cores of a CPU are busy.
     is_ahead = len(parts) > 1 and torch.device(device).type != "cpu"
     ahead = _tokenize_ahead(parts, encoder.tokenizer) if is_ahead else [None] * len(parts)
     for step, part, tokenized in zip(steps, parts, ahead, strict=True):
         repeated = {} if cache is None else cache.get(text for text in part.distinct() if counts[text] > 1)
         encoded = encode(part, cache_bytes=cache_bytes, repeated=repeated, tokenized=tokenized)
-        counter.num_unknown += int((encoded.vectors.ids == encoder.tokenizer.unknown_id).sum())
-        counter.num_tokens += len(encoded.vectors.ids) - len(encoded.indices) * num_around
         new = [text for text in encoded.indices if counts[text] > 1 and text not in repeated]
         if cache is not None and new:
             numbers = np.array([encoded.indices[text] for text in new])
@@ -149,8 +145,6 @@ def encode_steps(
             del encoded.vectors
             if not is_ahead:  # an accelerator's vectors are not in this memory
                 return_freed_memory()
-    if unknown is None and counter.num_unknown:
-        counter.warn()
 
 
 def _tokenize_ahead(parts: Sequence[TextPairs], tokenizer: TextTokenizer) -> Iterator[TokenizedTexts]:
@@ -220,7 +214,6 @@ def score_corpus(
     settings: ScoreSettings,
     *,
     progress: Callable[[int], None] | None = None,
-    unknown: UnknownTokens | None = None,
 ) -> CorpusScores:
     """Score candidates against their references, step by step; progress is called with each number of candidates."""
     encoder, device = settings.encoder, device_with_index(settings.device)
@@ -229,9 +222,10 @@ def score_corpus(
     # them, and is not waited for until the end.
     scores = torch.empty(3, encoder.num_outputs, len(texts), dtype=torch.float32, device=device)
     best_reference = torch.empty(encoder.num_outputs, len(texts), dtype=torch.long, device=device)
-    is_cpu, num_truncated = device.type == "cpu", 0
+    is_cpu, num_truncated, unknown = device.type == "cpu", 0, UnknownTokens()
     sums: list[Tensor] = []  # of similarities, which show whether vectors are finite
-    for step, part, encoded in encode_steps(texts, encoder, device, check_values=is_cpu, unknown=unknown):
+    for step, part, encoded in encode_steps(texts, encoder, device, check_values=is_cpu):
+        unknown.count(encoded.vectors, encoder.tokenizer)
         matched = match_encoded(part, encoded)
         step_scores, step_best = compute_scores(matched, settings)
         if not is_cpu:
@@ -244,35 +238,39 @@ def score_corpus(
             progress(len(step))
     if sums and not torch.isfinite(torch.stack(sums).sum()):
         raise encoder.error_of_values(device)
-    return CorpusScores(scores.cpu(), best_reference.cpu(), num_truncated)
+    return CorpusScores(scores.cpu(), best_reference.cpu(), num_truncated, unknown)
 
 
 # The latest batch of each encoder and device with all layers of its matches, from which each metric takes its layer.
 # Only `match_batch` writes to it; it ends with its encoder or at `forget_batch`.
-_latest: WeakKeyDictionary[VectorCache, tuple[TextPairs, MatchedTexts]] = WeakKeyDictionary()
+_latest: WeakKeyDictionary[VectorCache, tuple[TextPairs, MatchedTexts, UnknownTokens]] = WeakKeyDictionary()
 
 
-def match_batch(
-    texts: TextPairs, settings: ScoreSettings, cache_bytes: int = 0, unknown: UnknownTokens | None = None
-) -> MatchedTexts:
-    """Match the texts of an update, at one layer or all, unless another metric has just matched the same."""
+def match_batch(texts: TextPairs, settings: ScoreSettings, cache_bytes: int = 0) -> tuple[MatchedTexts, UnknownTokens]:
+    """Match the texts of an update, at one layer or all, unless another metric has just matched the same.
+
+    Returns:
+        The matched texts, and the number of their unknown tokens.
+    """
     encoder, device, layer = settings.encoder, settings.device, settings.layer
     cache = encoder.cache(device)
     latest = _latest.get(cache)
     if latest is None or latest[0] != texts:
         _latest.pop(cache, None)
-        steps = encode_steps(texts, encoder, device, cache_bytes, keep_order=True, unknown=unknown)
-        parts = [match_encoded(part, encoded) for _, part, encoded in steps]
-        latest = _latest[cache] = texts, parts[0] if len(parts) == 1 else _join_steps(parts)
-    matched = latest[1]
+        parts, unknown = [], UnknownTokens()
+        for _, part, encoded in encode_steps(texts, encoder, device, cache_bytes, keep_order=True):
+            unknown.count(encoded.vectors, encoder.tokenizer)
+            parts.append(match_encoded(part, encoded))
+        latest = _latest[cache] = texts, parts[0] if len(parts) == 1 else _join_steps(parts), unknown
+    _, matched, unknown = latest
     if layer is None:
-        return matched
+        return matched, unknown
     # Copies, or states would hold the memory of all layers.
     candidate, reference = (
         tokens._replace(best=tokens.best[:, layer : layer + 1].clone())  # (tokens, 1)
         for tokens in (matched.candidate, matched.reference)
     )
-    return replace(matched, candidate=candidate, reference=reference)
+    return replace(matched, candidate=candidate, reference=reference), unknown
 
 
 def forget_batch(encoder: FrozenEncoder, device: torch.device) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from bertscore_tm.core.token_vectors import TokenizedTexts
 from bertscore_tm.encoder.tokenization import TextTokenizer
 from bertscore_tm.utilities.user_warnings import warn_user
 
@@ -38,11 +39,20 @@ _SIGNS = ("<", "[", "@@ ", "▁", "Ġ")
 
 @dataclass
 class UnknownTokens:
-    """Number of tokens that the encoder's vocabulary lacks, with one warning if they are more than a tenth."""
+    """Number of tokens that the encoder's vocabulary lacks, with one warning if they are more than a tenth.
+
+    Special tokens around texts are not counted.
+    """
 
     num_unknown: int = 0
     num_tokens: int = 0
     has_warned: bool = False
+
+    def count(self, texts: TokenizedTexts, tokenizer: TextTokenizer) -> None:
+        """Add the tokens of texts that are compared."""
+        num_special = tokenizer.num_special_tokens - sum(tokenizer.num_excluded)
+        self.num_unknown += int(texts.num_unknown.sum())
+        self.num_tokens += len(texts.ids) - len(texts.lengths) * num_special
 
     def warn(self) -> None:
         """Warn if the share is large, and only once."""

@@ -207,9 +207,10 @@ class BERTScoreReward:
         weights = self._settings.weights.to(device)
         scores = torch.zeros(len(texts), dtype=torch.float32, device="cpu")
         best, num_truncated = [0] * len(texts), 0
-        steps = encode_steps(texts, self.encoder, device, self.cache_bytes, of_losses=True, unknown=self._unknown)
+        steps = encode_steps(texts, self.encoder, device, self.cache_bytes, of_losses=True)
         for step, part, encoded in steps:
             require_known(weights, encoded.vectors.ids, self.encoder.tokenizer)
+            self._unknown.count(encoded.vectors, self.encoder.tokenizer)
             matched = match_encoded(part, encoded)
             # Of each reference, before the reduction: the largest F1 may be one beside its pole.
             of_pairs = precision_recall_f1(matched, weights.table, self._settings.f1)[component][0].cpu()

@@ -99,7 +99,8 @@ def encode_labels(
     lengths = np.fromiter(map(len, distinct), np.int64, len(distinct))
     flat = np.fromiter(chain.from_iterable(distinct), np.int64, int(lengths.sum()))
     has_content = lengths > tokenizer.num_special_tokens
-    tokenized = TokenizedTexts(flat, lengths, has_content, np.zeros_like(has_content))
+    num_unknown = np.array([row.count(tokenizer.unknown_id) for row in distinct], np.int64)
+    tokenized = TokenizedTexts(flat, lengths, has_content, np.zeros_like(has_content), num_unknown)
     encoded = encode_references([[row] for row in rows], vocabulary, cache_bytes, tokenized)
     return replace(encoded, placement=placement)
 

@@ -385,7 +385,7 @@ def test_every_token_comes_from_the_window_with_most_context(make_tokenizer, len
     tokenizer = make_tokenizer(max_length=room + 2, long_text="window")
     content = list(range(1000, 1000 + length))
     ids = [101, *content, 102]
-    facts = np.array([len(ids)]), np.array([length > 0]), np.array([False])
+    facts = np.array([len(ids)]), np.array([length > 0]), np.array([False]), np.array([0])
     windows = windows_of(TokenizedTexts(np.array(ids), *facts), tokenizer)
     if length <= room:
         assert windows == [(ids, [*range(len(ids))])]

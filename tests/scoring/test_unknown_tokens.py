@@ -4,6 +4,7 @@ import json
 import re
 import warnings
 
+import numpy as np
 import pytest
 
 from bertscore_tm import BERTScore, FrozenEncoder, Report, bert_score, rank_candidates, score_matrix
@@ -51,6 +52,15 @@ def test_each_call_warns_once_with_the_share(minilm, monkeypatch, special, encod
     metric.reset()
     with pytest.warns(UserWarning, match="^88% "):
         validate()
+
+
+@pytest.mark.parametrize("special", [False, True])
+def test_the_tokenizer_counts_the_unknown_tokens_of_each_text(minilm, special):
+    encoder = FrozenEncoder(minilm, num_layers=1, max_length=5, exclude_special_tokens=special)
+    texts = [*CANDIDATES, "", "a cat", *REFERENCES, "ᚠ " * 9]
+    expected = [min(count_unknown(encoder, [text])[0], 3) for text in texts]
+    assert encoder.tokenizer(texts).num_unknown.tolist() == expected
+    assert encoder.encode(texts).select(np.array([6, 0, 2])).num_unknown.tolist() == [3, expected[0], 0]
 
 
 def test_a_tenth_is_no_warning(encoder):
