@@ -32,6 +32,8 @@ _SPARSE = _BERT | {"num_key_value_heads": 4, "n_routed_experts": 4, "num_experts
 _SPARSE |= {"topk_group": 1, "moe_intermediate_size": 16, "q_lora_rank": 16, "kv_lora_rank": 16, "head_dim": 8}
 _SPARSE |= dict.fromkeys(("qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim"), 8)
 _SPARSE |= {"index_n_heads": 2, "index_head_dim": 16, "index_topk": 4}
+_JETMOE = {"hidden_size": 32, "num_key_value_heads": 2, "kv_channels": 8, "max_position_embeddings": 72}
+_JETMOE |= {"intermediate_size": 16, "num_local_experts": 4, "num_experts_per_tok": 2}
 _MOBILE = _BERT | {"embedding_size": 16, "intra_bottleneck_size": 16}
 
 # Model type to its sizes and the paths of its final modules. One of each structure.
@@ -48,6 +50,7 @@ TYPES = {
     "bloom": ({"hidden_size": 32, "n_layer": LAYERS, "n_head": 4}, ["ln_f"]),
     "gpt_oss": (_EXPERTS | {"sliding_window": 8}, ["norm"]),
     "granite": (_LLAMA, ["norm"]),
+    "jetmoe": (_JETMOE, ["norm"]),  # takes contiguous states only
     "mamba": ({"hidden_size": 32, "state_size": 4}, ["norm_f"]),
     "embedding_gemma2_text": (_GEMMA, ["norm", "embedding_projection"]),
     "deepseek_v32": (_SPARSE, ["norm"]),
