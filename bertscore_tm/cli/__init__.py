@@ -101,7 +101,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         >>> encoder = ["--model", str(get_model_path()), "--num-layers", "5", "--device", "cpu"]
         >>> exit_code = main(["score", *texts, *encoder])
         P 0.9651  R 0.9651  F1 0.9651
-        1 candidate, 1 reference
+        1 candidate, 1 reference, paired by order
         signature: model:...
     """
     unfinished = PartialFile(None)

@@ -109,10 +109,10 @@ def warn_of_written_lists(texts: Iterable[str]) -> None:
 
 def _warn_of_other_index(preds: Any, target: Any, names: tuple[str, str]) -> None:
     """Warn if two columns of pandas have the same labels in another order, since they are paired by position."""
-    labels = [getattr(texts, "index", None) for texts in (preds, target)]
-    if not all(hasattr(index, "equals") for index in labels) or labels[0].equals(labels[1]):
-        return
-    if Counter(labels[0]) == Counter(labels[1]):
+    index: Any = getattr(preds, "index", None)
+    other: Any = getattr(target, "index", None)
+    have_labels = hasattr(index, "equals") and hasattr(other, "equals")
+    if have_labels and not index.equals(other) and Counter(index) == Counter(other):
         warn_user(
             f"{names[0]} and {names[1]} have the same index in another order, and are paired by position. To pair them "
             f"by label, pass {names[1]}.loc[{names[0]}.index]"

@@ -97,7 +97,7 @@ def test_negative_numbers_count_from_the_models_last_layer(minilm):
     result = updated(BERTScore(some, layer=-4, reduction="none")).compute()
     assert_close(result["f1"], bert_score(PREDS, TARGET, FrozenEncoder(minilm, num_layers=3))["f1"])
     for layer in (5, -1, -8):
-        with pytest.raises(ValueError, match=f"={layer} is not one of the layers 0 to 4"):
+        with pytest.raises(ValueError, match=rf"num_layers \(--num-layers\) {layer} is not one of the layers 0 to 4"):
             BERTScore(some, layer=layer)
 
 
