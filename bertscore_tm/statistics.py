@@ -153,8 +153,8 @@ def compare_systems(
         p_values = _permutation_p_values(steps.numpy(), is_exact=test == "exact permutations")
     else:
         test, p_values = "t", 2 * scipy_stats().t.sf(means.abs() / errors, freedom)
-        # Equal differences have no error; the least p-value of a permutation test is that of two choices of signs.
-        p_values = np.where(gains.any(1), np.maximum(p_values, 2.0 ** (1 - len(sizes))), 1)
+        # The least p-value of a permutation test is that of two choices of signs. A mean of 0 may have no error.
+        p_values = np.where(steps.sum(1) == 0, 1, np.maximum(p_values, 2.0 ** (1 - len(sizes))))
     span = bounds[1] - bounds[0]
     lows, highs = mean_interval(gains, confidence, bounds=(-span, span), groups=groups)
     counts = (gains.sign()[..., None] == torch.tensor([1, 0, -1], device="cpu")).sum(1)  # (comparisons, 3)

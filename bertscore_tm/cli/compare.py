@@ -83,7 +83,7 @@ def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
         if not document["differences"]:
             raise CommandError("a comparison needs at least two texts, got one")
         if parts := scored.parts():
-            document["groups"] = [{"group": label, **_compare(part, comparison)} for label, part in parts.items()]
+            document["groups"] = [{"group": label, **_compare_group(part, comparison)} for label, part in parts.items()]
         document |= output.describe_pairing(scored.systems.paired_by)
         document["signature"] = str(scored.signature)
         content = (
@@ -105,9 +105,11 @@ def _format_summary(document: dict[str, Any], suffix: str) -> str:
             tables.append(rows)
     unit, test = "text" if document["num_documents"] is None else "document", document["differences"][0]["test"]
     counts = output.format_counts(document, dict.fromkeys(("text", "reference", unit)))
-    test_name = "t" if test == "t" else "permutation"
-    pairing = output.format_pairing(document)
-    lines = [f"{counts}, {pairing}; paired {test_name} test, Student's t intervals"]
+    methods = "Student's t intervals"
+    if test is not None:
+        test_name = "t" if test == "t" else "permutation"
+        methods = f"paired {test_name} test, {methods}"
+    lines = [f"{counts}, {output.format_pairing(document)}; {methods}"]
     if test == "t":
         lines.append("t test, since the documents are of unequal size")
     if test is None:
@@ -204,6 +206,13 @@ def _leave_out_row_numbers(parts: Sequence[KeyColumns]) -> list[KeyColumns]:
         columns = {name: keys for name, keys in part.columns.items() if name in shared or not is_id(name)}
         kept.append(replace(part, columns=columns))
     return kept
+
+
+def _compare_group(part: ScoredSystems, comparison: Comparison) -> dict[str, Any]:
+    """Return the JSON document of a group, without a verdict: p-values are not adjusted for the number of groups."""
+    document = _compare(part, comparison)
+    del document["verdict"]
+    return document
 
 
 def _compare(scored: ScoredSystems, comparison: Comparison) -> dict[str, Any]:

@@ -26,6 +26,7 @@ SCORE_LABELS = {"precision": "P", "recall": "R", "f1": "F1"}
 
 _FORMATS = {".txt": "plain", ".md": "pipe", ".tex": "latex_booktabs"}
 _MARKDOWN = str.maketrans({character: f"\\{character}" for character in "\\`*_<>|"})
+_P_VALUES = ("p_value", "p_value_holm")
 _MINUS = re.compile(r"(?<![\w.])-(?=\d)")
 
 
@@ -113,7 +114,10 @@ def write_report(scored: ScoredSystems, path: str | None, title: str | None) -> 
 
 
 def to_json(document: dict[str, Any]) -> str:
-    """Return a JSON document in a line, with numbers rounded to six decimals and null for those that do not exist."""
+    """Return a JSON document in a line, with null for numbers that do not exist.
+
+    Numbers are rounded to six decimals, and p-values, which may be far smaller, to six significant digits.
+    """
     # JSON has escapes of its own for characters that standard output lacks. Unpaired surrogates cannot be written.
     is_ascii = not (sys.stdout.encoding or "utf-8").lower().startswith("utf")
     return for_terminal(json.dumps(_round(document), ensure_ascii=is_ascii, allow_nan=False)) + "\n"
@@ -123,8 +127,12 @@ def _round(value: Any) -> Any:
     if isinstance(value, float):
         return None if math.isnan(value) else round(value, 6)
     if isinstance(value, dict):
-        return {key: _round(item) for key, item in value.items()}
+        return {key: _round_p_value(item) if key in _P_VALUES else _round(item) for key, item in value.items()}
     return [_round(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _round_p_value(value: float) -> float | None:
+    return None if math.isnan(value) else float(f"{value:.6g}")
 
 
 def format_count(number: int, noun: str) -> str:

@@ -153,7 +153,11 @@ def test_small_p_values_are_printed_and_marked_where_permutations_are_drawn(comm
     )
     files = ["bad.txt", "good.txt", "-r", "refs.tsv"]
     assert "≤0.0002" in command(*files).out
-    assert re.search(r"\] +\d\.\de-\d\d +30 +0 +0\n", command(*files, "--document-column", "article").out)
+    documents = [*files, "--document-column", "article"]
+    assert re.search(r"\] +\d\.\de-\d\d +30 +0 +0\n", command(*documents).out)
+    (difference,) = json.loads(command(*documents, "--json").out)["differences"]
+    assert 0 < difference["p_value"] < 1e-8
+    assert difference["p_value"] == difference["p_value_holm"] == float(f"{difference['p_value']:.6g}")
 
 
 def test_documents_that_cannot_be_read(command, tmp_path):
@@ -190,7 +194,10 @@ def test_few_texts_have_no_p_value(command, tmp_path):
     (difference,) = json.loads(command(*files, "--json").out)["differences"]
     assert difference["low"] < difference["difference"] < difference["high"]
     assert difference["p_value"] is difference["p_value_holm"] is None
-    assert "no p-values: they need at least 6 texts\n" in command(*files).out
+    summary = command(*files).out
+    assert "no p-values: they need at least 6 texts\n" in summary
+    assert "paired by order; Student's t intervals\n" in summary
+    assert "permutation" not in summary
 
 
 def test_wins_ties_and_losses(command, oracle, tmp_path):

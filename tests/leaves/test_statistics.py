@@ -55,6 +55,21 @@ def test_a_missing_scipy_is_an_error_with_the_remedy(monkeypatch):
         mean_interval([0.1, 0.2])
 
 
+@pytest.mark.parametrize("unit", [0.125, 0.1])
+def test_a_mean_of_0_has_the_p_value_1_and_is_adjusted_with_the_others(unit):
+    """Differences that cancel within each document have no error: 0 / 0 in the t test, or rounding by rounding."""
+    groups = [0, 0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6]
+    base = unit * torch.arange(len(groups), dtype=torch.float64)
+    cancels = unit * torch.tensor([1, 2, -3, *[1, -1] * 6], dtype=torch.float64)
+    better = base + 0.1 + 0.01 * torch.arange(len(groups)) % 0.03
+    comparisons = compare_all_pairs(torch.stack([base, base + cancels, better]), range(3), groups=groups)
+    test, adjusted = comparisons[0, 1]
+    assert (test.test, test.p_value, adjusted) == ("t", 1, 1)
+    p_values = [test.p_value for test, _ in comparisons.values()]
+    assert [adjusted for _, adjusted in comparisons.values()] == holm(p_values)
+    assert min(p_values) < 0.02
+
+
 def test_the_verdict_names_all_systems():
     names = ["gamma", "alpha", "delta", "beta", "epsilon"]
     base = torch.linspace(0.2, 0.8, 20)
