@@ -28,19 +28,24 @@ _TABLES: dict[str, Any] = json.loads((_DATA / "models.json").read_text(encoding=
 # Codes of two letters; all of three letters are taken for one.
 _LANGUAGES = (_DATA / "iso_639_1.txt").read_text(encoding="utf-8").split()
 
+# Codes of three letters for the languages with a model of their own.
+_THREE_LETTERS = {"eng": "en", "chi": "zh", "cmn": "zh", "zho": "zh", "tur": "tr"}
+
 
 def default_model(language: str) -> str:
     """Return the default model of a language, else multilingual BERT.
 
     Raises:
-        ValueError: it is not a language code, or names a variety, such as ``"en-US"``, of a language in the table.
+        ValueError: it is not a language code, or is another code of a language in the table, such as ``"eng"``.
 
     Example:
         >>> default_model("en")
         'roberta-large'
     """
     languages: dict[str, str] = _TABLES["languages"]
-    code, base = language.lower(), re.split("[-_]", language.lower())[0]
+    code = language.lower()
+    base = re.split("[-_]", code)[0]
+    base = _THREE_LETTERS.get(base, base)
     if code not in languages and base in languages:
         raise ValueError(
             f"language={language!r} has no default model, but {base!r} has one: pass language={base!r} or a model"

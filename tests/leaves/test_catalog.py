@@ -87,6 +87,10 @@ def test_default_models(lang):
         *((lang, "language must be a language code") for lang in ("roberta-large", "xx", "")),
         ("en-US", "language='en-US' has no default model, but 'en' has one: pass language='en' or a model"),
         ("zh_CN", "language='zh_CN' has no default model, but 'zh' has one"),
+        ("eng", "language='eng' has no default model, but 'en' has one: pass language='en' or a model"),
+        ("eng_Latn", "language='eng_Latn' has no default model, but 'en' has one"),
+        *((lang, f"language='{lang}' has no .*, but 'zh' has one") for lang in ("zho_Hans", "cmn", "chi")),
+        ("tur", "language='tur' has no default model, but 'tr' has one"),
     ],
 )
 def test_what_is_no_language_code_does_not_mean_the_multilingual_model(lang, message):
