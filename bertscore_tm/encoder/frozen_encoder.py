@@ -41,7 +41,7 @@ from bertscore_tm.encoder.loading import (
 )
 from bertscore_tm.encoder.signature import Signature
 from bertscore_tm.encoder.tokenization import LongText, TextTokenizer, Windows
-from bertscore_tm.encoder.vector_cache import VectorCache, shared_caches
+from bertscore_tm.encoder.vector_cache import ReferenceCache, VectorCache, shared_caches
 from bertscore_tm.utilities.compilation import untraced
 from bertscore_tm.utilities.locks import cached_property
 from bertscore_tm.utilities.settings import as_integer, full_class_name, require_at_least, require_choice
@@ -475,6 +475,14 @@ class FrozenEncoder:
         if key not in self._caches:
             self._caches[key] = shared_caches.get((self._key, *key), VectorCache)
         return self._caches[key]
+
+    def reference_cache(
+        self, device: torch.device | str, max_bytes: int, *, of_losses: bool = False
+    ) -> ReferenceCache | None:
+        """Return the cache for the vectors of references; ``None`` if it may take no memory."""
+        if max_bytes == 0:
+            return None
+        return ReferenceCache(self.cache(device, of_losses=of_losses), max_bytes)
 
     def unload(self, device: torch.device | str | None = None) -> None:
         """Free the memory of the model and of cached vectors; the next use loads the model again.

@@ -17,11 +17,11 @@ class Signature(Mapping[str, str]):
         fields: values by name, which are converted to strings. Fields that are ``None`` are left out.
 
     Example:
-        >>> signature = Signature({"model": "my/model", "contents": "a832aaf9", "layer": 5, "special": None})
+        >>> signature = Signature({"model": "my/model", "contents": "bb6e929d", "layer": 5, "special": None})
         >>> signature["layer"], "special" in signature
         ('5', False)
         >>> print(signature)
-        model:my/model#a832aaf9|layer:5
+        model:my/model#bb6e929d|layer:5
         >>> signature | {"layer": 6} == signature
         False
     """

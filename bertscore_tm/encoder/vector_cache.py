@@ -1,6 +1,7 @@
 """Cache token vectors by text, such as those of references, for all encoders of the process with equal settings."""
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 from weakref import WeakValueDictionary
 
@@ -82,6 +83,19 @@ class VectorCache:
     def clear(self) -> None:
         """Forget all texts."""
         self._texts, self.num_bytes = {}, 0
+
+
+@dataclass(frozen=True)
+class ReferenceCache:
+    """The cache for the vectors of references that a metric, a reward or a loss reads and fills.
+
+    Args:
+        vectors: the cache, which others may share.
+        max_bytes: size of the cache from which on no texts are added.
+    """
+
+    vectors: VectorCache
+    max_bytes: int
 
 
 # The caches of this process, by everything that vectors depend on besides the text.

@@ -9,7 +9,7 @@ from tqdm import tqdm
 from bertscore_tm.core.all_pairs import score_all_pairs
 from bertscore_tm.core.token_vectors import concatenate
 from bertscore_tm.encoder import Encoder, as_encoder
-from bertscore_tm.scoring.corpus import encode_steps
+from bertscore_tm.scoring.corpus import encode_steps, encode_texts, plan_steps
 from bertscore_tm.scoring.messages import UnknownTokens, warn_of_leftovers, warn_of_truncation
 from bertscore_tm.scoring.texts import TextPairs, as_documents
 from bertscore_tm.scoring.token_weights import Idf, require_known, token_weights
@@ -58,7 +58,7 @@ def score_matrix(
     warn_of_leftovers(rows, used.tokenizer)
     weights = token_weights(used, idf, columns, used.device)
     unknown = UnknownTokens()
-    ((_, _, encoded),) = encode_steps(TextPairs([], [rows]), used, used.device, keep_order=True)
+    encoded = encode_texts(TextPairs([], [rows]), used, used.device)
     unknown.count(encoded.vectors, used.tokenizer)
     places, vectors = encoded.indices, encoded.vectors
     numbers = [places[text] for text in rows]
@@ -73,7 +73,8 @@ def score_matrix(
             shared_numbers = None if references is None else [places[columns[i]] for i in shared]
             scores[..., shared] = score_all_pairs(vectors, weights.table, numbers, shared_numbers).cpu()
             bar.update(len(shared))
-        for _, _, encoded in encode_steps(TextPairs([], others), used, used.device):
+        texts = TextPairs([], others)
+        for _, _, encoded in encode_steps(texts, plan_steps(texts, used, used.device), used, used.device):
             unknown.count(encoded.vectors, used.tokenizer)
             require_known(weights, encoded.vectors.ids, used.tokenizer)
             num_truncated += encoded.vectors.num_truncated

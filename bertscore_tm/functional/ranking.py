@@ -15,7 +15,7 @@ from tqdm import tqdm
 from bertscore_tm.core.all_pairs import score_all_pairs
 from bertscore_tm.core.scores import selection_f1
 from bertscore_tm.encoder import Encoder, Signature, as_encoder
-from bertscore_tm.scoring.corpus import encode_steps
+from bertscore_tm.scoring.corpus import encode_steps, plan_steps
 from bertscore_tm.scoring.messages import UnknownTokens, warn_of_leftovers, warn_of_truncation
 from bertscore_tm.scoring.settings import ScoreSettings
 from bertscore_tm.scoring.texts import (
@@ -179,7 +179,8 @@ def score_items(
     encoder, weights = settings.encoder, settings.weights.to(settings.device)
     # An item is a step's smallest part, as a candidate with its references is in a corpus.
     texts = TextPairs([], [[*item.candidates, *(item.references or ())] for item in items])
-    for step, _, encoded in encode_steps(texts, encoder, settings.device, keep_order=True):
+    steps = plan_steps(texts, encoder, settings.device, keep_order=True)
+    for step, _, encoded in encode_steps(texts, steps, encoder, settings.device):
         unknown.count(encoded.vectors, encoder.tokenizer)
         is_truncated = encoded.vectors.truncated.tolist()
         truncated.update(text for text, index in encoded.indices.items() if is_truncated[index])

@@ -18,7 +18,7 @@ from bertscore_tm.core.scores import best_of_references, precision_recall_f1
 from bertscore_tm.core.token_vectors import TokenizedTexts, TokenVectors, concatenate
 from bertscore_tm.encoder import FrozenEncoder
 from bertscore_tm.encoder.tokenization import TextTokenizer
-from bertscore_tm.encoder.vector_cache import VectorCache
+from bertscore_tm.encoder.vector_cache import ReferenceCache, VectorCache
 from bertscore_tm.scoring.messages import UnknownTokens
 from bertscore_tm.scoring.settings import ScoreSettings
 from bertscore_tm.scoring.texts import TextPairs
@@ -68,24 +68,22 @@ def encode_texts(
     texts: TextPairs,
     encoder: FrozenEncoder,
     device: torch.device | str,
-    cache_bytes: int = 0,
+    cache: ReferenceCache | None = None,
     *,
-    of_losses: bool = False,
     repeated: Mapping[str, TokenVectors] | None = None,
     tokenized: TokenizedTexts | None = None,
     check_values: bool = True,
 ) -> EncodedTexts:
     """Encode texts, each distinct one once.
 
-    ``cache_bytes`` limits the cache of references' vectors, that of losses and rewards or that of metrics; with 0
-    nothing is read or kept. ``repeated`` are vectors of texts that an earlier step has encoded, ``tokenized`` the token
-    ids of ``texts.distinct()``, if they are known. ``check_values`` is that of ``FrozenEncoder.encode``.
+    References are read from ``cache``, if there is one, and added to it. ``repeated`` are vectors of texts that an
+    earlier step has encoded, ``tokenized`` the token ids of ``texts.distinct()``, if they are known. ``check_values``
+    is that of ``FrozenEncoder.encode``.
     """
     vectors = dict(repeated or {})
-    cache = encoder.cache(device, of_losses=of_losses) if cache_bytes else None
     references = [] if cache is None else [*dict.fromkeys(chain.from_iterable(texts.references))]
     if cache is not None:
-        vectors |= cache.get(text for text in references if text not in vectors)
+        vectors |= cache.vectors.get(text for text in references if text not in vectors)
     missing = [text for text in references if text not in vectors]
     known = {*vectors, *missing}
     others = [text for text in dict.fromkeys(chain(texts.candidates, *texts.references)) if text not in known]
@@ -99,46 +97,48 @@ def encode_texts(
         ids = None if tokenized is None else tokenized.select(np.array([places[text] for text in batch], np.int64))
         encoded.append(encoder.encode(batch if ids is None else ids, device, check_values=check_values))
     if cache is not None and missing:
-        is_alone = len(batches[0]) == len(missing)
-        cache.add(missing, encoded[0] if is_alone else encoded[0].select(np.arange(len(missing))), cache_bytes)
+        new = encoded[0]
+        if len(batches[0]) > len(missing):
+            new = new.select(np.arange(len(missing)))
+        cache.vectors.add(missing, new, cache.max_bytes)
     names = chain(vectors, *batches)
     return EncodedTexts({text: i for i, text in enumerate(names)}, concatenate([*vectors.values(), *encoded]))
 
 
 def encode_steps(
     texts: TextPairs,
+    steps: Sequence[list[int]],
     encoder: FrozenEncoder,
     device: torch.device | str,
-    cache_bytes: int = 0,
+    cache: ReferenceCache | None = None,
     *,
-    of_losses: bool = False,
-    keep_order: bool = False,
     check_values: bool = True,
 ) -> Iterator[tuple[list[int], TextPairs, EncodedTexts]]:
-    """Encode a corpus in steps of bounded memory.
+    """Encode a corpus in the steps of :func:`plan_steps`, which bound its memory.
 
     The vectors of a step are gone when the next one is encoded. Those of texts that occur in several steps are kept on
-    the device, at most 256 MiB; texts beyond that are encoded once in each step that they occur in. Arguments are those
-    of :func:`encode_texts` and :func:`plan_steps`.
+    the device, at most 256 MiB; texts beyond that are encoded once in each step that they occur in. Other
+    arguments are those of :func:`encode_texts`.
 
     Yields:
         The indices of a step's candidates, its texts, and their vectors.
     """
-    steps = plan_steps(texts, encoder, device, keep_order=keep_order)
-    parts = [texts] if keep_order and len(steps) == 1 else [texts.select(step) for step in steps]
+    parts = [texts.select(step) for step in steps]
     counts = Counter(chain.from_iterable(part.distinct() for part in parts)) if len(parts) > 1 else Counter()
-    cache = VectorCache() if counts else None
-    encode = partial(encode_texts, encoder=encoder, device=device, of_losses=of_losses, check_values=check_values)
+    repeated_texts = VectorCache() if counts else None
+    encode = partial(encode_texts, encoder=encoder, device=device, cache=cache, check_values=check_values)
     # The cores of a CPU are busy.
     is_ahead = len(parts) > 1 and torch.device(device).type != "cpu"
     ahead = _tokenize_ahead(parts, encoder.tokenizer) if is_ahead else [None] * len(parts)
     for step, part, tokenized in zip(steps, parts, ahead, strict=True):
-        repeated = {} if cache is None else cache.get(text for text in part.distinct() if counts[text] > 1)
-        encoded = encode(part, cache_bytes=cache_bytes, repeated=repeated, tokenized=tokenized)
+        repeated = {}
+        if repeated_texts is not None:
+            repeated = repeated_texts.get(text for text in part.distinct() if counts[text] > 1)
+        encoded = encode(part, repeated=repeated, tokenized=tokenized)
         new = [text for text in encoded.indices if counts[text] > 1 and text not in repeated]
-        if cache is not None and new:
+        if repeated_texts is not None and new:
             numbers = np.array([encoded.indices[text] for text in new])
-            cache.add(new, encoded.vectors.select(numbers), _BYTES_OF_REPEATED_TEXTS)
+            repeated_texts.add(new, encoded.vectors.select(numbers), _BYTES_OF_REPEATED_TEXTS)
         yield step, part, encoded
         if len(parts) > 1:
             # The caller's loop holds the object until it has the next one.
@@ -224,7 +224,8 @@ def score_corpus(
     best_reference = torch.empty(encoder.num_outputs, len(texts), dtype=torch.long, device=device)
     is_cpu, num_truncated, unknown = device.type == "cpu", 0, UnknownTokens()
     sums: list[Tensor] = []  # of similarities, which show whether vectors are finite
-    for step, part, encoded in encode_steps(texts, encoder, device, check_values=is_cpu):
+    steps = plan_steps(texts, encoder, device)
+    for step, part, encoded in encode_steps(texts, steps, encoder, device, check_values=is_cpu):
         unknown.count(encoded.vectors, encoder.tokenizer)
         matched = match_encoded(part, encoded)
         step_scores, step_best = compute_scores(matched, settings)
@@ -258,7 +259,9 @@ def match_batch(texts: TextPairs, settings: ScoreSettings, cache_bytes: int = 0)
     if latest is None or latest[0] != texts:
         _latest.pop(cache, None)
         parts, unknown = [], UnknownTokens()
-        for _, part, encoded in encode_steps(texts, encoder, device, cache_bytes, keep_order=True):
+        steps = plan_steps(texts, encoder, device, keep_order=True)
+        references = encoder.reference_cache(device, cache_bytes)
+        for _, part, encoded in encode_steps(texts, steps, encoder, device, references):
             unknown.count(encoded.vectors, encoder.tokenizer)
             parts.append(match_encoded(part, encoded))
         latest = _latest[cache] = texts, parts[0] if len(parts) == 1 else _join_steps(parts), unknown

@@ -11,7 +11,7 @@ from bertscore_tm.core.scores import precision_recall_f1, selection_f1
 from bertscore_tm.encoder import Encoder, FrozenEncoder, Signature, as_encoder
 from bertscore_tm.functional.ranking import ReferencesReduce
 from bertscore_tm.losses.sequence.texts import Text, list_completions, list_references
-from bertscore_tm.scoring.corpus import encode_steps, match_encoded
+from bertscore_tm.scoring.corpus import encode_steps, match_encoded, plan_steps
 from bertscore_tm.scoring.messages import UnknownTokens, warn_of_leftovers
 from bertscore_tm.scoring.rescaling import Rescale, find_baseline, rescale_scores
 from bertscore_tm.scoring.settings import ScoreSettings
@@ -207,8 +207,9 @@ class BERTScoreReward:
         weights = self._settings.weights.to(device)
         scores = torch.zeros(len(texts), dtype=torch.float32, device="cpu")
         best, num_truncated = [0] * len(texts), 0
-        steps = encode_steps(texts, self.encoder, device, self.cache_bytes, of_losses=True)
-        for step, part, encoded in steps:
+        cache = self.encoder.reference_cache(device, self.cache_bytes, of_losses=True)
+        steps = plan_steps(texts, self.encoder, device)
+        for step, part, encoded in encode_steps(texts, steps, self.encoder, device, cache):
             require_known(weights, encoded.vectors.ids, self.encoder.tokenizer)
             self._unknown.count(encoded.vectors, self.encoder.tokenizer)
             matched = match_encoded(part, encoded)

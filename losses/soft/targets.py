@@ -58,7 +58,8 @@ def encode_references(
     """Encode the references of each item: texts, or tuples of token ids, with the distinct ones in ``tokenized``."""
     encoder, device = vocabulary.encoder, vocabulary.table.device
     texts = TextPairs([], references)
-    encoded = encode_texts(texts, encoder, device, cache_bytes, of_losses=True, tokenized=tokenized)
+    cache = encoder.reference_cache(device, cache_bytes, of_losses=True)
+    encoded = encode_texts(texts, encoder, device, cache, tokenized=tokenized)
     vectors = encoded.vectors
     rows = np.array([encoded.indices[text] for text in chain.from_iterable(references)])
     index, mask = vectors.locate(rows)  # (references, tokens)
