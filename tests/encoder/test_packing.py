@@ -136,7 +136,7 @@ def test_copies_of_a_model_with_relative_positions_are_packed_too(family):
     expected = encoder.encode(texts()).vectors
     copied = FrozenEncoder(model, tokenizer, num_layers=LAYER)
     copied._backbone.models.clear()
-    copied._backbone._place(CPU, lambda dtype: encoder._backbone._cut_copy(encoder.backbone("cpu")))
+    copied._backbone._place(CPU, lambda dtype: encoder._backbone._cut_copy(encoder.backbone("cpu"), dtype))
     for other in (copied, pickle.loads(pickle.dumps(encoder))):
         torch.testing.assert_close(other.encode(texts()).vectors, expected, atol=ROUNDING, rtol=0)
         assert batching(other) == PACKED
