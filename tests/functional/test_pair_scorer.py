@@ -156,7 +156,7 @@ def test_bad_settings_are_refused_where_the_scorer_is_made(minilm):
         PairScorer(minilm, idf=True, num_layers=2)
     with pytest.raises(ValueError, match="one layer is compared here"):
         PairScorer(minilm, all_layers=True)
-    with pytest.raises(TypeError, match="no argument 'layers'"):
+    with pytest.raises(TypeError, match="unexpected keyword argument 'layers'"):
         PairScorer(minilm, layers=3)
 
 
