@@ -174,7 +174,7 @@ def split_decoded(
     The encoder's tokenizer must be fast.
     """
     # One text more at each token; a character counts at its last byte.
-    prefixes = generator.batch_decode([ids[: i + 1] for i in range(len(ids))], skip_special_tokens=False)
+    prefixes = generator.batch_decode([list(ids[: i + 1]) for i in range(len(ids))], skip_special_tokens=False)
     text = prefixes[-1]
     ends = np.maximum.accumulate([len(prefix.rstrip(_INCOMPLETE)) for prefix in prefixes[:-1]] + [len(text)])
     (prepared,) = encoder.prepare([text])
