@@ -72,21 +72,25 @@ def _read_rows(path: File) -> list[dict[str, Any]]:
 
 def _signature_of(rows: list[dict[str, Any]]) -> str:
     """Return the signature of a file, which all of its rows have; files of older versions have none."""
-    return str(rows[0].get("signature", "unknown")) if rows else "unknown"
+    return str(rows[0].get("signature", "unknown"))
 
 
 def read_history(paths: Sequence[File]) -> History:
-    """Read the validations that have the references and the signature of the last one.
+    """Read the validations that have the references and the signature of the last one that has rows.
 
-    The others are left out, with a warning. Beyond five million characters the candidates of old validations are
+    The others are left out, with a warning; if none has rows, there is a ValueError. Beyond five million characters the candidates of old validations are
     ``None``, except for the first and the best one.
     """
     paths = sorted(paths, key=step_of)
     for path, other in pairwise(paths):
         if step_of(path) == step_of(other):
             raise ValueError(f"{path} and {other} are of one step: give the files of one training and one dataloader")
-    validations = {name_of(path): _read_rows(path) for path in paths}
-    last = validations[name_of(paths[-1])]
+    files = {name_of(path): _read_rows(path) for path in paths}
+    without_rows = [name for name, rows in files.items() if not rows]
+    validations = {name: rows for name, rows in files.items() if rows}
+    if not validations:
+        raise ValueError("no validation has rows. Give a file of ScoredTextWriter with at least one row")
+    *_, last = validations.values()
     references = [row["references"] for row in last]
     signature = _signature_of(last)
     with_other_references, with_other_signature = [], []
@@ -101,6 +105,8 @@ def read_history(paths: Sequence[File]) -> History:
             candidates[name] = [row["candidate"] for row in rows]
             # Scores that are not finite are null in JSON.
             scores[name] = {key: [math.nan if row[key] is None else row[key] for row in rows] for key in SCORE_NAMES}
+    if without_rows:
+        warn_user(f"validations left out because their files have no rows: {_count_and_list(without_rows)}")
     if with_other_references:
         warn_user(
             f"validations left out because their references differ from those of the last one: "

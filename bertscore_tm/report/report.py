@@ -149,13 +149,13 @@ class Report:
 
         Args:
             paths: files of :class:`bertscore_tm.callbacks.ScoredTextWriter`, such as ``val_step_499.jsonl``, in any
-                order; also URLs. Those with other references or another signature than the last one are left out, with
-                a warning.
+                order; also URLs. Those without rows, and those with other references or another signature than the last
+                one, are left out, with a warning.
             **options: the keywords of the class, such as ``settings`` and ``title``. ``sources`` and ``signature`` are
                 by default those of the files.
 
         Raises:
-            ValueError: a file is not named like those of ScoredTextWriter, or two are of the same step.
+            ValueError: a file is not named like those of ScoredTextWriter, two are of the same step, or none has rows.
             OSError: a file cannot be read.
 
         Example:

@@ -94,6 +94,20 @@ def test_a_resumed_training_leaves_out_validations_whose_files_are_gone(pairs, e
     assert read_data(page)["names"] == ["step 2", "step 8", "step 11", "step 14"]
 
 
+def test_a_file_that_was_emptied_is_left_out_of_the_page(pairs, encoder, tmp_path):
+    page = tmp_path / "report.html"
+
+    def train(epochs, last=None):
+        callbacks = [scorer(encoder), BERTScoreReport(page), ModelCheckpoint(tmp_path, save_last=True)]
+        trainer(tmp_path, callbacks, max_epochs=epochs).fit(chooser(pairs, kind=Steady, lr=0.05), ckpt_path=last)
+
+    train(2)
+    (tmp_path / "texts" / "val_step_2.jsonl").write_text("")
+    with pytest.warns(UserWarning, match=r"left out because their files have no rows: 1 \(step 2\)$"):
+        train(3, tmp_path / "last.ckpt")
+    assert read_data(page)["names"] == ["step 5", "step 8"]
+
+
 def test_validations_between_two_optimizer_steps_are_all_kept(pairs, encoder, tmp_path):
     page, record, callback = tmp_path / "report.html", Record(), BERTScoreReport(tmp_path / "report.html")
     data = loader(8, batch_size=1), loader(7)

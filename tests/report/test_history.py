@@ -57,6 +57,40 @@ def test_a_folder_with_two_files_of_one_step_is_an_error(tmp_path, monkeypatch, 
     check_error(run_here(capsys, "report", ".", "-o", "page.html", exit_code=2), "are of one step: give the files of")
 
 
+@pytest.mark.parametrize("empty", [2, 5, 8])
+@pytest.mark.parametrize("content", ["", "\n \n"])
+def test_a_validation_without_rows_is_left_out(tmp_path, monkeypatch, capsys, empty, content):
+    """Also the last one, whose references the others would have to have."""
+    for step in (2, 5, 8):
+        write(tmp_path / f"val_step_{step}.jsonl", 0.5, signature=SIGNATURES[0])
+    (tmp_path / f"val_step_{empty}.jsonl").write_text(content)
+    monkeypatch.chdir(tmp_path)
+    printed = run_here(capsys, "report", ".", "-o", "page.html").err
+    assert f"validations left out because their files have no rows: 1 (step {empty})\n" in printed
+    assert printed.count("left out") == 1
+    data = read_data(tmp_path / "page.html")
+    assert data["names"] == [f"step {step}" for step in (2, 5, 8) if step != empty]
+    assert data["signature"] == SIGNATURES[0]
+
+
+def test_validations_that_all_have_no_rows_are_an_error(tmp_path, monkeypatch, capsys):
+    for step in (2, 5):
+        (tmp_path / f"val_step_{step}.jsonl").touch()
+    monkeypatch.chdir(tmp_path)
+    message = "no validation has rows. Give a file of ScoredTextWriter with at least one row$"
+    check_error(run_here(capsys, "report", ".", "-o", "page.html", exit_code=2), message)
+    assert not (tmp_path / "page.html").exists()
+
+
+def test_the_report_command_has_no_option_for_json(tmp_path, monkeypatch, capsys):
+    """It prints no summary: the numbers are in the files that it reads."""
+    write(tmp_path / "val_step_2.jsonl", 0.5)
+    monkeypatch.chdir(tmp_path)
+    printed = run_here(capsys, "report", ".", "-o", "page.html", "--json", exit_code=2)
+    assert "unrecognized arguments: --json" in printed.err
+    assert not (tmp_path / "page.html").exists()
+
+
 SIGNATURES = ["model:a|layer:5|rescale:no|transformers:5", "model:a|layer:6|rescale:no|transformers:5"]
 
 
