@@ -184,9 +184,16 @@ def add_output_arguments(parser: argparse.ArgumentParser, suffixes: Sequence[str
 
     A command with a single one always writes a file, and prints a summary.
     """
-    parser.set_defaults(suffixes=suffixes)
-    group = parser.add_argument_group("output")
+    group = add_output_argument(parser, suffixes)
     group.add_argument("--json", action="store_true", help="print one JSON document")
+    return group
+
+
+def add_output_argument(parser: argparse.ArgumentParser, suffixes: Sequence[str]) -> argparse._ArgumentGroup:
+    """Declare the argument for the output file alone, for a command that prints no summary; return its group."""
+    # Set here because the checks of the output read it for all commands.
+    parser.set_defaults(suffixes=suffixes, json=False)
+    group = parser.add_argument_group("output")
     group.add_argument(
         "-o",
         "--output",

@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", metavar="FOLDER", help=help)
     help = "name of the files before _step_, such as val_news (default: %(default)s)"
     parser.add_argument("--prefix", metavar="NAME", default="val", help=help)
-    options.add_title_argument(options.add_output_arguments(parser, (".html",)))
+    options.add_title_argument(options.add_output_argument(parser, (".html",)))
 
 
 def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
