@@ -78,8 +78,8 @@ def _signature_of(rows: list[dict[str, Any]]) -> str:
 def read_history(paths: Sequence[File]) -> History:
     """Read the validations that have the references and the signature of the last one that has rows.
 
-    The others are left out, with a warning; if none has rows, there is a ValueError. Beyond five million characters the candidates of old validations are
-    ``None``, except for the first and the best one.
+    The others are left out, with a warning; if none has rows, there is a ValueError. Beyond five million characters the
+    candidates of old validations are ``None``, except for the first and the best one.
     """
     paths = sorted(paths, key=step_of)
     for path, other in pairwise(paths):
