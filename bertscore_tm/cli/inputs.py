@@ -57,8 +57,11 @@ class Table:
         """Return the value of each row in the one of several columns that it has; without columns, the row."""
         return [self._value(i, columns) for i in range(len(self.rows))] if self.has_columns else self.rows
 
-    def text_lists(self, *columns: str, with_null: bool = False) -> list[list[Any]]:
-        """Return the texts of each row, at least one, of a chat its answer; a single text need not be in an array."""
+    def text_lists(self, *columns: str, may_be_missing: bool = False) -> list[list[Any]]:
+        """Return the texts of each row, at least one, of a chat its answer; a single text need not be in an array.
+
+        With ``may_be_missing`` texts may be null, and arrays empty.
+        """
         if not self.rows:
             raise CommandError(f"{self.name}: the file contains no texts")
         values, lists = self.values(*columns), []
@@ -68,7 +71,9 @@ class Table:
                 lists.append([read_answer(text) if is_chat(text) else text for text in texts])
             except ValueError as error:
                 raise self.error(row, f"{columns[0]!r} is {error}") from error
-            if not texts or not all(isinstance(text, str) or (with_null and text is None) for text in lists[row]):
+            allowed = str | None if may_be_missing else str
+            has_texts = may_be_missing or len(texts) > 0
+            if not has_texts or not all(isinstance(text, allowed) for text in lists[row]):
                 raise self.error(row, f"{columns[0]!r} must be a text or an array of texts, got {value!r:.80}")
         return lists
 

@@ -125,7 +125,8 @@ class Corpus:
         """Return the references of each text, at least one, those of all files and columns.
 
         Without files of references, the first system's has them; next to files of plain lines, its named columns have
-        some. Files have blank lines where a candidate has fewer references; these are among them.
+        some. Files have blank lines where a candidate has fewer references; these are among them. A null is blank, and
+        a text without references gets a blank one.
         """
         own, names = self.systems[0], self.options.reference_column
         first, last = len(self.systems), len(self.systems) + len(self.reference_files)
@@ -140,15 +141,10 @@ class Corpus:
         lists: list[list[str]] = [[] for _ in self.join.rows[0]]
         for table, rows in files:
             for group in [(name,) for name in names] if names and table.has_columns else [REFERENCES]:
-                texts = table.text_lists(*group, with_null=True)
+                texts = table.text_lists(*group, may_be_missing=True)
                 for references, chosen in zip(lists, rows, strict=True):
                     references += [text for row in chosen for text in texts[row]]
-        for i, references in enumerate(lists):
-            if all(text is None for text in references):
-                raise files[0][0].error(files[0][1][i][0], "no reference, only null")
-            # A null is an empty cell.
-            lists[i] = [text or "" for text in references]
-        return lists
+        return [[text or "" for text in references] or [""] for references in lists]
 
     def read(self, *names: str) -> Systems:
         """Return the texts of the systems, which get these names, in the order of the first."""

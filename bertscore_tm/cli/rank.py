@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
     from bertscore_tm.cli.shards import compute_items
     from bertscore_tm.core.scores import selection_f1
     from bertscore_tm.functional.ranking import Item, ranking_fields, score_items
-    from bertscore_tm.scoring.messages import describe_truncation, warn_of_leftovers
+    from bertscore_tm.scoring.messages import describe_truncation, warn_of_leftovers, warn_of_zeros
     from bertscore_tm.scoring.settings import ScoreSettings
     from bertscore_tm.scoring.texts import warn_of_written_lists
     from bertscore_tm.scoring.token_weights import token_weights
@@ -84,6 +84,7 @@ def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
     distinct = dict.fromkeys(text for item in items for text in (*item.candidates, *(item.references or ())))
     num_truncated, unknown = count_tokens(list(distinct), encoder.tokenizer)
     unknown.warn()
+    warn_of_zeros(sum(item_scores.count(0) for item_scores in scores), settings)
     if num_truncated:
         warn_user(describe_truncation(num_truncated, encoder.tokenizer.max_length))
     records = list(map(_make_record, items, scores))

@@ -83,7 +83,7 @@ def score(
         >>> round(F1.item(), 3)
         0.965
     """
-    texts = as_text_pairs(cands, refs, ("cands", "refs"))
+    texts = as_text_pairs(cands, refs, ("cands", "refs"), require_references=True)
     scorer = BERTScorer(
         model_type,
         num_layers,
@@ -231,7 +231,7 @@ class BERTScorer:
         size = self.batch_size if batch_size is None else batch_size
         require_at_least("batch_size", size, 1)
         self.encoder.batch_size = size
-        texts = as_text_pairs(cands, refs, ("cands", "refs"))
+        texts = as_text_pairs(cands, refs, ("cands", "refs"), require_references=True)
         idf = self._weights if self.idf else False
         scores, signature = score_pairs(texts, self.encoder, self.baseline, idf, verbose)
         return (scores, signature) if return_hash else scores

@@ -49,7 +49,7 @@ class BERTScore:
 
     def add_batch(self, *, predictions: Sequence[str] | None, references: References | None) -> None:
         """Add pairs."""
-        texts = as_text_pairs(predictions, references, ("predictions", "references"))
+        texts = as_text_pairs(predictions, references, ("predictions", "references"), require_references=True)
         self._texts = TextPairs(self._texts.candidates + texts.candidates, self._texts.references + texts.references)
 
     def compute(

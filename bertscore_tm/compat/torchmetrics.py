@@ -89,7 +89,7 @@ def bert_score(
         {'precision': 0.965, 'recall': 0.965, 'f1': 0.965}
     """
     encoder, rescale = _translate(locals())
-    texts = as_text_pairs(_as_list(preds), _as_list(target))
+    texts = as_text_pairs(_as_list(preds), _as_list(target), require_references=True)
     if not texts:
         warn_user("Predictions and references are empty.")
     scores, signature = score_pairs(texts, encoder, find_baseline(encoder, rescale), idf, verbose)
@@ -160,7 +160,7 @@ class BERTScore(metric.BERTScore):
         return result | {"hash": str(self.signature())} if self.return_hash else result
 
     def _check_texts(self, preds: Texts, target: References) -> TextPairs:
-        return as_text_pairs(_as_list(preds), _as_list(target))
+        return as_text_pairs(_as_list(preds), _as_list(target), require_references=True)
 
     def plot(self, val: Any = None, ax: Any = None) -> Any:
         """Plot the means of the present scores, or given results of ``compute`` or ``forward``."""

@@ -42,8 +42,8 @@ def bert_score(
     Args:
         preds: candidate texts, or a single one.
         target: one reference per candidate, or a list of references per candidate (their number may vary). Blank
-            references next to others are left out, of idf too. With mappings such as ``{id: text}``, of equal keys,
-            texts of a key belong together.
+            references next to others are left out, of idf too, and an empty list counts as one blank reference. With
+            mappings such as ``{id: text}``, of equal keys, texts of a key belong together.
         encoder: a :class:`bertscore_tm.FrozenEncoder`, which holds all options of encoding, or the hub name or local
             folder of a model. It runs on its own ``device``.
         idf: weight tokens by their inverse document frequency in the references; or texts whose document frequencies

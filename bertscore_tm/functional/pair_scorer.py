@@ -102,7 +102,7 @@ class PairScorer:
                     f"column {self._columns[nulls[0]]!r} has {texts[nulls[0]]!r} instead of a text in row {row} of "
                     f"a batch, next to {describe_given(texts[1 - nulls[0]])}: drop such rows first"
                 )
-        pairs = as_text_pairs(candidates, references, self._columns)
+        pairs = as_text_pairs(candidates, references, self._columns, require_references=True)
         scores = bert_score(pairs.candidates, pairs.references, self._encoder, idf=self._idf, rescale=self._rescale)
         columns = {name: values.numpy() for name, values in scores.items()}
         if is_frame:

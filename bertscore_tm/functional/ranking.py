@@ -16,7 +16,7 @@ from bertscore_tm.core.all_pairs import score_all_pairs
 from bertscore_tm.core.scores import selection_f1
 from bertscore_tm.encoder import Encoder, Signature, as_encoder
 from bertscore_tm.scoring.corpus import encode_steps, plan_steps
-from bertscore_tm.scoring.messages import UnknownTokens, warn_of_leftovers, warn_of_truncation
+from bertscore_tm.scoring.messages import UnknownTokens, warn_of_leftovers, warn_of_truncation, warn_of_zeros
 from bertscore_tm.scoring.settings import ScoreSettings
 from bertscore_tm.scoring.texts import (
     TextPairs,
@@ -24,6 +24,7 @@ from bertscore_tm.scoring.texts import (
     as_list,
     as_references,
     counted_references,
+    omit_blank,
     warn_of_written_lists,
 )
 from bertscore_tm.scoring.token_weights import Idf, require_known
@@ -91,7 +92,8 @@ def rank_candidates(
     Args:
         candidates: any number of texts per item, such as sampled summaries of one document.
         references: a reference, or several, per item. Blank ones next to others are left out, with their weights, and
-            of idf too. Default: none, so that the candidates are ranked by consensus.
+            of idf too; an empty list counts as one blank reference. Candidates that are blank, or all of whose references
+            are, score 0, with a warning. Default: none, so that the candidates are ranked by consensus.
         encoder: as of :func:`bertscore_tm.bert_score`, of one layer.
         component: score to rank by: ``"f1"``, ``"precision"`` or ``"recall"``.
         references_reduce: reduction over several references, here and in
@@ -131,6 +133,7 @@ def rank_candidates(
         how: dict[str, Any] = {"component": component, "references_reduce": references_reduce, "progress": bar.update}
         scores, num_truncated, unknown = score_items(items, settings, **how)
     unknown.warn()
+    warn_of_zeros(sum(int((item_scores == 0).sum()) for item_scores in scores), settings)
     warn_of_truncation(num_truncated, used.tokenizer.max_length)
     order = [order_candidates(item_scores) for item_scores in scores]
     best = [item.candidates[int(ranks[0])] if len(ranks) else None for item, ranks in zip(items, order, strict=True)]
@@ -144,7 +147,7 @@ class Item:
 
     Args:
         candidates: the texts.
-        references: at least one reference; ``None`` for a ranking by consensus.
+        references: the references; ``None`` for a ranking by consensus.
         weights: weight of each reference, or of each candidate in a consensus, float64. Default: 1 each.
     """
 
@@ -153,12 +156,18 @@ class Item:
     weights: Tensor | None = None
 
     def omit_blank_references(self) -> Item:
-        """Return the item without blank references next to others, and without their weights."""
+        """Return the item without blank references next to others, and without their weights.
+
+        An empty list of references becomes one blank reference of weight 1.
+        """
         if self.references is None:
             return self
-        indices = counted_references(self.references)
-        weights = None if self.weights is None else self.weights[indices]
-        return Item(self.candidates, [self.references[i] for i in indices], weights)
+        weights = self.weights
+        if weights is not None and self.references:
+            weights = weights[counted_references(self.references)]
+        elif weights is not None:
+            weights = torch.ones(1, dtype=torch.float64, device="cpu")
+        return Item(self.candidates, omit_blank(self.references), weights)
 
 
 def score_items(

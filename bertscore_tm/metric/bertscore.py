@@ -175,7 +175,8 @@ class BERTScore(Metric):
         Args:
             preds: candidate texts, or a single one. Empty sequences change nothing.
             target: one reference per candidate, or a list of references per candidate. Blank references next to others
-                are left out, of idf too. Mappings are joined by their keys.
+                are left out, of idf too, and an empty list counts as one blank reference. Mappings are joined by their
+                keys.
             indices: number of each pair in the data set. Pairs with equal numbers, on any rank, count once, and
                 ``reduction="none"`` returns the pairs in the order of their numbers. Pass them to all updates or none.
 

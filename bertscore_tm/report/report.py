@@ -314,8 +314,8 @@ class Report:
 def _as_named(systems: Systems, references: References) -> tuple[dict[str, list[str] | None], list[list[str]]]:
     """Check texts; return candidates by the name of the system, and lists of references."""
     named = systems if isinstance(systems, Mapping) else {_SINGLE: systems}
-    # Blank ones too, as the indices of best references count them.
-    reference_lists = as_references(references, "references")
+    # Blank ones too, as the indices of best references count them; an empty list counts as one.
+    reference_lists = [texts or [""] for texts in as_references(references, "references")]
     checked = {
         name: None if texts is None else as_text_pairs(texts, reference_lists).candidates
         for name, texts in named.items()

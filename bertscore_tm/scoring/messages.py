@@ -81,7 +81,12 @@ def describe_truncation(num_truncated: int, max_length: int | None, kind: str = 
 def warn_about_scores(scores: Tensor, num_truncated: int, settings: ScoreSettings) -> None:
     """Warn about candidates with F1 0 at all layers, from scores before rescaling, and about truncated texts."""
     # Real texts have positive similarities, so that an F1 of exactly 0 has one of these reasons.
-    num_zero = int((scores[2] == 0).all(0).sum())
+    warn_of_zeros(int((scores[2] == 0).all(0).sum()), settings)
+    warn_of_truncation(num_truncated, settings.encoder.tokenizer.max_length)
+
+
+def warn_of_zeros(num_zero: int, settings: ScoreSettings) -> None:
+    """Warn about candidates that scored exactly 0 before rescaling, if there are any."""
     if num_zero:
         noun = "candidate" if num_zero == 1 else "candidates"
         score = "0" if settings.baseline is None else "0 before rescaling"
@@ -89,7 +94,6 @@ def warn_about_scores(scores: Tensor, num_truncated: int, settings: ScoreSetting
         if not settings.weights.is_uniform:
             reason += ", or a text has only tokens of weight 0, such as the idf of tokens that occur in every reference"
         warn_user(f"{num_zero} {noun} scored {score} because {reason}")
-    warn_of_truncation(num_truncated, settings.encoder.tokenizer.max_length)
 
 
 def warn_of_leftovers(candidates: Sequence[str], tokenizer: TextTokenizer) -> bool:

@@ -25,7 +25,10 @@ _WRITTEN_LIST = re.compile(r"""\s*\[\s*('.*'|".*")\s*\]\s*""", re.DOTALL)
 
 @dataclass(frozen=True)
 class TextPairs:
-    """Validated texts: each candidate with its references, at least one; or references alone, without candidates."""
+    """Validated texts: each candidate with its references, or references alone, without candidates.
+
+    Lists of references may be empty until :meth:`omit_blank_references`, after which each has at least one.
+    """
 
     candidates: list[str]
     references: list[list[str]]
@@ -57,13 +60,13 @@ class TextPairs:
 
 
 def omit_blank(references: Sequence[str]) -> list[str]:
-    """Return the references that are not blank; of blank ones alone the first.
+    """Return the references that are not blank; of blank ones alone the first, and a blank one of an empty list.
 
     Example:
-        >>> omit_blank(["a cat", "", " "]), omit_blank(["", " "])
-        (['a cat'], [''])
+        >>> omit_blank(["a cat", "", " "]), omit_blank([" ", ""]), omit_blank([])
+        (['a cat'], [' '], [''])
     """
-    return [references[i] for i in counted_references(references)]
+    return [references[i] for i in counted_references(references)] or [""]
 
 
 def counted_references(references: Sequence[str]) -> list[int]:
@@ -71,12 +74,15 @@ def counted_references(references: Sequence[str]) -> list[int]:
     return [i for i, text in enumerate(references) if text.strip()] or [*range(len(references))][:1]
 
 
-def as_text_pairs(preds: Any, target: Any, names: tuple[str, str] = ("preds", "target")) -> TextPairs:
+def as_text_pairs(
+    preds: Any, target: Any, names: tuple[str, str] = ("preds", "target"), *, require_references: bool = False
+) -> TextPairs:
     """Check candidates and references, blank ones too, and convert them to lists.
 
     Sequences may be lists, tuples, iterators, arrays of numpy or pyarrow, or columns of a data frame; each row of an
     array or data frame with several columns holds the references of one candidate. Mappings are joined by their keys.
-    ``names`` are those of the arguments, for errors.
+    ``names`` are those of the arguments, for errors. With ``require_references`` an empty list of references is an
+    error.
     """
     if isinstance(preds, str) and isinstance(target, str):
         preds, target = [preds], [target]
@@ -87,7 +93,8 @@ def as_text_pairs(preds: Any, target: Any, names: tuple[str, str] = ("preds", "t
                 raise ValueError(f"{name} has no key {missing[0]!r}, which {other_name} has: {counts}")
         preds, target = list(preds.values()), [target[key] for key in preds]
     _warn_of_other_index(preds, target, names)
-    candidates, references = as_documents(preds, names[0]), as_references(target, names[1])
+    candidates = as_documents(preds, names[0])
+    references = as_references(target, names[1], require_references=require_references)
     if len(candidates) != len(references):
         raise ValueError(
             f"{names[0]} and {names[1]} must have equal lengths, got {len(candidates)} and {len(references)}; put "
@@ -119,12 +126,15 @@ def _warn_of_other_index(preds: Any, target: Any, names: tuple[str, str]) -> Non
         )
 
 
-def as_references(target: Any, name: str) -> list[list[str]]:
-    """Return the references of each candidate, one text or several, as lists of strings; blank ones too."""
+def as_references(target: Any, name: str, *, require_references: bool = False) -> list[list[str]]:
+    """Return the references of each candidate as lists of strings, blank ones too.
+
+    With ``require_references`` an empty list of references is an error.
+    """
     references = []
     for i, entry in enumerate(as_list(target, name, dimensions=2)):
         texts = [entry] if isinstance(entry, str) else as_documents(entry, f"{name}[{i}]")
-        if not texts:
+        if require_references and not texts:
             raise ValueError(f"{name}[{i}] is empty: every candidate needs at least one reference")
         references.append(texts)
     return references

@@ -28,7 +28,9 @@ def _read_references(entry: Any, name: str) -> list[str]:
         return []
     if isinstance(entry, str) or is_chat(entry):
         return [_read_text(entry, name)]
-    return omit_blank([_read_text(text, f"{name}[{j}]") for j, text in enumerate(as_list(entry, name))])
+    texts = [_read_text(text, f"{name}[{j}]") for j, text in enumerate(as_list(entry, name))]
+    # An empty list has the reward None, unlike a blank reference.
+    return omit_blank(texts) if texts else []
 
 
 def _read_text(entry: Any, name: str) -> str:

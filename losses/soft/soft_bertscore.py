@@ -290,7 +290,8 @@ class SoftBERTScoreLoss(nn.Module):
             ValueError: there is no item, or an item has no reference.
         """
         device = device_with_index(device)  # as predictions have it
-        texts = [omit_blank(references) for references in as_references(target, "target")]
+        reference_lists = as_references(target, "target", require_references=True)
+        texts = [omit_blank(references) for references in reference_lists]
         vocabulary = self._load_vocabulary(device)
         if not texts:
             raise ValueError("target has no texts: pass one or several for each row of the predictions")

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from tests.cli.test_inputs import write_parquet
 from tests.support.oracle import oracle_scores, take_empty_texts
 from tests.support.report_pages import read_data
 from tests.support.shell import run_here, write_lines, write_records
@@ -56,3 +57,41 @@ def test_best_references_are_counted_among_all(command, tmp_path, systems):
         assert document["segments"]["best_reference"] == page["chosen"][0]
         worst = {pair["row"] - 1: pair["reference_text"] for pair in document["worst"]}
         assert worst == dict(enumerate(BLANK))
+
+
+MISSING = {"empty list": [], "null": None, "nulls only": [None, None]}
+WARNING = "bertscore-tm: warning: {} scored 0 because the text or each of its references is empty\n"
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
+@pytest.mark.parametrize("kind", MISSING)
+def test_no_reference_at_all_counts_as_one_blank_one(command, tmp_path, suffix, kind):
+    lists = [[text] for text in REFERENCES]
+    lists[2], lists[5] = MISSING[kind], [None, REFERENCES[5]]
+    records = [{"candidate": text, "references": texts} for text, texts in zip(CANDIDATES, lists, strict=True)]
+    (write_parquet if suffix == "parquet" else write_records)(tmp_path / f"pairs.{suffix}", records)
+    printed = command("score", f"pairs.{suffix}", "--report", "page.html", "-s", "--json")
+    assert printed.err.startswith(WARNING.format("1 candidate"))
+    document = json.loads(printed.out)
+    write_lines(tmp_path / "refs.txt", ["" if i == 2 else text for i, text in enumerate(REFERENCES)])
+    expected = json.loads(command("score", "hyps.txt", "refs.txt", "-s", "--json").out)
+    for name in NAMES:
+        assert document["segments"][name] == pytest.approx(expected["segments"][name], abs=2e-6)
+    assert document["num_references"] == 9
+    # A null next to a text counts among the references.
+    assert document["segments"]["best_reference"] == [1 if i == 5 else 0 for i in range(9)]
+    assert read_data(tmp_path / "page.html")["chosen"] == [document["segments"]["best_reference"]]
+
+
+@pytest.mark.parametrize("kind", MISSING)
+def test_a_ranking_in_the_shell_scores_them_0(command, tmp_path, kind):
+    records = [
+        {"candidates": CANDIDATES[:2], "references": [REFERENCES[0]]},
+        {"candidates": CANDIDATES[2:5], "references": MISSING[kind]},
+    ]
+    write_records(tmp_path / "samples.jsonl", records)
+    printed = command("rank", "samples.jsonl", "--reference-column", "references", "-o", "best.jsonl")
+    assert printed.err.startswith(WARNING.format("3 candidates"))
+    first, second = [json.loads(line) for line in (tmp_path / "best.jsonl").read_text().splitlines()]
+    assert min(first["scores"]) > 0
+    assert second["scores"] == [0, 0, 0]

@@ -27,7 +27,7 @@ BAD_FILES = [
     ("c.jsonl", b'{"candidate": null, "reference": "b"}\n', f"1: 'candidate' {NOT_TEXTS} None"),
     ("c.jsonl", b'{"candidate": ["a", "b"]}\n', "1: 'candidate' must be a single text, got an array of 2"),
     ("c.jsonl", b'{"candidate": "a", "references": ["b", 7]}\n', f"1: 'reference' {NOT_TEXTS} ['b', 7]"),
-    ("c.jsonl", b'{"candidate": "a", "references": []}\n', f"1: 'reference' {NOT_TEXTS} []"),
+    ("c.jsonl", b'{"candidate": [], "reference": "b"}\n', f"1: 'candidate' {NOT_TEXTS} []"),
     (
         "c.jsonl",
         ROW + b'{"candidate": "a", "reference": "b", "references": ["c"]}\n',
@@ -39,7 +39,6 @@ BAD_FILES = [
         b'{"candidate": "a", "reference": "b", "reference": "c"}\n',
         "1: more than one key of an object is ...",
     ),
-    ("c.jsonl", b'{"candidate": "a", "reference": null}\n', "1: no reference, only null"),
     ("c.parquet", GOOD, " not a valid Parquet file: ..."),
     ("c.xlsx", GOOD, " a spreadsheet: save it as CSV"),
     ("c.json", b'{"data": [{"candidate": "a"}]}', " the objects are within 'data': save that array as a file"),

@@ -8,6 +8,8 @@ import torch
 from bertscore_tm import BERTScore, FrozenEncoder, PairScorer, bert_score, rank_candidates
 from bertscore_tm.compat import bert_score as bert_score_drop_in
 from bertscore_tm.compat import evaluate, torchmetrics
+from bertscore_tm.functional import document_frequencies
+from bertscore_tm.losses import BERTScoreReward, SoftBERTScoreLoss
 from bertscore_tm.report import Report
 from tests.support.models import tiny_model
 from tests.support.oracle import oracle_scores, take_empty_texts
@@ -92,6 +94,7 @@ def test_a_scorer_of_batches_returns_the_references_as_given(minilm):
 WEIGHTS = [[5.0, 1.0, 3.0], [1.0, 5.0, 3.0], [2.0, 5.0], [1.0, 5.0]]
 
 
+@pytest.mark.filterwarnings("ignore:4 candidates scored 0")
 @pytest.mark.parametrize("options", [{"idf": True}, {"references_reduce": "max"}, {"weights": WEIGHTS}])
 def test_a_ranking_leaves_them_out(encoder, options):
     ranked = rank_candidates([CANDIDATES] * 4, LISTS, encoder, **options)
@@ -138,6 +141,85 @@ def test_one_warning_counts_blank_candidates_and_references(preds, target, reaso
     for call in (lambda: bert_score(preds, target, encoder), metric.compute):
         with pytest.warns(UserWarning, match=f"^{re.escape(reason)}$"):
             call()
+
+
+# The second candidate has no reference at all, and the third several.
+NO_REFERENCE = [TEXTS[0], [], ["", TEXTS[2]], TEXTS[3]]
+ONE_BLANK = [TEXTS[0], [""], ["", TEXTS[2]], TEXTS[3]]
+
+
+def as_list(references):
+    return [references] if isinstance(references, str) else references
+
+
+@pytest.mark.parametrize("idf", [False, True])
+@pytest.mark.parametrize("name", ["function", "metric", "report"])
+def test_an_empty_list_counts_as_one_blank_reference(encoder, name, idf):
+    def score(references):
+        if name == "function":
+            return bert_score(CANDIDATES, references, encoder, idf=idf, return_best_reference=True)
+        if name == "report":
+            report = Report.from_texts(CANDIDATES, references, encoder, idf=idf)
+            assert read_data(report.to_html())["references"] == [*map(as_list, ONE_BLANK)]
+            return dict(zip(NAMES, report.scores["candidates"], strict=True))
+        metric = BERTScore(encoder, idf=idf, reduction="none")
+        metric.update(CANDIDATES, references)
+        return metric.compute()
+
+    with pytest.warns(UserWarning, match=ZERO) as caught:
+        scores = score(NO_REFERENCE)
+    assert len(caught) == 1
+    with pytest.warns(UserWarning, match=ZERO):
+        expected = score(ONE_BLANK)
+    torch.testing.assert_close(scores, expected, atol=0, rtol=0)
+    if name == "function":
+        assert scores["f1"][1] == 0
+        assert scores["best_reference"].tolist() == [0, 0, 1, 0]
+
+
+@pytest.mark.parametrize("options", [{}, {"idf": True}, {"references_reduce": "max"}, {"weights": [[2.0], []]}])
+def test_a_ranking_scores_0_without_a_reference(encoder, options):
+    candidates, references = [CANDIDATES[:2], CANDIDATES[2:]], [[TEXTS[0]], []]
+    with pytest.warns(UserWarning, match=f"^2 candidates scored 0 because {EMPTY}"):
+        ranked = rank_candidates(candidates, references, encoder, **options)
+    assert ranked.scores[1].tolist() == [0, 0]
+    if "weights" in options:
+        options = {"weights": [[2.0], [1.0]]}
+    with pytest.warns(UserWarning, match=f"^2 candidates scored 0 because {EMPTY}"):
+        expected = rank_candidates(candidates, [[TEXTS[0]], [""]], encoder, **options)
+    assert ranked.signature == expected.signature
+    assert all(map(torch.equal, ranked.scores, expected.scores))
+
+
+def test_document_frequencies_count_an_empty_list_as_one(encoder):
+    given, filled = (document_frequencies(references, encoder) for references in (NO_REFERENCE, ONE_BLANK))
+    assert given.num_documents == filled.num_documents == 4
+    assert torch.equal(given.counts, filled.counts)
+
+
+STRICT = {
+    "loss": lambda encoder, *texts: SoftBERTScoreLoss(encoder).encode_references(texts[1]),
+    "scorer": lambda encoder, *texts: PairScorer(encoder.name, num_layers=5)(
+        dict(zip(("candidate", "reference"), texts, strict=True))
+    ),
+    "bert_score": lambda encoder, *texts: bert_score_drop_in.score(*texts, encoder.name, 5),
+    "BERTScorer": lambda encoder, *texts: bert_score_drop_in.BERTScorer(encoder.name, 5).score(*texts),
+    "evaluate": lambda encoder, *texts: evaluate.load("bertscore").add_batch(predictions=texts[0], references=texts[1]),
+    "torchmetrics function": lambda encoder, *texts: torchmetrics.bert_score(*texts, encoder.name, 5),
+    "torchmetrics class": lambda encoder, *texts: torchmetrics.BERTScore(encoder.name, 5).update(*texts),
+}
+
+
+@pytest.mark.parametrize("name", STRICT)
+def test_losses_scorers_and_drop_ins_refuse_an_empty_list(encoder, name):
+    with pytest.raises(ValueError, match=r"\w+\[1\] is empty: every candidate needs at least one reference"):
+        STRICT[name](encoder, CANDIDATES[:2], [["a"], []])
+
+
+def test_a_reward_is_none_for_an_empty_list(encoder):
+    rewards = BERTScoreReward(encoder)(CANDIDATES[:3], [TEXTS[0], [], [" ", ""]])
+    assert rewards[0] > 0
+    assert rewards[1:] == [None, 0]
 
 
 BEFORE_RESCALING = f"1 candidate scored 0 before rescaling because {EMPTY}"

@@ -51,6 +51,7 @@ def encoded(monkeypatch):
     return calls
 
 
+@pytest.mark.filterwarnings("ignore:.* candidates scored 0")
 @pytest.mark.parametrize("how", ["mean", "max", "weighted", "consensus", "weighted consensus"])
 @pytest.mark.parametrize("component", COMPONENTS)
 def test_scores_are_those_of_all_pairs(encoder, component, how):
@@ -96,6 +97,7 @@ def test_f1_beside_its_pole_is_the_smaller_of_precision_and_recall(minilm):
     assert consensus.order[0][-1] == 0
 
 
+@pytest.mark.filterwarnings("ignore:.* candidates scored 0")
 @pytest.mark.parametrize("idf", ["references", "candidates", "texts"])
 def test_idf(encoder, idf):
     candidates, references = make_items()
@@ -115,6 +117,7 @@ def test_idf(encoder, idf):
     assert "idf:no" not in ranked.signature
 
 
+@pytest.mark.filterwarnings("ignore:.* candidates scored 0")
 @pytest.mark.parametrize("with_references", [False, True])
 def test_each_distinct_text_is_encoded_once_in_steps_of_bounded_memory(encoder, with_references, encoded, monkeypatch):
     candidates, references = make_items(8)
@@ -142,7 +145,8 @@ def test_items_with_few_candidates(encoder, capsys):
     assert len(rank_candidates([], encoder=encoder)) == 0
     assert rank_candidates([["a"], []], ["a", "b"], encoder).best == ["a", None]
     # Of equal scores the first candidate comes first.
-    equal = rank_candidates([["a dog", "a cat", "", "a cat", " ", "a dog"]], [["a cat"]], encoder)
+    with pytest.warns(UserWarning, match="^2 candidates scored 0 because the text or each of its references is empty$"):
+        equal = rank_candidates([["a dog", "a cat", "", "a cat", " ", "a dog"]], [["a cat"]], encoder)
     assert equal.order[0].tolist() == [1, 3, 0, 5, 2, 4]
     # The first has no other candidate of positive weight.
     weighted = rank_candidates([["a cat", "a dog"]], encoder=encoder, weights=[[1, 0]])
@@ -164,7 +168,8 @@ def test_truncated_texts_are_counted_in_one_warning(minilm):
         ({"candidates": ["a", "b"]}, TypeError, r"candidates\[0\] is a single string: pass a list of texts"),
         ({"candidates": [["a", 3]]}, TypeError, r"candidates\[0\]\[1\] must be a string, got 3"),
         ({"references": ["a", "b"]}, ValueError, "references must have one entry per item, got 2 for 1 items"),
-        ({"references": [[]]}, ValueError, r"references\[0\] is empty"),
+        ({"references": [None]}, TypeError, r"references\[0\] must be a string or a sequence .* got None"),
+        ({"references": [[]], "weights": [[1]]}, ValueError, r"weights\[0\] must be 0 .* one per reference"),
         ({"references": ["a"], "weights": [[1, 1]]}, ValueError, r"weights\[0\] must be 1 .* one per reference"),
         (
             {"references": ["a"], "weights": [[1]], "references_reduce": "max"},
