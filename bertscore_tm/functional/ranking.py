@@ -92,8 +92,8 @@ def rank_candidates(
     Args:
         candidates: any number of texts per item, such as sampled summaries of one document.
         references: a reference, or several, per item. Blank ones next to others are left out, with their weights, and
-            of idf too; an empty list counts as one blank reference. Candidates that are blank, or all of whose references
-            are, score 0, with a warning. Default: none, so that the candidates are ranked by consensus.
+            of idf too; an empty list counts as one blank reference. Candidates that are blank, or have only blank
+            references, score 0, with a warning. Default: none, so that the candidates are ranked by consensus.
         encoder: as of :func:`bertscore_tm.bert_score`, of one layer.
         component: score to rank by: ``"f1"``, ``"precision"`` or ``"recall"``.
         references_reduce: reduction over several references, here and in
