@@ -10,7 +10,7 @@ from torch import Tensor
 
 from bertscore_tm.encoder import FrozenEncoder, Signature
 from bertscore_tm.scoring.corpus import score_corpus
-from bertscore_tm.scoring.rescaling import MEASURED_FIELDS, Baseline
+from bertscore_tm.scoring.rescaling import MEASURED_FIELDS, OVER_LIMIT, Baseline
 from bertscore_tm.scoring.settings import ScoreSettings
 from bertscore_tm.scoring.texts import TextPairs, as_documents
 from bertscore_tm.scoring.token_weights import TEXTS_PER_BLOCK
@@ -29,6 +29,7 @@ class MeasuredBaseline:
         num_pairs: number of scored pairs.
         num_texts: number of distinct texts that the pairs were drawn from.
         num_truncated: number of these texts that were truncated.
+        num_over_limit: number of these texts over the length limit, which were truncated or divided into windows.
         signature: every setting that changes a number.
     """
 
@@ -37,11 +38,13 @@ class MeasuredBaseline:
     num_pairs: int
     num_texts: int
     num_truncated: int
+    num_over_limit: int
     signature: Signature
 
     def to_csv(self) -> str:
         """Return the table of the means, as :meth:`bertscore_tm.Baseline.to_csv`."""
-        return Baseline(self.mean, "", settings=self.signature.select(*MEASURED_FIELDS)).to_csv()
+        settings = self.signature.select(*MEASURED_FIELDS) | {OVER_LIMIT: self.num_over_limit}
+        return Baseline(self.mean, "", settings=settings).to_csv()
 
 
 def make_baseline(
@@ -82,7 +85,7 @@ def make_baseline(
     if not getattr(encoder, "all_layers", False):
         raise ValueError("a baseline table has one row per layer: pass FrozenEncoder(model, all_layers=True)")
     require_at_least("num_pairs", num_pairs, 2)
-    distinct, num_truncated = _find_distinct(encoder, texts)
+    distinct, num_truncated, num_over_limit = _find_distinct(encoder, texts)
     scored = score_corpus(_draw_pairs(distinct, num_pairs, seed), ScoreSettings.create(encoder))
     scored.unknown.warn()
     scores = scored.scores.nan_to_num(0.0).double()  # (3, layers + 1, pairs)
@@ -92,22 +95,27 @@ def make_baseline(
         num_pairs=num_pairs,
         num_texts=len(distinct),
         num_truncated=num_truncated,
+        num_over_limit=num_over_limit,
         signature=ScoreSettings.create(encoder).signature(),
     )
 
 
-def _find_distinct(encoder: FrozenEncoder, texts: Iterable[str]) -> tuple[list[str], int]:
-    """Return the distinct texts with content, at least two, and how many texts the encoder truncates."""
+def _find_distinct(encoder: FrozenEncoder, texts: Iterable[str]) -> tuple[list[str], int, int]:
+    """Return the distinct texts with content, at least two, and how many are truncated and how many over the limit."""
     stripped = list(dict.fromkeys(text.strip() for text in as_documents(texts, "texts")))
-    distinct, num_truncated = [], 0
+    distinct, num_truncated, num_in_windows = [], 0, 0
+    limit = encoder.tokenizer.max_length
     for start in range(0, len(stripped), TEXTS_PER_BLOCK):
         block = stripped[start : start + TEXTS_PER_BLOCK]
         tokenized = encoder.tokenizer(block)
         distinct += [text for text, has_content in zip(block, tokenized.has_content, strict=True) if has_content]
         num_truncated += tokenized.num_truncated
+        if limit is not None:
+            # Texts that are divided into windows keep all of their tokens here.
+            num_in_windows += int((tokenized.lengths > limit).sum())
     if len(distinct) < 2:
         raise ValueError(f"texts must have at least 2 distinct texts that are not blank, got {len(distinct)}")
-    return distinct, num_truncated
+    return distinct, num_truncated, num_truncated + num_in_windows
 
 
 def _draw_pairs(texts: list[str], num_pairs: int, seed: int) -> TextPairs:

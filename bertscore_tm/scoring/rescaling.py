@@ -19,11 +19,15 @@ from bertscore_tm.encoder.signature import describe_differences
 from bertscore_tm.utilities.user_warnings import warn_user
 
 _HEADER = ["LAYER", "P", "R", "F"]
-# Fields of the signature with hashes of contents, and those that change the tokens of a text.
+# Fields of the signature with hashes of contents, those that change the tokens of every text, and those that change the
+# tokens of texts over the length limit only.
 _HASHES = ("contents", "tokenizer")
-_TOKEN_FIELDS = ("space", "limit", "long", "special")
+_TOKEN_FIELDS = ("space", "special")
+_LENGTH_FIELDS = ("limit", "long")
 # Fields that a table keeps of the signature that it was measured with.
-MEASURED_FIELDS = ("model", *_HASHES, "revision", *_TOKEN_FIELDS)
+MEASURED_FIELDS = ("model", *_HASHES, "revision", *_TOKEN_FIELDS, *_LENGTH_FIELDS)
+# A table's field with the number of texts over the length limit when it was measured.
+OVER_LIMIT = "over_limit"
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,7 +39,8 @@ class Baseline:
         name: shown in the signature: a language code for a published table, else the name of a file.
         digest: first 8 hexadecimal digits of the file's SHA-256; empty for a published table.
         settings: the model, with hashes of its contents, and the settings that change the tokens of a text, as in the
-            signature. They are in the header's comment; empty without one.
+            signature; and ``over_limit``, the number of measured texts over the length limit. They are in the header's
+            comment; empty without one.
 
     Example:
         >>> Baseline.published("en", "roberta-large").table[17].tolist()
@@ -142,7 +147,8 @@ class Baseline:
         """Raise an error if the table names another model, or other settings of its tokens, than the encoder's.
 
         Contents are compared by their hashes. Models of the hub have none, and neither may the encoder's or the
-        table's: names are compared then, without the folder or the owner.
+        table's: names are compared then, without the folder or the owner. The length limit and the handling of long
+        texts are not compared if no measured text was over the limit.
         """
         if not self.settings:
             return
@@ -152,6 +158,9 @@ class Baseline:
         else:  # hashing reads a whole model
             expected = Signature({"model": encoder.place_name, **encoder.tokenizer.signature_fields()})
         compared = [*_TOKEN_FIELDS]
+        # Tables of other programs, and earlier ones, do not say whether texts were over the limit.
+        if self.settings.get(OVER_LIMIT) != "0":
+            compared += _LENGTH_FIELDS
         names = {Path(expected["model"]).name, Path(encoder.listed_name).name}
         if is_hashed and not expected.keys().isdisjoint(_HASHES):
             compared += _HASHES

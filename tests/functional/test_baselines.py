@@ -16,6 +16,7 @@ from torchmetrics.functional.text.bert import _load_baseline
 
 from bertscore_tm import Baseline, BERTScore, FrozenEncoder, Signature, bert_score
 from bertscore_tm.baselines import MeasuredBaseline, _draw_pairs, make_baseline
+from bertscore_tm.compat import torchmetrics
 from bertscore_tm.encoder import backbone
 from tests.support.models import tiny_model
 from tests.support.oracle import oracle_scores
@@ -77,10 +78,10 @@ def table(all_layers, tmp_path_factory) -> Path:
 def test_names_that_csv_quotes_are_read_back(model, tmp_path):
     rows = torch.tensor([[0.25, 0.5, 0.375]], dtype=torch.float64)
     measured = Signature({"model": model, "contents": "0123abcd", "limit": 512, "dtype": "float32"})
-    written = MeasuredBaseline(rows, rows, 2, 2, 0, measured).to_csv()
+    written = MeasuredBaseline(rows, rows, 2, 2, 0, 1, measured).to_csv()
     (tmp_path / "table.csv").write_text(written)
     baseline = Baseline.read(tmp_path / "table.csv")
-    assert baseline.settings == measured.select("model", "contents", "limit")
+    assert baseline.settings == measured.select("model", "contents", "limit") | {"over_limit": 1}
     assert baseline.to_csv() == written
 
 
@@ -98,8 +99,7 @@ def test_table_is_read_back_and_moves_unrelated_texts_to_zero(all_layers, minilm
     baseline = Baseline.read(table)
     assert (baseline.table - make_baseline(all_layers, TEXTS, 30).mean).abs().max() <= 5e-7
     measured = all_layers.signature()
-    assert {name: measured[name] for name in baseline.settings} == baseline.settings
-    assert [*baseline.settings] == ["model", "contents", "space", "limit", "long"]
+    assert baseline.settings == measured.select("model", "contents", "space", "limit", "long") | {"over_limit": 0}
     pairs = _draw_pairs(TEXTS, 30, seed=0)
     scores = bert_score(pairs.candidates, pairs.references, FrozenEncoder(minilm, num_layers=5), rescale=table)
     for name in ("precision", "recall", "f1"):
@@ -119,7 +119,7 @@ def test_bert_score_and_torchmetrics_read_the_table(minilm, table):
 def test_a_table_of_another_model_is_an_error(minilm, table, tmp_path):
     other = FrozenEncoder(*tiny_model("bert"), num_layers=2)
     message = (
-        r"minilm\.csv was measured with other settings than the encoder's: limit \(512 instead of \d+\), contents "
+        r"minilm\.csv was measured with other settings than the encoder's: contents "
         r"\(\w{8} instead of \w{8}\), tokenizer \(default instead of \w{8}\)\. Pass a table made with the encoder's"
     )
     with pytest.raises(ValueError, match=message):
@@ -148,12 +148,40 @@ def test_a_table_of_other_tokens_is_an_error(minilm, table, tmp_path, options):
     encoder, same = FrozenEncoder(minilm, num_layers=5), FrozenEncoder(minilm, num_layers=5, **options)
     assert bert_score(*pair, same, rescale=path)["f1"].isfinite()
     fields = {"exclude_special_tokens": "special", "max_length": "limit", "long_text": "long"}
-    for other, used in ((path, encoder), (table, same)):
+    # Without a record of texts over the limit, the limit and the handling of long texts are compared.
+    unrecorded = Baseline.read(table)
+    unrecorded = replace(unrecorded, settings=unrecorded.settings | {"over_limit": None})
+    for other, used in ((Baseline.read(path), encoder), (unrecorded, same)):
         with pytest.raises(ValueError, match=r"\.csv was measured with other .* Pass a table made with") as caught:
             bert_score(*pair, used, rescale=other)
         # It names the settings that differ, and no others.
-        named = {name for name in Baseline.read(other).settings | {"special": ""} if f"{name} (" in str(caught.value)}
+        named = {name for name in other.settings | {"special": ""} if f"{name} (" in str(caught.value)}
         assert named == {fields[option] for option in options}
+
+
+@pytest.mark.parametrize("options", [{"long_text": "error"}, {"long_text": "window"}, {"max_length": 200}])
+def test_a_table_of_uncut_texts_fits_any_limit(minilm, table, options):
+    expected = bert_score(TEXTS[:1], TEXTS[1:2], FrozenEncoder(minilm, num_layers=5), rescale=table)
+    encoder = FrozenEncoder(minilm, num_layers=5, **options)
+    assert bert_score(TEXTS[:1], TEXTS[1:2], encoder, rescale=table) == expected
+
+
+def test_the_drop_in_of_torchmetrics_takes_the_table_by_default(minilm, table):
+    expected = bert_score(TEXTS[:1], TEXTS[1:2], FrozenEncoder(minilm, num_layers=5), rescale=table)
+    options = {"rescale_with_baseline": True, "baseline_path": str(table)}
+    assert torchmetrics.bert_score(TEXTS[:1], TEXTS[1:2], minilm, 5, **options) == expected
+    metric = torchmetrics.BERTScore(minilm, 5, **options)
+    metric.update(TEXTS[:1], TEXTS[1:2])
+    assert metric.compute() == expected
+
+
+@pytest.mark.parametrize("long_text", ["truncate", "window"])
+def test_the_record_counts_truncated_texts_and_windows(minilm, long_text):
+    encoder = FrozenEncoder(minilm, all_layers=True, max_length=8, long_text=long_text)
+    made = make_baseline(encoder, ["a cat", "a dog", TEXTS[0], TEXTS[1]], 4)
+    assert made.num_over_limit == 2
+    assert made.num_truncated == (2 if long_text == "truncate" else 0)
+    assert '""over_limit"": ""2""' in made.to_csv()
 
 
 @pytest.mark.parametrize(
