@@ -16,13 +16,18 @@ from bertscore_tm.encoder import EncoderOptions, FrozenEncoder, default_device
 from bertscore_tm.scoring.rescaling import Baseline, Rescale
 from bertscore_tm.utilities.user_warnings import warn_user
 
+_HASH_EXAMPLE = "roberta-large_L17_no-idf_version=0.3.12(hug_trans=4.57.6)"
+
 
 def take_hash(arguments: argparse.Namespace) -> None:
     """Take the options that are not given from a hash of ``bert-score``, which may be given as the model too."""
     text = arguments.hash or arguments.model or ""
     settings = catalog.read_hash(text)
     if arguments.hash and not settings:
-        raise CommandError(f"argument --hash: not one of bert-score (-custom-rescaled needs its table), got {text!r}")
+        raise CommandError(
+            f"argument --hash: not one of bert-score (-custom-rescaled needs its table), got {text!r}. A valid one is "
+            f"{_HASH_EXAMPLE!r}"
+        )
     for name, value in settings.items():
         given = getattr(arguments, name)
         if given in (None, text) or given is False:

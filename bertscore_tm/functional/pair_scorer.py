@@ -95,6 +95,12 @@ class PairScorer:
         names = batch.schema.names if is_arrow else [*batch]
         if missing := [name for name in self._columns if name not in names]:
             raise KeyError(f"no column {missing[0]!r} in {', '.join(names)}: pass its name as candidate= or reference=")
+        for name in self._columns:
+            if isinstance(batch[name], str):
+                raise TypeError(
+                    f"column {name!r} has a single text: a scorer takes batches of rows. Call "
+                    f"dataset.map(scorer, batched=True)"
+                )
         candidates, references = (as_list(batch[name], name, dimensions=2) for name in self._columns)
         for row, texts in enumerate(zip(candidates, references, strict=False)):
             if nulls := [side for side, text in enumerate(texts) if not isinstance(text, Iterable)]:

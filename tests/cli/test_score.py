@@ -228,15 +228,20 @@ def test_a_hash_of_the_reference_package_gives_the_options(folder, listed_folder
         assert printed.err == f"bertscore-tm: warning: {said}\n"
 
 
+def test_an_invalid_hash_shows_a_valid_one(command, minilm):
+    given = ["hyps.txt", "refs.txt", "-m", minilm, "-l", "0"]
+    printed = command(*given, "--hash", "garbage", exit_code=2)
+    check_error(printed, "^argument --hash: not one of bert-score .*, got 'garbage'. A valid one is '")
+    (example,) = re.findall("A valid one is '(.*)'", printed.err)
+    assert command(*given, "--hash", example).err.endswith("do not use its versions\n")
+
+
 def test_options_next_to_a_hash_come_first(command, folder, minilm, capsys):
     text = get_hash("roberta-large", 17, True, False, False, False)
     given = ["hyps.txt", "refs.txt", "-l", "0", "--idf-from", "more.txt"]
     printed = command(*given, "--hash", text)  # with the folder of the model
     assert printed.out == command(*given).out
     assert printed.err.endswith("do not use its versions\n")
-    check_error(
-        command(*given, "--hash", minilm, exit_code=2), f"^argument --hash: not one of bert-score .*, got '{minilm}'"
-    )
     check_error(
         run_here(capsys, "baseline", folder / "refs.txt", "-m", text, "-o", folder / "t.csv", exit_code=2),
         "is a hash, not",

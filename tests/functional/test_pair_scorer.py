@@ -149,6 +149,15 @@ def test_bad_rows_are_named(case, scorer):
         scorer(batch)
 
 
+@pytest.mark.parametrize("reference", [["the cat sat"], [["the cat sat", "a cat"]]], ids=["text", "list"])
+def test_a_map_without_batches_names_the_option(reference, scorer):
+    data = Dataset.from_dict({"candidate": ["a cat sat"], "reference": reference})
+    with pytest.raises(TypeError, match=r"'candidate' has a single text: .*map\(scorer, batched=True\)"):
+        data.map(scorer)
+    mapped = data.map(scorer, batched=True)
+    assert set(SCORE_NAMES) < set(mapped.column_names)
+
+
 def test_bad_settings_are_refused_where_the_scorer_is_made(minilm):
     with pytest.raises(TypeError, match=r"model must be the name or folder of a model, got a .*FrozenEncoder: save"):
         PairScorer(FrozenEncoder(minilm, num_layers=2))
