@@ -28,7 +28,7 @@ from bertscore_tm.cli.errors import (
     print_error,
     print_message,
 )
-from bertscore_tm.cli.options import input_files
+from bertscore_tm.cli.options import expand_paths, input_files
 from bertscore_tm.cli.output import choose_format
 from bertscore_tm.cli.shards import PartialFile
 from bertscore_tm.utilities.version import __version__
@@ -111,6 +111,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         warnings.showwarning = _print_warning
         try:
             arguments = _parse(sys.argv[1:] if argv is None else list(argv))
+            expand_paths(arguments)
             _require_files(arguments)
             unfinished = arguments.unfinished = PartialFile(getattr(arguments, "output", None))
             with join_ranks() as ranks:

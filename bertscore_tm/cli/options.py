@@ -4,12 +4,14 @@ import argparse
 from collections.abc import Sequence
 
 from bertscore_tm.cli.inputs import FORMATS
+from bertscore_tm.utilities.files import expand_home
 from bertscore_tm.utilities.score_names import SCORE_NAMES
 
 _PRECISIONS = ("float32", "bfloat16", "float16", "float64", "auto")
 # Arguments that name files to read.
 _TEXT_FILES = ("files", "candidates", "references", "sources", "corpus")
 _INPUT_FILES = (*_TEXT_FILES, "idf", "rescale", "baseline_path")
+_PATHS = (*_INPUT_FILES, "output", "report", "folder")
 
 
 def input_files(arguments: argparse.Namespace) -> list[str]:
@@ -17,6 +19,16 @@ def input_files(arguments: argparse.Namespace) -> list[str]:
     values = [getattr(arguments, name, None) for name in _INPUT_FILES]
     paths = [path for value in values for path in (value if isinstance(value, list) else [value])]
     return [path for path in paths if isinstance(path, str)]
+
+
+def expand_paths(arguments: argparse.Namespace) -> None:
+    """Replace ``~`` in all paths of a command, which shells leave in ``--output=~/a.json``."""
+    for name in _PATHS:
+        value = getattr(arguments, name, None)
+        if isinstance(value, str):
+            setattr(arguments, name, expand_home(value))
+        elif isinstance(value, list):
+            setattr(arguments, name, [expand_home(path) for path in value])
 
 
 def positive(text: str) -> int:

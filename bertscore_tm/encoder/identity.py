@@ -21,6 +21,7 @@ from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 from bertscore_tm import catalog
 from bertscore_tm.core.memory import is_out_of_memory
+from bertscore_tm.utilities.files import expand_home
 from bertscore_tm.utilities.settings import shorten
 
 _next_ready_number = count(1)
@@ -75,6 +76,9 @@ class ModelSource:
     @classmethod
     def from_name(cls, name: str, revision: str | None = None, trust_remote_code: bool = False) -> ModelSource:
         """Return the source of a hub name or a folder; equal for all paths of the same unchanged folder."""
+        name = expand_home(name)
+        if Path(name).is_file():
+            raise OSError(_describe_file(name))
         if Path(name).is_dir():
             folder = Path(name).resolve()
             files = _identify_files(folder, trust_remote_code)
@@ -117,6 +121,21 @@ class ModelSource:
         if self.kind != "folder":
             return self.files
         return _identify_files(Path(self.location), self.trust_remote_code)
+
+
+def _describe_file(name: str) -> str:
+    """Return the error about a file in place of a model's folder."""
+    path = Path(name)
+    if path.suffix.lower() == ".gguf":
+        remedy = "GGUF is not read. Pass the folder or hub name of the model from which this file was converted"
+    elif (path.parent / "config.json").is_file():
+        remedy = f"pass its folder, {str(path.parent)!r}"
+    else:
+        remedy = (
+            "pass a folder with config.json, weights and tokenizer, as save_pretrained(folder) of the model and of its "
+            "tokenizer writes them"
+        )
+    return f"model {name!r} is a file: {remedy}"
 
 
 def _identify_files(folder: Path, trust_remote_code: bool) -> tuple[_FileIdentity, ...]:

@@ -16,6 +16,7 @@ from torch import Tensor
 from bertscore_tm import catalog
 from bertscore_tm.encoder import FrozenEncoder, Signature
 from bertscore_tm.encoder.signature import describe_differences
+from bertscore_tm.utilities.files import expand_home
 from bertscore_tm.utilities.user_warnings import warn_user
 
 _HEADER = ["LAYER", "P", "R", "F"]
@@ -83,7 +84,8 @@ class Baseline:
             OSError: the file cannot be read.
             ValueError: it is malformed.
         """
-        content, name = Path(path).read_bytes(), Path(path).name
+        file = Path(expand_home(path))
+        content, name = file.read_bytes(), file.name
         # Another encoding has no header of a table.
         lines = content.decode("utf-8-sig", "replace").rstrip().splitlines() or [""]
         header, *rows = csv.reader(lines)

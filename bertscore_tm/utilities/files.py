@@ -8,6 +8,12 @@ from pathlib import Path
 from typing import Any
 
 
+def expand_home(path: str | os.PathLike[str]) -> str:
+    """Return a path whose ``~`` at the start is replaced by the user's home folder."""
+    # Path.expanduser raises an error for unknown users, and Path removes "./".
+    return os.path.expanduser(os.fspath(path))  # noqa: PTH111
+
+
 def is_special(path: str | os.PathLike[str]) -> bool:
     """Check whether a path, or the target of a link, is a device, a pipe or a socket, which is written in place."""
     path = Path(path)
@@ -28,7 +34,7 @@ def write_atomically(path: str | os.PathLike[str], content: str | bytes, *, file
     Raises:
         OSError: the file cannot be written. The message names ``path`` and whether it keeps its old content.
     """
-    name = os.fspath(path)
+    name = expand_home(path) if filesystem is None else os.fspath(path)
     data = content.encode(errors="backslashreplace") if isinstance(content, str) else content
     in_place = filesystem is None and is_special(name)
     try:

@@ -13,8 +13,10 @@ from torchmetrics import MetricCollection
 from transformers import AutoModel, ByT5Tokenizer, T5Model
 from transformers.tokenization_mistral_common import MistralCommonBackend
 
-from bertscore_tm import BERTScore, FrozenEncoder, PairScorer
+from bertscore_tm import Baseline, BERTScore, FrozenEncoder, PairScorer
+from bertscore_tm.baselines import make_baseline
 from bertscore_tm.encoder.identity import hash_model, hash_structure
+from bertscore_tm.utilities.files import write_atomically
 from tests.support.models import EVERY_FAMILY, last_hidden_state, randomised, tiny_config, tiny_model
 from tests.support.ranks import run_ranks
 
@@ -104,6 +106,44 @@ def test_every_file_that_may_be_loaded_is_a_part_of_the_model(tmp_path, name):
     with pytest.raises(ValueError, match=rf"Files that differ: {name}\."):
         pickle.loads(pickled)({"candidate": ["a cat"], "reference": ["a cat"]})
     assert PairScorer(folder, num_layers=2).signature != scorer.signature
+
+
+def test_the_home_folder_is_found_in_a_models_path(tmp_path, monkeypatch):
+    """Python does not replace ~, and the model was looked for on the hub."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    save(tiny_model("bert")[0], tmp_path / "model")
+    encoder = FrozenEncoder(tmp_path / "model", num_layers=2)
+    home = FrozenEncoder("~/model", num_layers=2)
+    assert home.signature() == encoder.signature()
+    assert PairScorer("~/model", num_layers=2).signature["contents"] == encoder.signature()["contents"]
+    table = make_baseline(FrozenEncoder("~/model", all_layers=True), ["a cat", "a dog", "rain"], 2)
+    write_atomically("~/table.csv", table.to_csv())
+    assert (tmp_path / "table.csv").exists()
+    assert torch.equal(Baseline.read("~/table.csv").table, Baseline.read(tmp_path / "table.csv").table)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin", "config.json", "tokenizer.json"])
+def test_a_file_of_a_model_names_its_folder(tmp_path, name):
+    folder = save(tiny_model("bert")[0], tmp_path / "model")
+    path = tmp_path / "model" / name
+    path.touch()
+    with pytest.raises(OSError, match=f"model '.*{name}' is a file: pass its folder, ") as caught:
+        FrozenEncoder(path, num_layers=2)
+    assert str(caught.value).endswith(f"pass its folder, {str(folder)!r}")
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("model.safetensors", r"pass a folder with config.json, weights and tokenizer, as save_pretrained\(folder\)"),
+        ("last.ckpt", r"pass a folder with config.json, weights and tokenizer, as save_pretrained\(folder\)"),
+        ("model-Q4_K_M.gguf", "GGUF is not read. Pass the folder or hub name of the model from which this file was"),
+    ],
+)
+def test_a_file_without_its_model_names_the_remedy(tmp_path, name, remedy):
+    (tmp_path / name).touch()
+    with pytest.raises(OSError, match=f"model '.*{name}' is a file: {remedy}"):
+        FrozenEncoder(str(tmp_path / name))
 
 
 def test_files_that_are_known_to_be_no_part_of_a_model_may_change(tmp_path):
