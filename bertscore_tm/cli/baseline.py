@@ -16,7 +16,7 @@ from typing import Any
 
 from bertscore_tm.cli import options, output
 from bertscore_tm.cli.distributed import RankGroup
-from bertscore_tm.cli.inputs import read_texts
+from bertscore_tm.cli.inputs import choose_with, read_texts
 from bertscore_tm.utilities.user_warnings import warn_user
 
 
@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
 
 
 def _measure(arguments: argparse.Namespace) -> None:
-    texts = read_texts(arguments.corpus, arguments.format, arguments.column)
+    texts = read_texts(arguments.corpus, arguments.format, arguments.column, remedy=choose_with("--column"))
 
     from bertscore_tm.baselines import make_baseline
     from bertscore_tm.cli.encoders import EncoderChoice, build_encoder

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any
 from bertscore_tm.cli import options, output
 from bertscore_tm.cli.distributed import RankGroup
 from bertscore_tm.cli.errors import CommandError, print_message
+from bertscore_tm.cli.inputs import choose_with
 from bertscore_tm.cli.join import KeyColumns, find_join, is_id
 from bertscore_tm.cli.joined_files import FileOptions, Systems, describe_columns, read_corpus
 
@@ -174,22 +175,25 @@ def _read_column(arguments: argparse.Namespace) -> Systems:
     if corpus is None or not corpus.systems[0].has_columns:
         raise CommandError("--system-column: give one file with columns, such as .tsv or .jsonl, to -c")
     (table,) = corpus.systems
-    names, systems = table.texts(arguments.system_column), corpus.read("all")
+    names, systems = table.texts(arguments.system_column, remedy=choose_with("--system-column")), corpus.read("all")
     rows = {name: [row for row, other in enumerate(names) if other == name] for name in dict.fromkeys(names)}
     if len(rows) < 2:
         raise CommandError(f"{table.name}: {arguments.system_column!r} has one system; a comparison needs two")
-    parts = [replace(table, name=f"{table.name} ({name})", rows=[table.rows[i] for i in rows[name]]) for name in rows]
+    parts = [table.select(f"{table.name} ({name})", own_rows) for name, own_rows in rows.items()]
     columns = _leave_out_row_numbers([describe_columns(part, file_options) for part in parts])
     join = find_join(columns, num_systems=len(parts), key=arguments.key)
     if join.message:
         print_message(join.message)
-    selected = {}
+    rows_of_texts = {}
     for name, places in zip(rows, join.rows, strict=True):
-        selected[name] = systems.select([rows[name][place] for (place,) in places])
+        rows_of_texts[name] = [rows[name][place] for (place,) in places]
+    selected = {name: systems.select(own_rows) for name, own_rows in rows_of_texts.items()}
     first = next(iter(rows))
     for name, own in selected.items():
-        if own.references != selected[first].references:
-            raise table.error(rows[name][0], f"{name!r} must have the references of {first!r}, in the same order")
+        for text, references in enumerate(own.references):
+            if references != selected[first].references[text]:
+                row = rows_of_texts[name][text]
+                raise table.error(row, f"{name!r} must have the references of {first!r}, in the same order")
     texts = {name: own.texts["all"] for name, own in selected.items()}
     return replace(selected[first], texts=texts, paired_by=join.column)
 

@@ -149,4 +149,5 @@ def read_idf(idf: bool | str, file_format: str | None) -> bool | list[str]:
     if isinstance(idf, bool):
         return idf
     is_known = idf.lower().removesuffix(".gz").endswith(tuple(f".{name}" for name in FORMATS))
-    return read_texts(idf, None if is_known else file_format)
+    remedy = "Name the column of the texts 'text', which --idf-from reads"
+    return read_texts(idf, None if is_known else file_format, remedy=remedy)

@@ -1,16 +1,19 @@
 """Read files of texts in several formats; errors name the file and the place."""
 
+from __future__ import annotations
+
 import csv
 import gzip
 import io
 import json
 import re
+import shlex
 import sys
 import zlib
 from collections import Counter
 from collections.abc import Collection, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,22 +28,46 @@ _MISSING = object()
 # The largest that the csv module takes on every platform.
 _CSV_CELL_LIMIT = 2**31 - 1
 _SPREADSHEETS = ("xlsx", "xls", "ods")
+# Commands that decompress files.
+_DECOMPRESS = {
+    "bz2": "bzip2 -dk",
+    "xz": "xz -dk",
+    "zst": "zstd -d",
+    "zip": "unzip",
+    "tar": "tar -xf",
+    "tgz": "tar -xf",
+}
+# The first line of a CSV file for Excel, without the commas.
+_SEPARATOR_LINE = re.compile(r"sep=[;|\t]?", re.IGNORECASE)
+# An index as in choices[0].
+_INDEX = re.compile(r"\[(\d+)\]")
 # Lines of WMT's SGML files and of the output of fairseq-generate, whose marks would be scored as text.
 _MARKED_LINE = re.compile(r"\s*</?(seg|doc|refset|srcset|tstset|p|hl|mteval)\b|[STHDP]-\d+\t", re.IGNORECASE)
-_MARKED_PAGE = "https://github.com/bertscore-tm/bertscore-tm/blob/main/examples/shell.md#files-of-fairseq-and-wmt"
+_PAGE = "https://github.com/bertscore-tm/bertscore-tm/blob/main/examples/shell.md"
+_MARKED_PAGE = f"{_PAGE}#files-of-fairseq-and-wmt"
+_OTHER_PAGE = f"{_PAGE}#files-of-other-kinds"
+# Pages that say how files are converted to lines of text.
+_CONVERT = {
+    "sgm": _MARKED_PAGE,
+    "sgml": _MARKED_PAGE,
+    "xml": _MARKED_PAGE,
+    "srt": _OTHER_PAGE,
+    "vtt": _OTHER_PAGE,
+}
 
 
 @dataclass(frozen=True)
 class Table:
     """The rows of a file, texts or objects. Errors name the line of a row, else its number, from 1.
 
-    ``keys`` are those of a JSON object of texts, whose rows have no columns. ``repeated`` are names that more than one
-    column has.
+    ``numbers`` are those of the rows if only some of the file's are selected. ``keys`` are those of a JSON object of
+    texts, whose rows have no columns. ``repeated`` are names that more than one column has.
     """
 
     name: str
     rows: list[Any]
     lines: Sequence[int] | None = None
+    numbers: Sequence[int] | None = None
     keys: Sequence[str] | None = None
     repeated: Collection[str] = ()
 
@@ -53,18 +80,29 @@ class Table:
         """Whether rows have several values: not those of plain lines, of JSON arrays of strings and of texts by key."""
         return self.keys is None and not all(isinstance(row, str) for row in self.rows)
 
-    def values(self, *columns: str) -> list[Any]:
-        """Return the value of each row in the one of several columns that it has; without columns, the row."""
-        return [self._value(i, columns) for i in range(len(self.rows))] if self.has_columns else self.rows
+    def select(self, name: str, rows: Sequence[int]) -> Table:
+        """Return some rows as a table with another name; errors name their places in the file."""
+        lines = None if self.lines is None else [self.lines[row] for row in rows]
+        numbers = [row + 1 for row in rows]
+        return replace(self, name=name, rows=[self.rows[row] for row in rows], lines=lines, numbers=numbers)
 
-    def text_lists(self, *columns: str, may_be_missing: bool = False) -> list[list[Any]]:
+    def values(self, *columns: str, remedy: str = "") -> list[Any]:
+        """Return the value of each row in the one of several columns that it has; without columns, the row.
+
+        ``remedy`` ends the error about a row that has none of them.
+        """
+        if not self.has_columns:
+            return self.rows
+        return [self._value(i, columns, remedy) for i in range(len(self.rows))]
+
+    def text_lists(self, *columns: str, remedy: str = "", may_be_missing: bool = False) -> list[list[Any]]:
         """Return the texts of each row, at least one, of a chat its answer; a single text need not be in an array.
 
         With ``may_be_missing`` texts may be null, and arrays empty.
         """
         if not self.rows:
             raise CommandError(f"{self.name}: the file contains no texts")
-        values, lists = self.values(*columns), []
+        values, lists = self.values(*columns, remedy=remedy), []
         for row, value in enumerate(values):
             texts = value if isinstance(value, list) and not is_chat(value) else [value]
             try:
@@ -77,17 +115,17 @@ class Table:
                 raise self.error(row, f"{columns[0]!r} must be a text or an array of texts, got {value!r:.80}")
         return lists
 
-    def texts(self, column: str) -> list[str]:
+    def texts(self, column: str, *, remedy: str = "") -> list[str]:
         """Return the text of each row, which may be in an array."""
-        lists = self.text_lists(column)
+        lists = self.text_lists(column, remedy=remedy)
         for row, texts in enumerate(lists):
             if len(texts) > 1:
                 raise self.error(row, f"{column!r} must be a single text, got an array of {len(texts)}")
         return [text for (text,) in lists]
 
-    def labels(self, column: str) -> list[str]:
+    def labels(self, column: str, *, remedy: str = "") -> list[str]:
         """Return the value of each row, a string or a whole number, as a string."""
-        values = self.values(column)
+        values = self.values(column, remedy=remedy)
         for row, value in enumerate(values):
             if not isinstance(value, str | int):
                 raise self.error(row, f"{column!r} must be a string or a whole number, got {value!r:.80}")
@@ -113,12 +151,19 @@ class Table:
             return None
         return [None if value is _MISSING else value for value in values]
 
+    def place(self, row: int) -> str:
+        """Return the line of a row, from 0, or its number where a file has no lines."""
+        if self.lines is not None:
+            return f"line {self.lines[row]}"
+        number = row + 1 if self.numbers is None else self.numbers[row]
+        return f"row {number}"
+
     def error(self, row: int, message: str) -> CommandError:
         """Return an error at the place of a row, from 0."""
-        place = f" row {row + 1}" if self.lines is None else self.lines[row]
+        place = f" {self.place(row)}" if self.lines is None else self.lines[row]
         return CommandError(f"{self.name}:{place}: {message}")
 
-    def _value(self, row: int, columns: Sequence[str]) -> Any:
+    def _value(self, row: int, columns: Sequence[str], remedy: str) -> Any:
         record = self.rows[row]
         if not isinstance(record, dict):
             raise self.error(row, f"must be an object, got {record!r:.80}")
@@ -131,17 +176,30 @@ class Table:
             raise self.error(row, f"the columns {both} both exist: choose with --reference-column")
         if not values:
             names = ", ".join(map(repr, record)) or "none"
-            raise self.error(row, f"no column or key {columns[0]!r}; there are {names}")
+            dotted = _INDEX.sub(r".\1", columns[0])
+            if _look_up(record, dotted) is not _MISSING:
+                remedy = f"Write the name as {dotted}"
+            message = f"no column or key {columns[0]!r}; there are {names}. {remedy}"
+            raise self.error(row, message.removesuffix(". "))
         return next(iter(values.values()))
 
 
-def _look_up(record: dict[str, Any], name: str) -> Any:
-    """Return the value of a column, or of a dotted name the one in the object of its first part."""
-    if name in record:
-        return record[name]
+def choose_with(option: str) -> str:
+    """Return the remedy for a column that does not exist: the option that names it."""
+    return f"Choose a column with {option} NAME"
+
+
+def _look_up(value: Any, name: str) -> Any:
+    """Return the value of a column, or of a dotted name such as choices.0.text the one within objects and arrays."""
+    if isinstance(value, dict) and name in value:
+        return value[name]
     outer, _, inner = name.partition(".")
-    nested = record.get(outer)
-    return _look_up(nested, inner) if isinstance(nested, dict) and inner else _MISSING
+    if isinstance(value, list) and outer.isdecimal() and int(outer) < len(value):
+        item = value[int(outer)]
+        return _look_up(item, inner) if inner else item
+    if isinstance(value, dict) and outer in value and inner:
+        return _look_up(value[outer], inner)
+    return _MISSING
 
 
 def read_table(path: str, file_format: str | None = None, columns: Sequence[str] = ()) -> Table:
@@ -168,21 +226,21 @@ def read_table(path: str, file_format: str | None = None, columns: Sequence[str]
         return _with_header(name, _tab_rows(text, name), columns)
     if file_format == "json":
         return _read_json(text, name)
+    if file_format == "jsonl":
+        return _read_json_lines(text, name)
     lines = _split_lines(text)
-    if file_format == "txt":
-        num_marked = sum(_MARKED_LINE.match(line) is not None for line in lines)
-        if 2 * num_marked > len(lines):
-            warn_user(f"{name}: most lines have marks of SGML or fairseq. Convert the file first: {_MARKED_PAGE}")
-        return Table(name, lines, range(1, len(lines) + 1))
-    while lines and not lines[-1].strip():
-        lines.pop()
-    numbers = range(1, len(lines) + 1)
-    return Table(name, [_parse_json(line, name, number) for number, line in zip(numbers, lines, strict=True)], numbers)
+    num_marked = sum(_MARKED_LINE.match(line) is not None for line in lines)
+    if 2 * num_marked > len(lines):
+        warn_user(f"{name}: most lines have marks of SGML or fairseq. Convert the file first: {_MARKED_PAGE}")
+    return Table(name, lines, range(1, len(lines) + 1))
 
 
-def read_texts(path: str, file_format: str | None = None, column: str = "text") -> list[str]:
-    """Read one text per row of a file; the column is ignored for plain lines."""
-    return read_table(path, file_format, [column]).texts(column)
+def read_texts(path: str, file_format: str | None = None, column: str = "text", *, remedy: str = "") -> list[str]:
+    """Read one text per row of a file; the column is ignored for plain lines.
+
+    ``remedy`` ends the error about a row without the column.
+    """
+    return read_table(path, file_format, [column]).texts(column, remedy=remedy)
 
 
 def _format_of(path: str, file_format: str | None) -> tuple[str, bool]:
@@ -195,6 +253,11 @@ def _format_of(path: str, file_format: str | None) -> tuple[str, bool]:
         suffix = "txt"
     if suffix in _SPREADSHEETS:
         raise CommandError(f"{path}: a spreadsheet: save it as CSV")
+    if suffix in _DECOMPRESS:
+        command = f"{_DECOMPRESS[suffix]} {shlex.quote(path)}"
+        raise CommandError(f"{path}: of compressed files only .gz is read. Decompress the file first: {command}")
+    if file_format is None and suffix in _CONVERT:
+        raise CommandError(f"{path}: .{suffix} files are not read. Convert the file to lines: {_CONVERT[suffix]}")
     if file_format is None and suffix not in FORMATS:
         raise CommandError(f"{path}: the suffix .{suffix} is not one of {', '.join(FORMATS)}: give --format")
     return file_format or suffix, is_compressed
@@ -229,17 +292,58 @@ def _read_parquet(data: bytes, name: str) -> Table:
 
 def _read_json(text: str, name: str) -> Table:
     """Return the rows of an array, of an object of texts by key, or of the annotations of COCO."""
-    value = _parse_json(text, name)
+    try:
+        value = _parse_json(text, name)
+    except CommandError:
+        first_line = text.lstrip().partition("\n")[0]
+        if _is_json(first_line) and not _is_json(text):
+            message = f"{name}: the file has a JSON value per line. Name it .jsonl, or give --format jsonl"
+            raise CommandError(message) from None
+        raise
     if isinstance(value, dict) and isinstance(value.get("annotations"), list):
         value = value["annotations"]
     if isinstance(value, list):
         return Table(name, value)
+    if isinstance(value, dict):
+        for key, texts in value.items():
+            _require_no_objects(texts, key, name)
     if not isinstance(value, dict) or not all(isinstance(texts, str | list) for texts in value.values()):
         raise CommandError(f"{name}: the file must contain a JSON array of objects or strings, or an object of texts")
-    for key, texts in value.items():
-        if not is_chat(texts) and any(isinstance(record, dict) for record in texts):
-            raise CommandError(f"{name}: the objects are within {key!r}: save that array as a file")
     return Table(name, list(value.values()), keys=list(value))
+
+
+def _require_no_objects(texts: Any, key: str, name: str) -> None:
+    """Raise an error if the value of a key is an array of objects, such as rows or the articles of SQuAD."""
+    if not isinstance(texts, list) or is_chat(texts):
+        return
+    for record in texts:
+        if isinstance(record, dict) and "paragraphs" in record:
+            raise CommandError(f"{name}: the texts are nested as in SQuAD. Convert the file first: {_OTHER_PAGE}")
+        if isinstance(record, dict):
+            # Names such as my-key are not valid after a dot.
+            command = shlex.join(["jq", f".[{json.dumps(key)}]"])
+            raise CommandError(
+                f"{name}: the objects are within {key!r}. Save that array as a .json file, as {command} prints it"
+            )
+
+
+def _read_json_lines(text: str, name: str) -> Table:
+    lines = _split_lines(text)
+    while lines and not lines[-1].strip():
+        lines.pop()
+    may_be_document = len(lines) > 1 or text.lstrip().startswith("[")
+    if may_be_document and _is_json(text):
+        raise CommandError(f"{name}: the file is one JSON document. Name it .json, or give --format json")
+    numbers = range(1, len(lines) + 1)
+    return Table(name, [_parse_json(line, name, number) for number, line in zip(numbers, lines, strict=True)], numbers)
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except json.JSONDecodeError:
+        return False
+    return True
 
 
 def _find_repeated(names: Sequence[str]) -> set[str]:
@@ -267,6 +371,8 @@ def _parse_json(text: str, name: str, line: int | None = None) -> Any:
 def _with_header(name: str, rows: list[tuple[int, list[str]]], columns: Sequence[str]) -> Table:
     """Return a table of cells with their lines, whose first row is the header unless all columns are numbers."""
     header = rows[0][1] if rows else []
+    if _SEPARATOR_LINE.fullmatch("".join(header)):
+        raise CommandError(f"{name}:1: the line 'sep=' is for Excel, and not a header. Remove this line")
     for line, cells in rows:
         if len(cells) != len(header):
             raise CommandError(f"{name}:{line}: {len(cells)} columns, but the first line has {len(header)}: {header}")
@@ -279,8 +385,24 @@ def _with_header(name: str, rows: list[tuple[int, list[str]]], columns: Sequence
             f"{name}:1: one column, {header[0]!r}, whose columns seem to be separated by {mark[0]!r}: separate them by "
             f"commas in .csv, by tabs in .tsv"
         )
+    if len(header) > 1:
+        _warn_of_empty_rows(name, rows)
     records = [dict(zip(header, cells, strict=True)) for _, cells in rows]
     return Table(name, records, [line for line, _ in rows], repeated=_find_repeated(header))
+
+
+def _warn_of_empty_rows(name: str, rows: list[tuple[int, list[str]]]) -> None:
+    """Warn of rows of empty cells at the end, which spreadsheets write below the texts."""
+    first_line = None
+    for line, cells in reversed(rows):
+        if any(cell.strip() for cell in cells):
+            break
+        first_line = line
+    if first_line is not None:
+        warn_user(
+            f"{name}:{first_line}: all cells are empty from this line on, and count as empty texts. If a spreadsheet "
+            f"left these rows over, delete them"
+        )
 
 
 def _tab_rows(text: str, name: str) -> list[tuple[int, list[str]]]:

@@ -13,7 +13,7 @@ Names decide which columns are ids, and values decide whether they fit:
 
 import re
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 
@@ -30,6 +30,10 @@ _WHOLE_NUMBER = re.compile(r"(0|-?[1-9][0-9]*)(\.0+)?")
 _NUMBER = re.compile(r"-?[0-9.]+(e[-+]?[0-9]+)?|true|false", re.IGNORECASE)
 
 
+def _count_from_one(row: int) -> str:
+    return f"row {row + 1}"
+
+
 @dataclass(frozen=True)
 class KeyColumns:
     """The columns of a file that may tell which rows belong together.
@@ -39,12 +43,14 @@ class KeyColumns:
         num_rows: number of rows.
         columns: values of each column without the texts, normalized by :func:`normalize_key`; empty for plain lines.
         object_keys: the normalized keys of a JSON object, which fit an id of any name.
+        place: the function that returns where a row, from 0, is in the file, as messages call it.
     """
 
     name: str
     num_rows: int
     columns: Mapping[str, Sequence[Hashable]] = field(default_factory=dict)
     object_keys: Sequence[Hashable] | None = None
+    place: Callable[[int], str] = _count_from_one
 
     def has(self, column: str) -> bool:
         """Check whether the file has a column."""
@@ -173,7 +179,7 @@ def _join_by_named_column(files: Sequence[KeyColumns], num_systems: int, name: s
             raise CommandError(f"{file.name} has no column {name!r}. Give --key a column that all files have.")
         keys = file.keys(name)
         if None in keys:
-            raise CommandError(f"{file.name}: row {keys.index(None) + 1} has no value of {name!r}.")
+            raise CommandError(f"{file.name}: {file.place(keys.index(None))} has no value of {name!r}.")
     wanted = set(first.keys(name))
     message = ""
     for number, file in enumerate(files):
@@ -280,7 +286,7 @@ def _describe_example(file: KeyColumns, values: Sequence[Hashable], shared: set[
     for row, value in enumerate(values):
         if value not in shared:
             shown = "an empty value" if value is None else f"{value!r:.40}"
-            return f"{shown} in row {row + 1} of {file.name} only"
+            return f"{shown} in {file.place(row)} of {file.name} only"
     return ""
 
 
@@ -298,10 +304,11 @@ def _require_no_other_order(first: KeyColumns, second: KeyColumns) -> None:
             has_several_values = len(set(values) - {None}) > 1
             if has_several_values and Counter(values) == Counter(other_values):
                 row = next(row for row, value in enumerate(values) if value != other_values[row])
+                example = f"{values[row]!r:.40} in {first.place(row)}"
+                other_example = f"{other_values[row]!r:.40} in {second.place(row)}"
                 raise CommandError(
                     f"{name!r} of {first.name} and {other_name!r} of {second.name} have the same {len(set(values))} "
-                    f"values in another order: in row {row + 1} {values[row]!r:.40} and {other_values[row]!r:.40}. "
-                    f"{_REMEDY}"
+                    f"values in another order: {example} and {other_example}. {_REMEDY}"
                 )
 
 
@@ -311,7 +318,7 @@ def _require_unique(file: KeyColumns, name: str) -> None:
     for row, key in enumerate(file.keys(name)):
         if key in first_rows:
             raise CommandError(
-                f"{file.name}: rows {first_rows[key] + 1} and {row + 1} have the same {name!r}, {key!r}. "
+                f"{file.name}: {file.place(first_rows[key])} and {file.place(row)} have the same {name!r}, {key!r}. "
                 f"To compare systems, give each text one row."
             )
         first_rows[key] = row

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from bertscore_tm.cli.errors import CommandError, print_message
-from bertscore_tm.cli.inputs import Table, read_table
+from bertscore_tm.cli.inputs import Table, choose_with, read_table
 from bertscore_tm.cli.join import BY_ORDER, Join, KeyColumns, Rows, find_join, is_id, normalize_key
 from bertscore_tm.utilities.user_warnings import warn_user
 
@@ -136,26 +136,35 @@ class Corpus:
             raise CommandError(f"no references: give -r FILE, or --format if {own.name} also contains them")
         if not files or is_named:
             files.insert(0, (own, self.join.rows[0]))
-        elif unread := [name for name in names or REFERENCES if own.has_column(name)]:
-            warn_user(f"{own.name}: the references in {unread[0]!r} are not read, since -r has others")
+        else:
+            self._warn_of_unread_references()
         lists: list[list[str]] = [[] for _ in self.join.rows[0]]
         for table, rows in files:
             for group in [(name,) for name in names] if names and table.has_columns else [REFERENCES]:
-                texts = table.text_lists(*group, may_be_missing=True)
+                texts = table.text_lists(*group, remedy=choose_with("--reference-column"), may_be_missing=True)
                 for references, chosen in zip(lists, rows, strict=True):
                     references += [text for row in chosen for text in texts[row]]
         return [[text or "" for text in references] or [""] for references in lists]
+
+    def _warn_of_unread_references(self) -> None:
+        """Warn if the first system's file has references next to those of ``-r``."""
+        own = self.systems[0]
+        for name in self.options.reference_column or REFERENCES:
+            if name != self.options.candidate_column and own.has_column(name):
+                warn_user(f"{own.name}: the references in {name!r} are not read, since -r has others")
+                return
 
     def read(self, *names: str) -> Systems:
         """Return the texts of the systems, which get these names, in the order of the first."""
         texts = {}
         for name, (table, rows) in zip(names, self.files, strict=False):
-            candidates = table.texts(self.options.candidate_column)
+            candidates = table.texts(self.options.candidate_column, remedy=choose_with("--candidate-column"))
             texts[name] = [candidates[row] for (row,) in rows]
         sources = None
         if self.source_file is not None:
             table, rows = self.files[-1]
-            sources = _require_one_value(table, rows, table.texts(self.options.source_column or "source"), "source")
+            texts_of_rows = table.texts(self.options.source_column or "source", remedy=choose_with("--source-column"))
+            sources = _require_one_value(table, rows, texts_of_rows, "source")
         return Systems(
             texts=texts,
             references=self.references(),
@@ -188,7 +197,8 @@ class Corpus:
         if not with_columns:
             raise CommandError(f"argument --{noun}-column: give a file with columns, such as .tsv or .jsonl")
         table, rows = max(with_columns, key=lambda file: file[0].has_column(column))
-        return _require_one_value(table, rows, table.labels(column), noun)
+        labels = table.labels(column, remedy=choose_with(f"--{noun}-column"))
+        return _require_one_value(table, rows, labels, noun)
 
 
 def read_corpus(options: FileOptions, paths: Sequence[str], *others: str | None) -> Corpus:
@@ -232,8 +242,8 @@ def describe_columns(table: Table, options: FileOptions) -> KeyColumns:
             columns[name] = [normalize_key(value) for value in values]
     key = options.key
     if key not in (None, BY_ORDER) and table.has_columns:
-        columns[key] = [normalize_key(value) for value in table.values(key)]
-    return KeyColumns(table.name, num_rows, columns)
+        columns[key] = [normalize_key(value) for value in table.values(key, remedy=choose_with("--key"))]
+    return KeyColumns(table.name, num_rows, columns, place=table.place)
 
 
 def _find_id(table: Table, options: FileOptions) -> str | None:

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 from bertscore_tm.cli import options, output
 from bertscore_tm.cli.distributed import RankGroup
 from bertscore_tm.cli.errors import CommandError
+from bertscore_tm.cli.inputs import choose_with
 from bertscore_tm.cli.joined_files import FileOptions, RowKeys, read_corpus
 from bertscore_tm.utilities.chats import strip_thoughts
 from bertscore_tm.utilities.user_warnings import warn_user
@@ -118,7 +119,7 @@ def _read(arguments: argparse.Namespace) -> _Lines:
     if arguments.candidates is None:
         raise CommandError("no candidates: give a FILE of JSON lines with an array of candidates each")
     corpus = read_corpus(FileOptions.of(arguments), [arguments.candidates])
-    candidates = corpus.systems[0].text_lists(arguments.candidate_column)
+    candidates = corpus.systems[0].text_lists(arguments.candidate_column, remedy=choose_with("--candidate-column"))
     references: Sequence[list[str] | None] = [None] * len(candidates)
     if arguments.references is not None or arguments.reference_column is not None:
         references = corpus.references()

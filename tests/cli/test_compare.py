@@ -239,7 +239,7 @@ def test_layouts(command, tmp_path):
     ("places", "message"),
     [
         ([0, 1, 3], r"outputs.jsonl \(a\) and outputs.jsonl \(b\) must have equal numbers of texts, got 1 and 2"),
-        ([0, 1, 2, 1], "outputs.jsonl:2: 'b' must have the references of 'a', in the same order"),
+        ([0, 1, 2, 1], "outputs.jsonl:4: 'b' must have the references of 'a', in the same order"),
         ([1, 3], "has one system; a comparison needs two"),
     ],
 )
@@ -247,6 +247,26 @@ def test_systems_in_a_column_must_fit(command, tmp_path, places, message):
     rows = [{"system": name, "candidate": "", "reference": text} for text in REFERENCES[:2] for name in ("a", "b")]
     write_records(tmp_path / "outputs.jsonl", [rows[place] for place in places])
     check_error(command("-c", "outputs.jsonl", "--system-column", "system", exit_code=2), message)
+
+
+PARTS = [("a", 1), ("b", 1), ("b", 2), ("a", 3)]
+
+
+def test_errors_of_a_system_have_the_lines_of_the_file(command, tmp_path):
+    """They counted the rows of the system."""
+    words = ["-c", "all.csv", "--system-column", "system"]
+    rows = "".join(f"{name},{key},text,text\n" for name, key in PARTS)
+    (tmp_path / "all.csv").write_text(f"system,id,candidate,reference\n{rows}")
+    message = r"'3' in line 5 of all.csv \(a\) only, '2' in line 4 of all.csv \(b\) only"
+    check_error(command(*words, exit_code=2), message)
+    (tmp_path / "all.csv").write_text(f"system,id,candidate,reference\n{rows}a,3,text,text\nb,3,text,text\n")
+    check_error(command(*words, "--key", "id", exit_code=2), r"\(a\): line 5 and line 6 have the same 'id'")
+    records = [{"system": name, "id": key, "candidate": "text", "reference": "text"} for name, key in PARTS]
+    (tmp_path / "all.json").write_text(json.dumps(records))
+    words[1] = "all.json"
+    check_error(
+        command(*words, exit_code=2), r"'3' in row 4 of all.json \(a\) only, '2' in row 3 of all.json \(b\) only"
+    )
 
 
 @pytest.mark.parametrize(

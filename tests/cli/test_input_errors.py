@@ -1,20 +1,30 @@
-"""One-line errors for bad input that name file and line."""
+"""One-line errors for bad input that name file and line, and advice that works."""
 
 import gzip
+import json
+import re
 import shlex
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from bertscore_tm.cli import main
-from tests.support.shell import check_error, from_stdin, run_here
+from bertscore_tm.cli.inputs import read_table
+from tests.support.markdown_blocks import ROOT, anchors
+from tests.support.shell import check_error, from_stdin, run_here, write_records
 
 GOOD = b"a cat\na dog\n"
 ROW = b'{"candidate": "a", "reference": "b"}\n'
 NOT_TEXTS = "must be a text or an array of texts, got"
 # A file of candidates and references, its content, and the error message after the file's name.
 BAD_FILES = [
-    ("c.tsv", b"cand\tref\na\tb\n", "2: no column or key 'candidate'; there are 'cand', 'ref'"),
+    (
+        "c.tsv",
+        b"cand\tref\na\tb\n",
+        "2: no column or key 'candidate'; there are 'cand', 'ref'. Choose a column with --candidate-column NAME",
+    ),
     ("c.tsv", b"candidate\treference\na\tb\na\tb\tc\n", "3: 3 columns, but the first line has 2: ['candidate', ..."),
     ("c.csv", b'candidate,reference\n"a\nb",c\na,b,c\n', "4: 3 columns, but the first line has 2: ['candidate', ..."),
     ("c.csv", b"candidate,reference,candidate\na,b,c\n", "1: more than one column is named 'candidate'"),
@@ -23,7 +33,7 @@ BAD_FILES = [
     ("c.csv", b'candidate,reference\n"a",b\n"a"b,c\n', "3: not valid CSV: ',' expected after '\"'"),
     ("c.jsonl", ROW + b'{"candidate": "a"\n', "2: not valid JSON: Expecting ',' delimiter at column 18"),
     ("c.jsonl", ROW + b"\n" + ROW, "2: not valid JSON: Expecting value at column 1"),
-    ("c.jsonl", b'["a", "b"]\n', "1: must be an object, got ['a', 'b']"),
+    ("c.jsonl", b'["a", "b"]\n["c"]\n', "1: must be an object, got ['a', 'b']"),
     ("c.jsonl", b'{"candidate": null, "reference": "b"}\n', f"1: 'candidate' {NOT_TEXTS} None"),
     ("c.jsonl", b'{"candidate": ["a", "b"]}\n', "1: 'candidate' must be a single text, got an array of 2"),
     ("c.jsonl", b'{"candidate": "a", "references": ["b", 7]}\n', f"1: 'reference' {NOT_TEXTS} ['b', 7]"),
@@ -41,11 +51,12 @@ BAD_FILES = [
     ),
     ("c.parquet", GOOD, " not a valid Parquet file: ..."),
     ("c.xlsx", GOOD, " a spreadsheet: save it as CSV"),
-    ("c.json", b'{"data": [{"candidate": "a"}]}', " the objects are within 'data': save that array as a file"),
-    ("c.json", ROW * 2, "2: not valid JSON: Extra data at column 1"),
+    ("c.json", b'{"a": 1}\n', " the file must contain a JSON array of objects or strings, or an object of texts"),
+    ("c.json", b'[{"a": 1},\n{"a": 1}\n', "3: not valid JSON: Expecting ',' delimiter at column 1"),
+    ("c.json", b'{"a": "b", "a": "c"}', " more than one key of an object is 'a'"),
     ("c.json", b'{"version": 1}', " the file must contain a JSON array of objects or strings, or an object of texts"),
     ("c.json", b'[{"candidate": "a", "reference": "b"}, 7]', " row 2: must be an object, got 7"),
-    ("c.sgm", GOOD, " the suffix .sgm is not one of txt, tsv, csv, jsonl, json, parquet: give --format"),
+    ("c.dat", GOOD, " the suffix .dat is not one of txt, tsv, csv, jsonl, json, parquet: give --format"),
     ("c.txt", "a\nb\nc\n".encode("utf-16-le"), " NUL bytes: the file seems to be UTF-16; convert the file to UTF-8"),
     ("c.txt", b"\xef\xbb\xbfa\n\xff", "2: not valid UTF-8: invalid start byte; convert the file to UTF-8"),
 ]
@@ -69,7 +80,7 @@ BAD = [
     (
         {"c.tsv": b"a\tb\n"},
         "-c c.tsv --candidate-column 0 --reference-column 2",
-        "c.tsv:1: no column or key '0'; there are '1', '2'",
+        "c.tsv:1: no column or key '0'; there are '1', '2'. Choose a column with --candidate-column NAME",
     ),
     ({}, "- -", "standard input can be read once: give - for one file"),
     ({"c.txt": GOOD}, "-c - -r c.txt --idf-from -", "standard input can be read once: give - for one file"),
@@ -129,3 +140,175 @@ GIVEN_TWICE = [
 def test_an_option_with_one_value_is_given_once(capsys, arguments, message):
     """The first file was dropped without a word."""
     check_error(run_here(capsys, *arguments.split(), exit_code=2), f"argument {message}")
+
+
+# Advice.
+
+# Programs that make the files.
+COMPRESS = {
+    "bz2": "bzip2",
+    "xz": "xz",
+    "zst": "zstd -q --rm",
+    "zip": "zip -qm c.txt.zip",
+    "tar.gz": "tar -czf c.txt.tar.gz",
+}
+RECORDS = [{"candidate": "a cat", "reference": "the cat"}, {"candidate": "a dog", "reference": "the dog"}]
+
+
+@pytest.mark.parametrize("suffix", COMPRESS)
+def test_compressed_files_name_a_command_that_works(tmp_path, monkeypatch, capsys, suffix):
+    words = shlex.split(COMPRESS[suffix])
+    if shutil.which(words[0]) is None:
+        pytest.skip(f"needs {words[0]}")
+    monkeypatch.chdir(tmp_path)
+    Path("c.txt").write_bytes(GOOD)
+    subprocess.run([*words, "c.txt"], check=True)
+    Path("c.txt").unlink(missing_ok=True)
+    for option in ([], ["--format", "txt"]):
+        printed = run_here(capsys, "score", f"c.txt.{suffix}", f"c.txt.{suffix}", *option, exit_code=2)
+        check_error(printed, f"^c.txt.{suffix}: of compressed files only .gz is read. Decompress the file first: ")
+    command = printed.err.rpartition(": ")[2]
+    subprocess.run(command, shell=True, check=True, capture_output=True)
+    assert read_table("c.txt").rows == ["a cat", "a dog"]
+
+
+@pytest.mark.parametrize("suffix", ["sgm", "xml", "srt", "vtt"])
+def test_files_that_must_be_converted_name_the_page(tmp_path, monkeypatch, capsys, suffix):
+    monkeypatch.chdir(tmp_path)
+    Path(f"c.{suffix}").write_bytes(GOOD)
+    printed = run_here(capsys, "score", f"c.{suffix}", f"c.{suffix}", exit_code=2)
+    check_error(printed, rf"^c.{suffix}: .{suffix} files are not read. Convert the file to lines: ")
+    check_page(printed.err)
+
+
+def check_page(message):
+    """Check that a message ends with the address of a section of a page."""
+    page, _, anchor = message.strip().rpartition("/main/")[2].partition("#")
+    assert anchor in anchors(ROOT / page)
+
+
+NAMES = {
+    "lines": ("c.json", "".join(json.dumps(row) + "\n" for row in RECORDS), "c.jsonl"),
+    "array": ("c.jsonl", json.dumps(RECORDS), "c.json"),
+    "indented array": ("c.jsonl", json.dumps(RECORDS, indent=2), "c.json"),
+    "texts by key": ("c.jsonl", json.dumps({"a": "a cat", "b": "a dog"}, indent=2), "c.json"),
+}
+
+
+@pytest.mark.parametrize(("path", "content", "renamed"), NAMES.values(), ids=NAMES)
+def test_json_under_another_suffix_is_to_be_renamed(tmp_path, monkeypatch, capsys, path, content, renamed):
+    monkeypatch.chdir(tmp_path)
+    Path(path).write_text(content)
+    suffix = Path(renamed).suffix
+    printed = run_here(capsys, "score", path, exit_code=2)
+    check_error(printed, rf"^{path}: the file .*\. Name it {suffix}, or give --format {suffix[1:]}$")
+    assert len(read_table(path, suffix[1:]).rows) == 2
+    Path(path).rename(renamed)
+    assert len(read_table(renamed).rows) == 2
+
+
+@pytest.mark.parametrize("other", [{}, {"version": 1.5}, {"config": {"a": 1}}], ids=["alone", "number", "object"])
+def test_the_command_for_nested_rows_works(tmp_path, monkeypatch, capsys, other):
+    monkeypatch.chdir(tmp_path)
+    Path("c.json").write_text(json.dumps({**other, "my-data": RECORDS}))
+    printed = run_here(capsys, "score", "c.json", exit_code=2)
+    check_error(
+        printed, "^c.json: the objects are within 'my-data'. Save that array as a .json file, as jq .* prints it$"
+    )
+    if shutil.which("jq") is None:
+        pytest.skip("needs jq")
+    (command,) = re.findall(r"jq '.*'", printed.err)
+    subprocess.run(f"{command} c.json > rows.json", shell=True, check=True)
+    assert read_table("rows.json").rows == RECORDS
+
+
+def test_files_like_squad_name_the_page(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    questions = [{"id": "q", "question": "?", "answers": [{"text": "a cat"}]}]
+    article = {"title": "t", "paragraphs": [{"context": "c", "qas": questions}]}
+    Path("dev.json").write_text(json.dumps({"version": "1.1", "data": [article]}))
+    printed = run_here(capsys, "score", "dev.json", "dev.json", exit_code=2)
+    check_error(printed, "^dev.json: the texts are nested as in SQuAD. Convert the file first: ")
+    check_page(printed.err)
+
+
+@pytest.mark.parametrize(("suffix", "separator"), [("csv", ","), ("csv", ";"), ("tsv", "\t")])
+def test_the_separator_line_of_excel_is_to_be_removed(tmp_path, monkeypatch, capsys, suffix, separator):
+    monkeypatch.chdir(tmp_path)
+    path = f"c.{suffix}"
+    rows = separator.join(["candidate", "reference"]) + "\n" + separator.join(["a cat", "the cat"]) + "\n"
+    Path(path).write_text(f"sep={separator}\n{rows}", encoding="utf-8-sig")
+    printed = run_here(capsys, "score", path, exit_code=2)
+    check_error(printed, f"^{path}:1: the line 'sep=' is for Excel, and not a header. Remove this line$")
+    Path(path).write_text(rows)
+    if separator == ";":
+        check_error(
+            run_here(capsys, "score", path, exit_code=2), "seem to be separated by ';': separate them by commas"
+        )
+    else:
+        assert read_table(path).rows == RECORDS[:1]
+
+
+def test_the_home_folder_is_found_in_all_paths(tmp_path, monkeypatch, capsys, minilm):
+    """Shells leave ~ in --output=~/a.json and in quotes."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    Path("~/texts").expanduser().mkdir()
+    shutil.copytree(minilm, tmp_path / "model")
+    (tmp_path / "texts" / "c.txt").write_bytes(GOOD)
+    options = ["-m", "~/model", "-l", "2", "--device", "cpu"]
+    files = ["~/texts/c.txt", "~/texts/c.txt", "--sources=~/texts/c.txt", "--idf-from=~/texts/c.txt"]
+    written = ["--output=~/texts/scores.json", "--report=~/texts/scores.html"]
+    run_here(capsys, "score", *files, *options, *written)
+    assert json.loads((tmp_path / "texts" / "scores.json").read_text())["f1"] == pytest.approx(1)
+    assert (tmp_path / "texts" / "scores.html").exists()
+    run_here(capsys, "baseline", "~/texts/c.txt", "-m", "~/model", "--pairs", "2", "-o", "~/table.csv")
+    run_here(capsys, "score", "-c", "~/texts/c.txt", "-r", "~/texts/c.txt", *options, "--rescale-from", "~/table.csv")
+    printed = run_here(capsys, "score", "~/no.txt", "~/no.txt", exit_code=2)
+    check_error(printed, f"^{tmp_path}/no.txt: No such file or directory")
+    check_error(run_here(capsys, "report", "~/no", "-o", "~/r.html", exit_code=2), f"^{tmp_path}/no has no files")
+
+
+# Columns that do not exist: the command, and the option that names the column.
+MISSING = {
+    "candidates": ("score c.jsonl --candidate-column no", "--candidate-column"),
+    "references": ("score c.jsonl --reference-column no", "--reference-column"),
+    "sources": ("score c.jsonl --sources c.jsonl", "--source-column"),
+    "documents": ("score c.jsonl --confidence 0.9 --document-column no", "--document-column"),
+    "groups": ("score c.jsonl --group-column no", "--group-column"),
+    "key": ("score -c c.jsonl -r c.jsonl --key no", "--key"),
+    "systems": ("compare -c c.jsonl --system-column no", "--system-column"),
+    "lists of candidates": ("rank c.jsonl -o best.jsonl", "--candidate-column"),
+    "baseline": ("baseline c.jsonl -o table.csv", "--column"),
+}
+
+
+@pytest.mark.parametrize(("command", "option"), MISSING.values(), ids=MISSING)
+def test_a_missing_column_names_its_option(tmp_path, monkeypatch, capsys, command, option):
+    monkeypatch.chdir(tmp_path)
+    write_records(Path("c.jsonl"), RECORDS)
+    printed = run_here(capsys, *shlex.split(command), exit_code=2)
+    there = "there are 'candidate', 'reference'"
+    check_error(printed, rf"^c.jsonl:1: no column or key '\w+'; {there}\. Choose a column with {option} NAME$")
+
+
+def test_a_missing_column_of_the_idf_names_the_column(tmp_path, monkeypatch, capsys, minilm):
+    monkeypatch.chdir(tmp_path)
+    write_records(Path("c.jsonl"), RECORDS)
+    words = ["score", "c.jsonl", "--idf-from", "c.jsonl", "-m", minilm, "-l", "2"]
+    message = "^c.jsonl:1: no column or key 'text'; .* Name the column of the texts 'text', which --idf-from reads$"
+    check_error(run_here(capsys, *words, exit_code=2), message)
+
+
+def test_a_name_with_brackets_names_the_dotted_one(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    rows = [{"choices": [{"message": {"content": text}}], "reference": text} for text in ("a cat", "a dog")]
+    write_records(Path("c.jsonl"), rows)
+    words = ["score", "c.jsonl", "--candidate-column"]
+    printed = run_here(capsys, *words, "choices[0].message.content", exit_code=2)
+    check_error(
+        printed, r"no column or key 'choices\[0\].message.content'.* Write the name as choices.0.message.content$"
+    )
+    name = printed.err.split()[-1]
+    assert read_table("c.jsonl").texts(name) == ["a cat", "a dog"]
+    for missing in ("choices.1.message.content", "choices[1].message.content", "choices.0.message.content.0"):
+        check_error(run_here(capsys, *words, missing, exit_code=2), "Choose a column with --candidate-column NAME$")

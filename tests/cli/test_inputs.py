@@ -91,7 +91,8 @@ def test_tables_end_before_blank_lines_and_csv_has_quoted_cells_of_several_lines
     path = tmp_path / "pairs.tsv"
     path.write_text("candidate\treference\na cat\tthe cat\n\t\n\n \n")
     # A row of empty cells is a row.
-    assert columns_of(path) == [["a cat", ""], ["the cat", ""]]
+    with pytest.warns(UserWarning, match="pairs.tsv:3: all cells are empty from this line on"):
+        assert columns_of(path) == [["a cat", ""], ["the cat", ""]]
     path = tmp_path / "pairs.csv"
     path.write_bytes(b'\xef\xbb\xbfcandidate,reference\r\n"a ""cat"", sat\nthere",the cat\r\n,"a, dog"\r\n\r\n')
     assert columns_of(path) == [['a "cat", sat\nthere', ""], ["the cat", "a, dog"]]
@@ -100,6 +101,22 @@ def test_tables_end_before_blank_lines_and_csv_has_quoted_cells_of_several_lines
     long = "word " * 50_000
     path.write_text(f"text\n{long}\n")
     assert read_texts(str(path)) == [long]
+
+
+def test_empty_rows_of_spreadsheets_name_their_first_line(tmp_path, recwarn):
+    path = tmp_path / "pairs.csv"
+    path.write_text('candidate,reference\n"a\ncat",the cat\n,\n, \n')
+    with pytest.warns(
+        UserWarning, match="pairs.csv:4: all cells are empty from this line on, and count as empty texts"
+    ):
+        assert columns_of(path) == [["a\ncat", "", ""], ["the cat", "", " "]]
+    # An empty text of a single column, and empty cells in one column, are no rows of this kind.
+    recwarn.clear()
+    path.write_text('text\na cat\n""\n')
+    assert read_texts(str(path)) == ["a cat", ""]
+    path.write_text("candidate,reference\na cat,the cat\n,\n,the dog\n")
+    assert columns_of(path) == [["a cat", "", ""], ["the cat", "", "the dog"]]
+    assert not recwarn
 
 
 QUOTED = [["candidate", "reference"], ['a "b" c', "NA"], ["two\nlines", "null"], ["tab\tbed", "1.50"], ["", " é "]]

@@ -124,7 +124,7 @@ REFUSED = {
     "two names": (
         make_file("h", id=IDS),
         make_file("r", study_id=BACK),
-        "'id' of h and 'study_id' of r have the same 10 values in another order: in row 1 '0' and '9'",
+        "'id' of h and 'study_id' of r have the same 10 values in another order: '0' in row 1 and '9' in row 1",
     ),
     "file names": (
         make_file("h", file=IMAGES),
@@ -134,7 +134,7 @@ REFUSED = {
     "languages in another order": (
         make_file("h", lang=["de", "en"] * 5),
         make_file("r", lang=["en", "de"] * 5),
-        "'lang' of h and 'lang' of r have the same 2 values in another order: in row 1 'de' and 'en'",
+        "'lang' of h and 'lang' of r have the same 2 values in another order: 'de' in row 1 and 'en' in row 1",
     ),
     "numbers of rows": (
         make_file("h"),
@@ -212,7 +212,7 @@ NAMED_ERRORS = {
     "repeated in a system": (
         [make_file("a", id=IDS), make_file("b", id=[*IDS, 3])],
         2,
-        "b: rows 4 and 11 have the same 'id', '3'",
+        "b: row 4 and row 11 have the same 'id', '3'",
     ),
     "other texts of a system": (
         [make_file("a", id=IDS), make_file("b", id=[*IDS, 10])],

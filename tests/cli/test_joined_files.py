@@ -168,6 +168,18 @@ def test_references_of_the_candidates_file_are_read_or_mentioned(joined, tmp_pat
     assert "c.json: the references in 'reference' are not read, since -r has others" in printed
 
 
+def test_the_candidates_are_not_taken_for_references(joined):
+    """Both files have their texts in one column."""
+    files = {
+        "c.json": [{"caption": "a cat"}, {"caption": "a dog"}],
+        "r.json": [{"caption": "the cat"}, {"caption": "the dog"}],
+    }
+    columns = ["--candidate-column", "caption", "--reference-column", "caption"]
+    pairs, printed = joined(files, "c.json", "r.json", *columns)
+    assert pairs == [("a cat", ["the cat"]), ("a dog", ["the dog"])]
+    assert printed == ""
+
+
 def test_documents_and_systems_are_joined_too(tmp_path, monkeypatch, capsys):
     """Two systems with the same texts, of which one is in another order."""
     monkeypatch.chdir(tmp_path)

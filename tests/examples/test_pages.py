@@ -1,8 +1,10 @@
 """Every block of the pages runs and prints the output on the page, and every link has a target."""
 
+import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -112,7 +114,7 @@ def texts(tmp_path, monkeypatch):
 def commands(start):
     shell = [block.content for path in PAGES for block in blocks(path) if block.language == "console"]
     lines = "".join(shell).replace("\\\n", " ").splitlines()
-    known = ("bertscore-tm ", "torchrun ", "python -m examples.", "awk ", "grep ", "sed ")
+    known = ("bertscore-tm ", "torchrun ", "python -m examples.", "awk ", "grep ", "jq ", "python -c ", "sed ", "tr ")
     assert all(line.startswith(known) for line in lines), lines
     return [line for line in dict.fromkeys(lines) if line.startswith(start)]
 
@@ -175,6 +177,60 @@ def test_files_with_marks_become_plain_lines(tmp_path):
     for line, (name, texts) in zip(lines, expected, strict=True):
         subprocess.run(["sh", "-c", line], cwd=tmp_path, env=environment, check=True)
         assert (tmp_path / name).read_text().splitlines() == texts
+
+
+WMT = """<?xml version="1.0" encoding="utf-8"?>
+<dataset id="t"><doc origlang="en" id="d">
+<src lang="en"><p><seg id="1">Hund</seg></p></src>
+<ref lang="de" translator="A"><p><seg id="1">a &amp; b</seg><seg id="2"/></p></ref>
+<ref lang="de" translator="B"><p><seg id="1">other</seg><seg id="2">more</seg></p></ref>
+<hyp system="S" lang="de"><p><seg id="1">a and b</seg></p></hyp>
+</doc></dataset>
+"""
+SUBTITLES = """1
+00:00:01,000 --> 00:00:02,500
+<i>The cat</i>
+sat.
+
+2
+00:00:03,000 --> 00:00:04,000
+It rains.
+"""
+ANSWERS = {"q1": ["the cat", "a cat"], "q2": []}
+QUESTIONS = [{"id": key, "question": "?", "answers": [{"text": text} for text in ANSWERS[key]]} for key in ANSWERS]
+ARTICLES = [{"title": "t", "paragraphs": [{"context": "c", "qas": [question]}]} for question in QUESTIONS]
+SQUAD = {"version": "1.1", "data": ARTICLES}
+
+
+def test_wmt_files_of_xml_become_lines(tmp_path):
+    (tmp_path / "wmt.xml").write_text(WMT)
+    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    (line,) = commands("python -c ")
+    subprocess.run(["sh", "-c", line], cwd=tmp_path, env=environment, check=True)
+    assert (tmp_path / "refs.txt").read_text().splitlines() == ["a & b", ""]
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("head", ["", "\ufeff", "WEBVTT\n\n"])
+def test_subtitles_become_a_line_each(tmp_path, end, head):
+    (tmp_path / "hyps.srt").write_text(head + SUBTITLES, encoding="utf-8", newline=end)
+    (line,) = commands("tr ")
+    subprocess.run(["sh", "-c", line], cwd=tmp_path, check=True)
+    assert (tmp_path / "hyps.txt").read_text().splitlines() == ["The cat sat.", "It rains."]
+
+
+@pytest.mark.skipif(shutil.which("jq") is None, reason="needs jq")
+def test_answers_of_squad_are_joined_by_question(tmp_path, monkeypatch, minilm, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("dev.json").write_text(json.dumps(SQUAD))
+    Path("predictions.json").write_text(json.dumps({"q2": "", "q1": "a cat"}))
+    (line,) = commands("jq ")
+    subprocess.run(["sh", "-c", line], cwd=tmp_path, check=True)
+    assert json.loads(Path("refs.json").read_text()) == ANSWERS
+    (words,) = re.findall(r"`(score predictions.json refs.json)`", (ROOT / "examples/shell.md").read_text("utf-8"))
+    assert main([*words.split(), "-m", minilm, "-l", "2", "--per-segment", "-o", "scores.csv"]) == 0
+    rows = [row.split(",") for row in Path("scores.csv").read_text().splitlines()[1:]]
+    assert [(row[0], row[5]) for row in rows] == [("q2", "0.000000"), ("q1", "1.000000")]
 
 
 def test_texts_without_a_reference_are_filtered(tmp_path):
