@@ -5,7 +5,7 @@ const MOST_WORDS = 8;
 const hasWord = ({ text, side }) => (row) => [state.a, state.b].some((system) =>
   wordsOf(data.alignments[row]?.[system], side).some((word) => word.text.toLowerCase() === text.toLowerCase()));
 function listWords(aligned, s, title) {
-  // What is lost, and in how many places.
+  // The sum of what is lost in similarity, and the number of places, of each word and of all words.
   const words = new Map(), all = { a: [0, 0], b: [0, 0] };
   for (const row of aligned)
     for (const side of KIND.sides)
@@ -20,14 +20,25 @@ function listWords(aligned, s, title) {
         }
       }
   const mean = ([lost, times]) => (times ? lost / times : NaN);
-  // What a word loses beyond as many words of the mean loss; of two systems, in B beyond that in A.
-  const excess = (word) => KIND.sides.reduce((other, side) => word[side][0] - word[side][1] * (mean(all[side]) || 0) - other, 0);
+  // Of one system, a word is compared with the mean loss of all words. Of two, its places in B are compared with its mean
+  // loss in A, or with that of all words in A if A does not have it. A word that B does not have loses nothing in B.
+  const isComparison = KIND.sides.length > 1, isInA = (word) => word.a[1] > 0;
+  const expected = (word) => {
+    if (isComparison && isInA(word)) return mean(word.a);
+    return mean(all.a);
+  };
+  const excess = (word) => {
+    const [lost, times] = word[KIND.sides.at(-1)];
+    return lost - times * expected(word);
+  };
   const first = [...words.values()].filter((word) => /\p{L}/u.test(word.text) && excess(word) > 0.005)
     .sort((p, q) => excess(q) - excess(p)).slice(0, MOST_WORDS);
+  const hasNewWord = isComparison && !first.every(isInA);
+  const caption = hasNewWord ? `${title}; a word that A does not have (–) is compared with the mean of A's words` : title;
   const button = ({ text }) => html("button", { type: "button", onclick: () => select({ word: { text, side: s } }) }, html("bdi", {}, text));
   const lines = first.map((word) => html("tr", {}, html("td", {}, button(word)), ...KIND.sides.map((side) =>
     html("td", {}, format(1 - mean(word[side]), 3))), html("td", {}, String(word.rows.size))));
-  return lines.length ? [html("table", {}, html("caption", {}, title), html("thead", {}, html("tr", {},
+  return lines.length ? [html("table", {}, html("caption", {}, caption), html("thead", {}, html("tr", {},
     ...["word", ...KIND.heads, "pairs"].map((head) => html("th", { scope: "col" }, head)))), html("tbody", {}, ...lines))] : [];
 }
 function drawWords(shown) {
