@@ -9,12 +9,14 @@ from pathlib import Path
 import bert_score as oracle
 import pytest
 import torch
-from bert_score.utils import get_idf_dict, get_tokenizer, lang2model
+from bert_score import utils
+from bert_score.utils import get_idf_dict, get_tokenizer, lang2model, model2layers
 
-from bertscore_tm import FrozenEncoder
+from bertscore_tm import FrozenEncoder, catalog
 from bertscore_tm.compat import bert_score as drop_in
 from bertscore_tm.compat.bert_score import BERTScorer, plot_example, score
 from bertscore_tm.scoring.messages import warn_unused
+from tests.support.markdown_blocks import ROOT
 from tests.support.shell import run_here
 from tests.support.texts import several_references
 
@@ -51,6 +53,21 @@ def test_parameters_and_defaults_are_those_of_the_other_package(name):
         for key, default, kind in parameters(theirs)
     ]
     assert parameters(ours) == expected
+
+
+def test_the_page_names_a_replacement_of_every_helper():
+    own = [value for value in vars(utils).values() if getattr(value, "__module__", None) == utils.__name__]
+    tables = ["lang2model", "model2layers", "SCIBERT_URL_DICT"]
+    helpers = {function.__name__ for function in own} | set(tables)
+    assert {"get_hash", "get_idf_dict", "sent_encode", *tables} < helpers
+    page = (ROOT / "examples/migrating.md").read_text(encoding="utf-8")
+    missing = [name for name in helpers if f"`{name}" not in page]
+    assert missing == []
+
+
+def test_the_catalog_has_the_models_and_layers_of_the_helpers():
+    assert {language: catalog.default_model(language) for language in lang2model} == lang2model
+    assert {model: catalog.tuned_layer(model) for model in catalog.models()} == model2layers
 
 
 @pytest.mark.parametrize(("idf", "has_several"), [(False, True), (True, False)])
