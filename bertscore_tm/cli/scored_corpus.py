@@ -15,7 +15,7 @@ from bertscore_tm.cli.shards import Numbers, PartialFile, Progress, compute_item
 from bertscore_tm.encoder import Signature
 from bertscore_tm.encoder.tokenization import TextTokenizer
 from bertscore_tm.scoring.corpus import CorpusScores, score_corpus
-from bertscore_tm.scoring.messages import UnknownTokens, warn_about_scores, warn_of_leftovers
+from bertscore_tm.scoring.messages import UnknownText, warn_about_scores, warn_of_leftovers
 from bertscore_tm.scoring.rescaling import find_baseline, rescale_scores
 from bertscore_tm.scoring.settings import ScoreSettings
 from bertscore_tm.scoring.texts import TextPairs, omit_blank, warn_of_written_lists
@@ -128,9 +128,9 @@ def _score_pairs(
     return CorpusScores(computed[:3], computed[3].long(), num_truncated, unknown)
 
 
-def count_tokens(texts: Sequence[str], tokenizer: TextTokenizer) -> tuple[int, UnknownTokens]:
-    """Return the number of texts that the encoder truncates, and the number of their unknown tokens."""
-    num_truncated, unknown = 0, UnknownTokens()
+def count_tokens(texts: Sequence[str], tokenizer: TextTokenizer) -> tuple[int, UnknownText]:
+    """Return the number of texts that the encoder truncates, and how much of them is unknown."""
+    num_truncated, unknown = 0, UnknownText()
     for start in range(0, len(texts), TEXTS_PER_BLOCK):
         tokenized = tokenizer(texts[start : start + TEXTS_PER_BLOCK])
         num_truncated += tokenized.num_truncated

@@ -31,14 +31,17 @@ class TokenizedTexts:
         lengths: tokens per text, shape (texts,), int64; special tokens included, unless the encoder excludes them.
         has_content: texts with a token that is not special and carries weight, shape (texts,), bool.
         truncated: texts that were cut at the length limit, shape (texts,), bool.
-        num_unknown: tokens per text that the vocabulary lacks, shape (texts,), int64.
+        text_sizes: characters per text except white space, or tokens if the tokenizer has no offsets, shape (texts,),
+            int64; special tokens and what was truncated are not counted.
+        unknown_sizes: the part of ``text_sizes`` that is unknown to the vocabulary, shape (texts,), int64.
     """
 
     ids: Ints
     lengths: Ints
     has_content: Bools
     truncated: Bools
-    num_unknown: Ints
+    text_sizes: Ints
+    unknown_sizes: Ints
 
     @cached_property
     def starts(self) -> Ints:
@@ -63,11 +66,15 @@ class TokenizedTexts:
         """Return the texts without some tokens at the start and at the end of each."""
         lengths = self.lengths - before - after
         ids = self.ids[places_of(self.starts + before, lengths)]  # (remaining tokens,)
-        return TokenizedTexts(ids, lengths, self.has_content, self.truncated, self.num_unknown)
+        facts = self.has_content, self.truncated, self.text_sizes, self.unknown_sizes
+        return TokenizedTexts(ids, lengths, *facts)
 
     def _take(self, texts: Ints, tokens: Ints) -> Self:
-        facts = self.lengths[texts], self.has_content[texts], self.truncated[texts], self.num_unknown[texts]
-        return type(self)(self.ids[tokens], *facts)
+        return type(self)(self.ids[tokens], *self._facts(texts))
+
+    def _facts(self, texts: Ints) -> tuple[Ints, Bools, Bools, Ints, Ints]:
+        lengths, has_content, truncated = self.lengths[texts], self.has_content[texts], self.truncated[texts]
+        return lengths, has_content, truncated, self.text_sizes[texts], self.unknown_sizes[texts]
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,9 +88,8 @@ class TokenVectors(TokenizedTexts):
     vectors: Tensor
 
     def _take(self, texts: Ints, tokens: Ints) -> Self:
-        facts = self.lengths[texts], self.has_content[texts], self.truncated[texts], self.num_unknown[texts]
         vectors = self.vectors.index_select(1, send(tokens, self.vectors.device))  # (layers, tokens, width)
-        return type(self)(self.ids[tokens], *facts, vectors)
+        return type(self)(self.ids[tokens], *self._facts(texts), vectors)
 
     def locate(self, texts: Ints) -> tuple[Ints, Bools]:
         """Return the places of some texts' tokens, and which are real, as padded batches, shape (batch, longest).

@@ -408,7 +408,8 @@ class FrozenEncoder:
         windows = Windows.of(tokenized, self.tokenizer)
         lengths, ends = windows.lengths, np.cumsum(windows.lengths)
         compared = tokenized.trim(*self.tokenizer.num_excluded) if any(self.tokenizer.num_excluded) else tokenized
-        facts = compared.ids, compared.lengths, compared.has_content, compared.truncated, compared.num_unknown
+        sizes = compared.text_sizes, compared.unknown_sizes
+        facts = compared.ids, compared.lengths, compared.has_content, compared.truncated, *sizes
         if not len(lengths):
             dtype = torch.promote_types(torch.float32, self._backbone.resolve_dtype(device))
             vectors = torch.empty(self.num_outputs, 0, int(self.config.hidden_size), dtype=dtype, device=device)

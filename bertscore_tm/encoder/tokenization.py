@@ -148,8 +148,6 @@ class TextTokenizer:
             raise TypeError(f"texts must be a list of strings, got {texts!r:.80}: pass a single text as [text]")
         prepared = self.prepare(texts)
         ids, lengths, is_special = self._encode(prepared)
-        if self._max_word_length is not None and (ids == self.unknown_id).any():
-            self._warn_of_long_words(prepared)
         is_long = lengths > (self.max_length or _NO_LIMIT)  # (texts,)
         has_long = bool(is_long.any())
         if has_long and self.long_text == "error":
@@ -178,7 +176,8 @@ class TextTokenizer:
         ends = np.cumsum(kept)
         has_content = _count_in_texts(is_content, ends - kept, ends) > 0
         num_unknown = _count_in_texts(ids == self.unknown_id, ends - kept, ends)
-        return TokenizedTexts(ids, kept, has_content, kept < lengths, num_unknown)
+        sizes = self._measure(prepared, lengths, kept, num_unknown)
+        return TokenizedTexts(ids, kept, has_content, kept < lengths, *sizes)
 
     @cached_property
     def _max_word_length(self) -> int | None:
@@ -186,23 +185,58 @@ class TextTokenizer:
         model = getattr(getattr(self.tokenizer, "backend_tokenizer", None), "model", None)
         return model.max_input_chars_per_word if isinstance(model, WordPiece) else None
 
-    def _warn_of_long_words(self, texts: list[str]) -> None:
-        """Warn, once per encoder, about words that are one unknown token because of their length."""
-        limit = self._max_word_length or 0
-        suspects = [text for text in texts if any(len(word) > limit for word in text.split())]
-        if self._has_warned or not suspects:
+    @property
+    def size_unit(self) -> str:
+        """What the sizes of texts count: characters except white space, or tokens."""
+        # Tokenizers in Python have no offsets, so that the characters of an unknown token cannot be counted.
+        return "characters" if self.tokenizer.is_fast else "tokens"
+
+    def _measure(self, texts: list[str], lengths: Ints, kept: Ints, num_unknown: Ints) -> tuple[Ints, Ints]:
+        """Return the sizes of prepared texts and of their unknown parts, without what is truncated; shape (texts,)."""
+        num_tokens = kept - self.num_special_tokens
+        if self.size_unit == "tokens":
+            return num_tokens, num_unknown
+        sizes = np.fromiter(map(_count_characters, texts), np.int64, len(texts))
+        unknown_sizes = np.zeros_like(sizes)
+        # The part of a truncated text is estimated from its tokens, because offsets need a second tokenization.
+        is_cut = kept < lengths
+        sizes[is_cut] = (sizes * num_tokens)[is_cut] // (lengths - self.num_special_tokens)[is_cut]
+        places = np.flatnonzero(num_unknown).tolist()
+        if not places:
+            return sizes, unknown_sizes
+        encoded = self.encode_whole([texts[place] for place in places], offsets=True)
+        first = self._first_kept(lengths, kept) + len(self.special_affixes[0])
+        for place, ids, spans in zip(places, encoded["input_ids"], encoded["offset_mapping"], strict=True):
+            text, content = texts[place], slice(first[place], first[place] + num_tokens[place])
+            unknown_sizes[place] = _count_characters(self._read_unknown(text, ids[content], spans[content]))
+            if is_cut[place]:
+                start, end = spans[content][0][0], spans[content][-1][1]
+                sizes[place] = _count_characters(text[start:end])
+        return sizes, unknown_sizes
+
+    def _read_unknown(self, text: str, ids: list[int], spans: list[tuple[int, int]]) -> str:
+        """Return what unknown tokens stand for, and warn of words that are one because of their length."""
+        parts, last = [], 0
+        unknown = self.unknown_id
+        for token, (start, end) in zip(ids, spans, strict=True):
+            if token == unknown:
+                self._warn_of_long_word(text[start:end])
+                # Two tokens can share a character.
+                parts.append(text[max(start, last) : end])
+                last = end
+        return "".join(parts)
+
+    def _warn_of_long_word(self, word: str) -> None:
+        """Warn, once per encoder, about a word that is one unknown token because of its length."""
+        limit = self._max_word_length
+        if self._has_warned or limit is None or len(word) <= limit:
             return
-        encoded = self.encode_whole(suspects, offsets=True)
-        for text, ids, offsets in zip(suspects, encoded["input_ids"], encoded["offset_mapping"], strict=True):
-            for token, (start, end) in zip(ids, offsets, strict=True):
-                if token == self.unknown_id and end - start > limit:
-                    self._has_warned = True
-                    warn_user(
-                        f"the word {text[start:end][:20]!r}... has {end - start} letters. Words of more than {limit} "
-                        f"are one unknown token to this encoder, and all of them match each other. Separate the words "
-                        f"with spaces, or use an encoder without this limit"
-                    )
-                    return
+        self._has_warned = True
+        warn_user(
+            f"the word {word[:20]!r}... has {len(word)} letters. Words of more than {limit} are one unknown token to "
+            f"this encoder, and all of them match each other. Separate the words with spaces, or use an encoder "
+            f"without this limit"
+        )
 
     def _encode(self, texts: list[str]) -> tuple[Ints, Ints, Bools]:
         """Return flat ids and marks of special tokens of prepared texts, and the number of tokens of each."""
@@ -294,9 +328,13 @@ class TextTokenizer:
         if self.max_length is None or self.long_text != "truncate":
             return np.arange(lengths.sum()), lengths
         kept = np.minimum(lengths, self.max_length)
-        is_left = self.tokenizer.truncation_side == "left"
-        first = lengths - kept if is_left else np.zeros_like(lengths)
+        first = self._first_kept(lengths, kept)
         return self.places_of_parts(np.cumsum(lengths) - lengths, lengths, first, kept), kept
+
+    def _first_kept(self, lengths: Ints, kept: Ints) -> Ints:
+        """Return how many content tokens at the start of each text are truncated, shape (texts,)."""
+        is_left = self.tokenizer.truncation_side == "left"
+        return lengths - kept if is_left else np.zeros_like(lengths)
 
     def places_of_parts(self, starts: Ints, lengths: Ints, first: Ints, kept: Ints) -> Ints:
         """Return the places of the tokens of parts of texts, which have all special tokens of their texts.
@@ -312,6 +350,11 @@ class TextTokenizer:
             places += np.where(steps < before, 0, np.repeat(first, kept))
             places += np.where(is_behind, np.repeat(lengths - kept - first, kept), 0)
         return places
+
+
+def _count_characters(text: str) -> int:
+    """Return the number of characters except white space."""
+    return sum(map(len, text.split()))
 
 
 def _count_in_texts(marks: Bools, starts: Ints, ends: Ints) -> Ints:

@@ -75,7 +75,8 @@ class VectorCache:
                 lengths=vectors.lengths[only],
                 has_content=vectors.has_content[only],
                 truncated=vectors.truncated[only],
-                num_unknown=vectors.num_unknown[only],
+                text_sizes=vectors.text_sizes[only],
+                unknown_sizes=vectors.unknown_sizes[only],
                 vectors=vectors.vectors[:, tokens],
             )
         self.num_bytes += int(sizes[count - 1])

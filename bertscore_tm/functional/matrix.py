@@ -10,7 +10,7 @@ from bertscore_tm.core.all_pairs import score_all_pairs
 from bertscore_tm.core.token_vectors import concatenate
 from bertscore_tm.encoder import Encoder, as_encoder
 from bertscore_tm.scoring.corpus import encode_steps, encode_texts, plan_steps
-from bertscore_tm.scoring.messages import UnknownTokens, warn_of_leftovers, warn_of_truncation
+from bertscore_tm.scoring.messages import UnknownText, warn_of_leftovers, warn_of_truncation
 from bertscore_tm.scoring.texts import TextPairs, as_documents
 from bertscore_tm.scoring.token_weights import Idf, require_known, token_weights
 from bertscore_tm.utilities.compilation import untraced
@@ -57,7 +57,7 @@ def score_matrix(
     used = as_encoder(encoder, single_layer=True)
     warn_of_leftovers(rows, used.tokenizer)
     weights = token_weights(used, idf, columns, used.device)
-    unknown = UnknownTokens()
+    unknown = UnknownText()
     encoded = encode_texts(TextPairs([], [rows]), used, used.device)
     unknown.count(encoded.vectors, used.tokenizer)
     places, vectors = encoded.indices, encoded.vectors

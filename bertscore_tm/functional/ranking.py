@@ -16,7 +16,7 @@ from bertscore_tm.core.all_pairs import score_all_pairs
 from bertscore_tm.core.scores import selection_f1
 from bertscore_tm.encoder import Encoder, Signature, as_encoder
 from bertscore_tm.scoring.corpus import encode_steps, plan_steps
-from bertscore_tm.scoring.messages import UnknownTokens, warn_of_leftovers, warn_of_truncation, warn_of_zeros
+from bertscore_tm.scoring.messages import UnknownText, warn_of_leftovers, warn_of_truncation, warn_of_zeros
 from bertscore_tm.scoring.settings import ScoreSettings
 from bertscore_tm.scoring.texts import (
     TextPairs,
@@ -177,14 +177,14 @@ def score_items(
     component: Component = "f1",
     references_reduce: ReferencesReduce = "mean",
     progress: Callable[[int], None] | None = None,
-) -> tuple[list[Tensor], int, UnknownTokens]:
-    """Return the scores of each item's candidates, and the numbers of truncated texts and of unknown tokens.
+) -> tuple[list[Tensor], int, UnknownText]:
+    """Return the scores of each item's candidates, and the numbers of truncated texts and of unknown characters.
 
     The scores are float32, on the CPU. Memory is bounded by steps, after each of which ``progress`` is called.
     """
     scores = []
     truncated: set[str] = set()
-    unknown = UnknownTokens()
+    unknown = UnknownText()
     encoder, weights = settings.encoder, settings.weights.to(settings.device)
     # An item is a step's smallest part, as a candidate with its references is in a corpus.
     texts = TextPairs([], [[*item.candidates, *(item.references or ())] for item in items])

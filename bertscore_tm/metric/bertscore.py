@@ -35,7 +35,7 @@ from bertscore_tm.metric.states import (
 )
 from bertscore_tm.scoring.alignment import compute_alignment
 from bertscore_tm.scoring.corpus import compute_scores, forget_batch, match_batch
-from bertscore_tm.scoring.messages import UnknownTokens, warn_about_scores, warn_of_leftovers
+from bertscore_tm.scoring.messages import UnknownText, warn_about_scores, warn_of_leftovers
 from bertscore_tm.scoring.rescaling import Rescale, find_baseline
 from bertscore_tm.scoring.settings import ScoreSettings
 from bertscore_tm.scoring.texts import References, TextPairs, Texts, as_text_pairs
@@ -133,7 +133,7 @@ class BERTScore(Metric):
         # The warning of a compute in progress.
         self._warn: Callable[[], None] | None = None
         self._is_step = False
-        self._has_leftovers, self._unknown = False, UnknownTokens()
+        self._has_leftovers, self._unknown = False, UnknownText()
         self._dtypes = SCORE_STATES | ({} if weights.is_known else TOKEN_STATES)
         for name in self._dtypes:
             self.add_state(name, default=[], dist_reduce_fx="cat")
@@ -195,8 +195,7 @@ class BERTScore(Metric):
         check_indices(super().metric_state, indices is not None)
         numbers = None if indices is None else as_indices(indices, len(texts))
         matched, unknown = match_batch(texts, self._settings, self.cache_bytes)
-        self._unknown.num_unknown += unknown.num_unknown
-        self._unknown.num_tokens += unknown.num_tokens
+        self._unknown.add(unknown)
         if self._settings.weights.is_known:
             scores, _ = compute_scores(matched, self._settings)
             states = {"scores": scores.movedim(-1, 0)}  # (pairs, 3, layers)
@@ -344,7 +343,7 @@ class BERTScore(Metric):
         self._combined = None
         if not self._is_step:
             self._num_references = None
-            self._has_leftovers, self._unknown = False, UnknownTokens()
+            self._has_leftovers, self._unknown = False, UnknownText()
             forget_batch(self.encoder, self.device)
 
     def unsync(self, should_unsync: bool = True) -> None:

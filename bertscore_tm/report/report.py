@@ -254,12 +254,13 @@ class Report:
         tokenizer = self.settings.encoder.tokenizer
         tokenized = tokenizer(distinct)
         lengths = (tokenized.lengths - tokenizer.num_special_tokens).tolist()
-        counts = lengths, tokenized.truncated, tokenized.num_unknown.tolist()
+        sizes = tokenized.text_sizes.tolist(), tokenized.unknown_sizes.tolist()
         cuts, unknown = {}, {}
         with quiet_transformers.turned():
-            for text, length, is_cut, num_unknown in zip(distinct, *counts, strict=True):
-                if 10 * num_unknown > length:
-                    unknown[text] = f"has {num_unknown:,} unknown of {length:,} tokens"
+            facts = zip(distinct, lengths, tokenized.truncated, *sizes, strict=True)
+            for text, length, is_cut, size, unknown_size in facts:
+                if 10 * unknown_size > size:
+                    unknown[text] = f"has {unknown_size:,} unknown of {size:,} {tokenizer.size_unit}"
                 if is_cut:
                     whole = tokenizer.tokenizer(text, add_special_tokens=False)["input_ids"]
                     cuts[text] = f"cut after {length:,} of {len(whole):,} tokens"

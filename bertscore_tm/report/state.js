@@ -53,7 +53,7 @@ const FILTERS = {
   worst: ["worst tenth by F1", (row) => score(state.b, row) <= worstLimit],
   ...KIND.filters,
   truncated: ["truncated", either(isCut)],
-  unknown: ["with unknown tokens", either(isUnknown)],
+  unknown: ["with unknown text", either(isUnknown)],
   empty: ["empty", either((system, row) => emptyRows[system].has(row))],
   aligned: ["with tokens", (row) => row in data.alignments],
   ...Object.fromEntries(groups.map((label) => [`group ${label}`, [`group ${label}`, (row) => data.labels[row] === label]])),

@@ -19,7 +19,7 @@ from bertscore_tm.core.token_vectors import TokenizedTexts, TokenVectors, concat
 from bertscore_tm.encoder import FrozenEncoder
 from bertscore_tm.encoder.tokenization import TextTokenizer
 from bertscore_tm.encoder.vector_cache import ReferenceCache, VectorCache
-from bertscore_tm.scoring.messages import UnknownTokens
+from bertscore_tm.scoring.messages import UnknownText
 from bertscore_tm.scoring.settings import ScoreSettings
 from bertscore_tm.scoring.texts import TextPairs
 from bertscore_tm.scoring.token_weights import require_known
@@ -61,7 +61,7 @@ class CorpusScores:
     scores: Tensor  # (3, layers, candidates), float32
     best_reference: Tensor  # index of the reference with the best F1, (layers, candidates), int64
     num_truncated: int  # equal texts of one step count once
-    unknown: UnknownTokens  # equal texts of one step count once
+    unknown: UnknownText  # equal texts of one step count once
 
 
 def encode_texts(
@@ -222,7 +222,7 @@ def score_corpus(
     # them, and is not waited for until the end.
     scores = torch.empty(3, encoder.num_outputs, len(texts), dtype=torch.float32, device=device)
     best_reference = torch.empty(encoder.num_outputs, len(texts), dtype=torch.long, device=device)
-    is_cpu, num_truncated, unknown = device.type == "cpu", 0, UnknownTokens()
+    is_cpu, num_truncated, unknown = device.type == "cpu", 0, UnknownText()
     sums: list[Tensor] = []  # of similarities, which show whether vectors are finite
     steps = plan_steps(texts, encoder, device)
     for step, part, encoded in encode_steps(texts, steps, encoder, device, check_values=is_cpu):
@@ -244,21 +244,21 @@ def score_corpus(
 
 # The latest batch of each encoder and device with all layers of its matches, from which each metric takes its layer.
 # Only `match_batch` writes to it; it ends with its encoder or at `forget_batch`.
-_latest: WeakKeyDictionary[VectorCache, tuple[TextPairs, MatchedTexts, UnknownTokens]] = WeakKeyDictionary()
+_latest: WeakKeyDictionary[VectorCache, tuple[TextPairs, MatchedTexts, UnknownText]] = WeakKeyDictionary()
 
 
-def match_batch(texts: TextPairs, settings: ScoreSettings, cache_bytes: int = 0) -> tuple[MatchedTexts, UnknownTokens]:
+def match_batch(texts: TextPairs, settings: ScoreSettings, cache_bytes: int = 0) -> tuple[MatchedTexts, UnknownText]:
     """Match the texts of an update, at one layer or all, unless another metric has just matched the same.
 
     Returns:
-        The matched texts, and the number of their unknown tokens.
+        The matched texts, and how much of them is unknown.
     """
     encoder, device, layer = settings.encoder, settings.device, settings.layer
     cache = encoder.cache(device)
     latest = _latest.get(cache)
     if latest is None or latest[0] != texts:
         _latest.pop(cache, None)
-        parts, unknown = [], UnknownTokens()
+        parts, unknown = [], UnknownText()
         steps = plan_steps(texts, encoder, device, keep_order=True)
         references = encoder.reference_cache(device, cache_bytes)
         for _, part, encoded in encode_steps(texts, steps, encoder, device, references):

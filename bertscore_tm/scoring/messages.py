@@ -22,7 +22,7 @@ CORPUS_WARNINGS = (
     r"\d+ candidates? scored 0 (before rescaling )?because ",
     r"\d+ texts? (is|are) longer than \d+ tokens ",
     r"\d+ candidates? contains? special tokens such as ",
-    r"\d+% of the tokens are unknown ",
+    r"\d+% of the (characters|tokens) are unknown ",
 )
 # Special tokens of common tokenizers. Within a text they may be markup.
 _SPECIAL = r"<s>|</s>|<pad>|<eos>|<bos>|\[CLS\]|\[SEP\]|\[PAD\]"
@@ -38,28 +38,33 @@ _SIGNS = ("<", "[", "@@ ", "▁", "Ġ")
 
 
 @dataclass
-class UnknownTokens:
-    """Number of tokens that the encoder's vocabulary lacks, with one warning if they are more than a tenth.
+class UnknownText:
+    """How much of the texts the encoder's vocabulary lacks, with one warning if it is more than a tenth.
 
-    Special tokens around texts are not counted.
+    The unit is that of :attr:`TextTokenizer.size_unit`: characters except white space, or tokens.
     """
 
-    num_unknown: int = 0
-    num_tokens: int = 0
+    unknown_size: int = 0
+    size: int = 0
+    unit: str = "characters"
     has_warned: bool = False
 
     def count(self, texts: TokenizedTexts, tokenizer: TextTokenizer) -> None:
-        """Add the tokens of texts that are compared."""
-        num_special = tokenizer.num_special_tokens - sum(tokenizer.num_excluded)
-        self.num_unknown += int(texts.num_unknown.sum())
-        self.num_tokens += len(texts.ids) - len(texts.lengths) * num_special
+        """Add texts that are compared."""
+        self.add(UnknownText(int(texts.unknown_sizes.sum()), int(texts.text_sizes.sum()), tokenizer.size_unit))
+
+    def add(self, other: UnknownText) -> None:
+        """Add the sizes of other texts of the same encoder."""
+        self.unknown_size += other.unknown_size
+        self.size += other.size
+        self.unit = other.unit
 
     def warn(self) -> None:
         """Warn if the share is large, and only once."""
-        if not self.has_warned and 10 * self.num_unknown > self.num_tokens:
+        if not self.has_warned and 10 * self.unknown_size > self.size:
             self.has_warned = True
             warn_user(
-                f"{self.num_unknown / self.num_tokens:.0%} of the tokens are unknown to the encoder, and match each "
+                f"{self.unknown_size / self.size:.0%} of the {self.unit} are unknown to the encoder, and match each "
                 f"other whatever was written: use an encoder whose vocabulary has the language of the texts"
             )
 

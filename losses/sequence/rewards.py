@@ -12,7 +12,7 @@ from bertscore_tm.encoder import Encoder, FrozenEncoder, Signature, as_encoder
 from bertscore_tm.functional.ranking import ReferencesReduce
 from bertscore_tm.losses.sequence.texts import Text, list_completions, list_references
 from bertscore_tm.scoring.corpus import encode_steps, match_encoded, plan_steps
-from bertscore_tm.scoring.messages import UnknownTokens, warn_of_leftovers
+from bertscore_tm.scoring.messages import UnknownText, warn_of_leftovers
 from bertscore_tm.scoring.rescaling import Rescale, find_baseline, rescale_scores
 from bertscore_tm.scoring.settings import ScoreSettings
 from bertscore_tm.scoring.texts import TextPairs, warn_of_written_lists
@@ -116,7 +116,7 @@ class BERTScoreReward:
         self.repeat_ngram_size = repeat_ngram_size
         self.references_column = references_column
         self.cache_bytes = cache_bytes
-        self._has_leftovers, self._unknown = False, UnknownTokens()
+        self._has_leftovers, self._unknown = False, UnknownText()
         self.__name__ = f"bertscore_{component}_layer{self.encoder.num_layers}" if name is None else name
 
     @untraced

@@ -100,8 +100,11 @@ def encode_labels(
     lengths = np.fromiter(map(len, distinct), np.int64, len(distinct))
     flat = np.fromiter(chain.from_iterable(distinct), np.int64, int(lengths.sum()))
     has_content = lengths > tokenizer.num_special_tokens
-    num_unknown = np.array([row.count(tokenizer.unknown_id) for row in distinct], np.int64)
-    tokenized = TokenizedTexts(flat, lengths, has_content, np.zeros_like(has_content), num_unknown)
+    truncated = np.zeros_like(has_content)
+    # Tokens are counted, because labels have no characters.
+    sizes = lengths - tokenizer.num_special_tokens
+    unknown_sizes = np.array([row.count(tokenizer.unknown_id) for row in distinct], np.int64)
+    tokenized = TokenizedTexts(flat, lengths, has_content, truncated, sizes, unknown_sizes)
     encoded = encode_references([[row] for row in rows], vocabulary, cache_bytes, tokenized)
     return replace(encoded, placement=placement)
 

@@ -27,7 +27,8 @@ def vectors():
         lengths=np.array(LENGTHS),
         has_content=np.array([length > 1 for length in LENGTHS]),
         truncated=np.zeros(len(LENGTHS), dtype=bool),
-        num_unknown=np.zeros(len(LENGTHS), dtype=np.int64),
+        text_sizes=np.zeros(len(LENGTHS), dtype=np.int64),
+        unknown_sizes=np.zeros(len(LENGTHS), dtype=np.int64),
     )
 
 

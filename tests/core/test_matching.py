@@ -23,7 +23,8 @@ def packed(texts, has_content=None):
     lengths = np.array([len(text) for text in texts])
     vectors = torch.cat([torch.tensor(text).reshape(-1, 2) for text in texts])[None]
     has_content = [True] * len(texts) if has_content is None else has_content
-    facts = np.array(has_content), np.zeros(len(lengths), dtype=bool), np.zeros(len(lengths), dtype=np.int64)
+    sizes = np.zeros(len(lengths), dtype=np.int64), np.zeros(len(lengths), dtype=np.int64)
+    facts = np.array(has_content), np.zeros(len(lengths), dtype=bool), *sizes
     return TokenVectors(np.arange(vectors.shape[1]), lengths, *facts, vectors)
 
 

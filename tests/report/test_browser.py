@@ -446,13 +446,13 @@ def test_a_win_is_counted_where_it_is_selected(show):
 
 
 def test_pairs_of_unknown_tokens_are_found_and_say_so(show, encoder):
-    texts = ["a cat sat", "\u16a0\u16a2 \u16a8", "it rains"]
-    with pytest.warns(UserWarning, match="of the tokens are unknown to the encoder"):
+    texts = ["a cat sat", "\u16a0\u16a2\u16a6 \u16a8\u16b1", "it rains"]
+    with pytest.warns(UserWarning, match="of the characters are unknown to the encoder"):
         page = show(Report.from_texts({"a": texts, "b": texts[::-1]}, ["the cat", "a dog", "rain"], encoder))
     page.select_option("#filter", "unknown")
     assert column(page, 1) == ["2"]
     page.click("#pair-2")
-    notes = page.locator(".detail").get_by_text("candidate has 2 unknown of 2 tokens")
+    notes = page.locator(".detail").get_by_text("candidate has 5 unknown of 5 characters")
     sync_api.expect(notes).to_have_count(2)
 
 
