@@ -38,13 +38,13 @@ function histogram(title, name, series, shown) {
     rove(counts.flatMap((bins, s) => bins.flatMap((n, bin) => {
       if (n === 0) return [];
       const { key, style } = series[s], low = edgeOf(bin, limits), left = low + s * share;
-      const onclick = () => select({ bucket: { key, limits, bin } });
+      const onclick = () => select({ bucket: { key, limits, bin } }, "chip-range");
       const onkeydown = (event) => {
         if (event.key !== "Enter" && event.key !== " ") return;
         event.preventDefault();
         onclick();
       };
-      const said = `${VALUES[key][0]} ${format(low)} to ${format(edgeOf(bin + 1, limits))}: ${countPairs(n)}`;
+      const said = `${VALUES[key][0]} ${edge(key, bin, limits)} to ${edge(key, bin + 1, limits)}: ${countPairs(n)}`;
       return box({ class: `bar ${style}`, role: "button", "aria-label": said, onclick, onkeydown },
         right(left), right(left + share), up(0), up(n), svg("title", {}, `${said}; click to show them`));
     }))), "group");

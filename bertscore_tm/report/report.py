@@ -302,13 +302,15 @@ class Report:
         texts_of = list(self.candidates.values())
         alignments: dict[int, dict[int, Any]] = {}
         for row in islice(rows, count):
-            alignments[row] = {}
+            of_row: dict[int, Any] = {}
             for number in systems:
                 texts, references = texts_of[number], self.references[row]
                 if texts is None or row in empty[number]:
                     continue
                 if aligned := align_references(align, texts[row], references):
-                    alignments[row][number] = describe_alignments(aligned, len(references))
+                    of_row[number] = describe_alignments(aligned, len(references))
+            if of_row:
+                alignments[row] = of_row
         return alignments
 
 

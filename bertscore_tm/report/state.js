@@ -1,8 +1,9 @@
 // What the page shows: the data, what its kind has, the two systems, what is selected, and its address.
 const data = await readData();
 const count = data.references.length, last = data.names.length - 1;
-const state = { a: data.pair[0], b: data.pair[1], down: false, filter: "all", query: "", page: 0, bucket: null, word: null };
-const opened = new Set(count === 1 ? [0] : []);
+const START = { a: data.pair[0], b: data.pair[1], down: false, filter: "all", query: "", page: 0, bucket: null, word: null };
+const state = {};
+const opened = new Set();
 const rows = Array.from({ length: count }, (_, row) => row);
 const lowest = lowestSimilarity(Object.values(data.alignments).flatMap((row) => Object.values(row)));
 
@@ -47,7 +48,6 @@ const KIND = {
     course: (row) => [html("div", { class: "charts" },
       curve("F1 of this pair over the training", data.names.map((_, system) => score(system, row))))] },
 }[data.kind];
-state.sort = KIND.sort;
 const FILTERS = {
   all: ["all pairs", () => true],
   worst: ["worst tenth by F1", (row) => score(state.b, row) <= worstLimit],
@@ -68,6 +68,8 @@ const VALUES = {
 const BINS = 40;
 const binOf = (v, [low, high]) => Math.min(BINS - 1, Math.floor(((v - low) / (high - low)) * BINS));
 const edgeOf = (bin, [low, high]) => low + (bin / BINS) * (high - low);
+// The edge as it is shown; lengths are whole numbers.
+const edge = (key, bin, limits) => key === "length" ? String(Math.ceil(edgeOf(bin, limits))) : format(edgeOf(bin, limits));
 let worstLimit = 0, searched = null;
 
 // Rows that pass the filter, the bucket of a chart, the word and the search, of several words all.
@@ -115,9 +117,15 @@ function remember() {
   if (state.page) parts.page = state.page + 1;
   if (state.bucket) parts.range = [state.bucket.key, ...state.bucket.limits, state.bucket.bin];
   if (pair !== undefined) parts.pair = pair + 1;
-  try { history.replaceState(null, "", `#${new URLSearchParams(parts)}`); } catch { /* a frame of a notebook has none */ }
+  const hash = `#${new URLSearchParams(parts)}`;
+  // An address that Back or Forward has just shown is left alone.
+  if (hash === location.hash) return;
+  try { history.replaceState(null, "", hash); } catch { /* a frame of a notebook has none */ }
 }
 function recall() {
+  Object.assign(state, START, { sort: KIND.sort });
+  opened.clear();
+  if (count === 1) opened.add(0);
   const parts = new URLSearchParams(location.hash.slice(1)), system = (name) => Number(parts.get(name) ?? state[name]);
   for (const side of ["a", "b"]) if (data.names[system(side)] !== undefined) state[side] = system(side);
   if (Object.hasOwn(FILTERS, parts.get("show"))) state.filter = parts.get("show");

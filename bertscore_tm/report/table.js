@@ -12,13 +12,22 @@ const narrow = matchMedia("(max-width: 48rem)");
 const columns = () => COLUMNS.filter((column) => !(column.wide && narrow.matches));
 let isPrinting = false;
 
+// Draw again, and focus the control that has this id, because drawing replaces the one that was used.
+function redraw(draw, focused = document.activeElement.id) {
+  // Only a keyboard's user sees the focus, so that a click does not scroll.
+  const preventScroll = !document.activeElement.matches(":focus-visible");
+  draw();
+  if (focused) (document.getElementById(focused) ?? document.getElementById("filter")).focus({ preventScroll });
+}
 // Change what is shown, and draw all that depends on it.
-function select(changes, focused = null) {
+function select(changes, focused) {
   Object.assign(state, { page: 0 }, changes);
   const shown = selectRows();
-  drawCharts(shown);
-  drawWords(shown);
-  drawTable(focused);
+  redraw(() => {
+    drawCharts(shown);
+    drawWords(shown);
+    drawTable();
+  }, focused);
 }
 function pairOf(system, row) {
   const isKept = data.candidates[system] !== null, alignment = data.alignments[row]?.[system];
@@ -34,7 +43,7 @@ function pairOf(system, row) {
   if (several && !alignment) notes.push("P, R and F1 are each the maximum over the references.");
   for (const fact of [isCut, isUnknown]) if (fact(system, row)) notes.push(fact(system, row));
   if (emptyRows[system].has(row)) notes.push(`empty: scored 0${data.bounds[0] === -1 ? "" : " before rescaling"}`);
-  else if (!alignment && isKept) notes.push("This pair has no stored alignment: raise num_alignments, or call bertscore_tm.align.");
+  else if (!alignment && isKept) notes.push("Token matches of these texts are not stored. See them with bertscore_tm.align or bertscore-tm show.");
   container.append(...notes.map((note) => html("p", {}, html("small", {}, note))));
   return container;
 }
@@ -54,7 +63,7 @@ function sortRows(found) {
 }
 function sortBy(key, focused) {
   Object.assign(state, { down: state.sort === key && !state.down, sort: key, page: 0 });
-  drawTable(focused);
+  redraw(drawTable, focused);
 }
 function heading(column) {
   const isSorted = state.sort === column.key, arrow = isSorted ? (state.down ? " ▼" : " ▲") : "";
@@ -70,7 +79,7 @@ function line(row) {
     // A click that ends a selection of text opens nothing.
     if (String(getSelection())) return;
     if (!opened.delete(row)) opened.add(row);
-    drawTable(id);
+    redraw(drawTable, id);
   };
   const cells = columns().slice(1).map(({ value, isText, show = isText ? shorten : String }) =>
     html("td", { class: classOf({ isText }), dir: isText && "auto" }, show(value(row))));
@@ -78,18 +87,25 @@ function line(row) {
   const button = html("button", { type: "button", id, class: hasTokens && "tokens", ...named }, String(row + 1));
   return html("tr", { class: "row", onclick: toggle }, html("td", {}, button), ...cells);
 }
-function drawTable(focused = null) {
+function drawTable() {
   const found = sortRows(selectRows()), size = isPrinting ? Infinity : ROWS_PER_PAGE;
   const pages = Math.max(1, Math.ceil(found.length / size));
   state.page = isPrinting ? 0 : Math.min(state.page, pages - 1);
   const shown = isPrinting ? found : found.slice(state.page * size, (state.page + 1) * size);
   const place = document.getElementById("pairs");
   const turn = (id, label, step) => {
-    const disabled = state.page + step < 0 || state.page + step >= pages;
-    const onclick = () => { state.page += step; drawTable(id); place.scrollIntoView(); };
-    return html("button", { type: "button", id, disabled, onclick }, label);
+    const isEnd = state.page + step < 0 || state.page + step >= pages;
+    const onclick = () => {
+      if (isEnd) return;
+      state.page += step;
+      redraw(drawTable, id);
+      place.scrollIntoView();
+    };
+    // It is not disabled because a disabled button loses the focus.
+    return html("button", { type: "button", id, "aria-disabled": String(isEnd), onclick }, label);
   };
-  const caption = `${found.length} of ${countPairs(count)}, page ${state.page + 1} of ${pages}; a bold number opens to tokens`;
+  const hint = Object.keys(data.alignments).length ? "; a bold number opens to tokens" : "";
+  const caption = `${found.length} of ${countPairs(count)}, page ${state.page + 1} of ${pages}${hint}`;
   place.replaceChildren(
     html("table", { class: "pairs" }, html("caption", { "aria-live": "polite" }, caption),
       ...(shown.length ? [html("thead", {}, html("tr", {}, ...columns().map(heading)))] : []),
@@ -98,17 +114,17 @@ function drawTable(focused = null) {
       turn("previous", "Previous", -1), " ", turn("next", "Next", 1)));
   drawChips();
   remember();
-  if (focused) document.getElementById(focused)?.focus();
 }
 // What a chart or a word has selected, to be removed by a click.
 function drawChips() {
   const { bucket, word } = state, chips = [];
-  const chip = (text, change) => html("button", { type: "button", class: "chip", onclick: () => select(change) }, `${text} ✕`);
+  const chip = (id, change, ...content) =>
+    html("button", { type: "button", class: "chip", id, onclick: () => select(change, "filter") }, ...content, " ✕");
   if (bucket) {
-    const { key, limits, bin } = bucket, to = bin === BINS - 1 ? "or more" : `to ${format(edgeOf(bin + 1, limits))}`;
-    chips.push(chip(`${VALUES[key][0]} ${format(edgeOf(bin, limits))} ${to}`, { bucket: null }));
+    const { key, limits, bin } = bucket, to = bin === BINS - 1 ? "or more" : `to ${edge(key, bin + 1, limits)}`;
+    chips.push(chip("chip-range", { bucket: null }, `${VALUES[key][0]} ${edge(key, bin, limits)} ${to}`));
   }
-  if (word) chips.push(chip(`“${word.text}”`, { word: null }));
+  if (word) chips.push(chip("chip-word", { word: null }, "“", wordInLine(word.text), "”"));
   document.getElementById("chips").replaceChildren(...chips);
 }
 function controls() {
@@ -116,7 +132,7 @@ function controls() {
   const choose = (id, label, options, chosen, act) => html("label", {}, `${label} `,
     html("select", { id, onchange: (event) => act(event.target.value) },
       ...options.map(([value, text]) => html("option", { value, selected: value === chosen }, text))));
-  form.append(...KIND.selects.map((side) => choose(side, side.toUpperCase(),
+  form.replaceChildren(...KIND.selects.map((side) => choose(side, side.toUpperCase(),
     data.names.map((name, i) => [i, i === data.best ? `${name} (best)` : name]), state[side],
     (value) => select({ [side]: Number(value) }))));
   form.append(choose("filter", "show", Object.entries(FILTERS).map(([key, [text]]) => [key, text]), state.filter,
@@ -127,23 +143,30 @@ function controls() {
   const label = "search in texts";
   form.append(html("input", { id: "search", type: "search", value: state.query, placeholder: label, "aria-label": label, oninput }),
     html("span", { id: "chips" }));
-  form.addEventListener("submit", (event) => event.preventDefault());
   form.hidden = count === 1;
 }
 
-const asked = recall();
-controls();
+// Show what the address says, also of one that is pasted into the open page and of Back and Forward.
+function showAddress() {
+  const asked = recall();
+  redraw(controls);
+  if (asked && !state.page) state.page = Math.floor(Math.max(0, sortRows(selectRows()).indexOf(asked - 1)) / ROWS_PER_PAGE);
+  select({ page: state.page });
+  if (asked) document.getElementById(`pair-${asked}`)?.scrollIntoView();
+}
+
+document.getElementById("controls").addEventListener("submit", (event) => event.preventDefault());
 KIND.start();
-if (asked && !state.page) state.page = Math.floor(Math.max(0, sortRows(selectRows()).indexOf(asked - 1)) / ROWS_PER_PAGE);
-select({ page: state.page });
+showAddress();
+// The page itself replaces its address, which is no hashchange.
+addEventListener("hashchange", showAddress);
 if (narrow.matches) document.getElementById("overview").open = false;
-narrow.addEventListener("change", () => drawTable());
+narrow.addEventListener("change", () => redraw(drawTable));
 for (const [name, value] of [["beforeprint", true], ["afterprint", false]])
-  addEventListener(name, () => { isPrinting = value; drawTable(); });
+  addEventListener(name, () => { isPrinting = value; redraw(drawTable); });
 // The address is that of the view.
 document.querySelector(".skip").addEventListener("click", (event) => {
   event.preventDefault();
   document.querySelector("#pairs .row button")?.focus();
 });
-if (asked) document.getElementById(`pair-${asked}`)?.scrollIntoView();
 document.body.dataset.ready = "true";

@@ -35,7 +35,7 @@ function listWords(aligned, s, title) {
     .sort((p, q) => excess(q) - excess(p)).slice(0, MOST_WORDS);
   const hasNewWord = isComparison && !first.every(isInA);
   const caption = hasNewWord ? `${title}; a word that A does not have (–) is compared with the mean of A's words` : title;
-  const button = ({ text }) => html("button", { type: "button", onclick: () => select({ word: { text, side: s } }) }, html("bdi", {}, text));
+  const button = ({ text }) => html("button", { type: "button", onclick: () => select({ word: { text, side: s } }, "chip-word") }, wordInLine(text));
   const lines = first.map((word) => html("tr", {}, html("td", {}, button(word)), ...KIND.sides.map((side) =>
     html("td", {}, format(1 - mean(word[side]), 3))), html("td", {}, String(word.rows.size))));
   return lines.length ? [html("table", {}, html("caption", {}, caption), html("thead", {}, html("tr", {},

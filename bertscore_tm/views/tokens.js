@@ -58,6 +58,13 @@ function wordsOf(alignment, s) {
   return words.filter(({ text, weight }) => text && weight).map((word) => ({ ...word, best: word.sum / word.weight }));
 }
 
+// A word in a sentence or a table, where a token of thousands of characters is cut; its title is the whole word.
+const CHARACTERS_IN_LINE = 50;
+function wordInLine(text) {
+  if (text.length <= CHARACTERS_IN_LINE) return html("bdi", {}, text);
+  return html("bdi", { title: text }, `${text.slice(0, CHARACTERS_IN_LINE)}…`);
+}
+
 function alignedWords(alignment, lowest, container, output) {
   const marks = alignment.sides.map((side, s) => rove(side.tokens.map((token, i) => {
     const mark = html("mark", { "data-side": s, "data-token": i }, side.gaps ? token : token.trimStart());
@@ -78,8 +85,8 @@ function alignedWords(alignment, lowest, container, output) {
     const s = Number(mark.dataset.side), i = Number(mark.dataset.token), side = alignment.sides[s];
     const match = marks[1 - s][side.matches[i]];
     const weight = side.weights ? `, weight ${format(side.weights[i], 3)}` : "";
-    output.replaceChildren(html("bdi", {}, mark.textContent), " matches ",
-      match ? html("bdi", {}, match.textContent) : "a special token",
+    output.replaceChildren(wordInLine(mark.textContent), " matches ",
+      match ? wordInLine(match.textContent) : "a special token",
       `: similarity ${format(side.best[i], 3)}${weight}, adds ${format(side.shares[i])} to ${"PR"[s]}`);
     shown = match ? [mark, match] : [mark];
     mark.classList.add("on");
@@ -112,7 +119,7 @@ function drawPair(title, candidate, references, alignment, lowest) {
     const lost = ({ best, weight }) => weight * (1 - best);
     const first = wordsOf(alignment, s).filter((word) => lost(word) > 5e-4).sort((p, q) => lost(q) - lost(p)).slice(0, 3);
     if (first.length) container.append(html("p", {}, html("small", {}, `lowers ${"PR"[s]} most: `, ...first.flatMap(
-      ({ text, best }, n) => [n ? " · " : "", html("bdi", {}, text), ` ${format(best, 3)}`]))));
+      ({ text, best }, n) => [n ? " · " : "", wordInLine(text), ` ${format(best, 3)}`]))));
   };
   words(named("candidate", 0), found ? found.words[0] : [candidate]);
   if (found) weakest(0);

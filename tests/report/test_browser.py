@@ -473,6 +473,7 @@ PAGES = {
     "one system": lambda encoder: Report.from_texts(SOME, LISTS, encoder),
     "one pair": lambda encoder: Report.from_texts(["a cat"], ["a dog"], encoder),
     "one blank pair": lambda encoder: Report.from_texts([""], [" "], encoder),
+    "no pairs": lambda encoder: Report([], [], fixed()),
     "scores alone": lambda encoder: Report(["x", "y"], ["x", "z"], fixed(0.5, NAN)),
     "two systems": lambda encoder: Report.from_texts({"a": SOME, "b": SOME[::-1]}, LISTS, encoder),
     "equal systems": lambda encoder: Report.from_texts({"a": SOME, "b": SOME}, LISTS, encoder),
@@ -691,3 +692,212 @@ def test_all_pairs_that_are_shown_are_printed(show):
     expect_rows(page, 120)
     page.evaluate("dispatchEvent(new Event('afterprint'))")
     expect_rows(page, 50)
+
+
+def focused(page):
+    """Return the id of the element that has the focus, or the name of its tag."""
+    return page.evaluate("document.activeElement.id || document.activeElement.tagName")
+
+
+def test_the_focus_stays_on_a_control_that_is_drawn_again(show, three):
+    """A bar and a word lead to the chip that removes them, and a chip to the filter next to it."""
+    page = show(three)
+    for selector, chip in (("rect.bar", "chip-range"), ("#words button", "chip-word")):
+        for key in ("Enter", " "):
+            page.locator(selector).first.focus()
+            page.keyboard.press(key)
+            assert focused(page) == chip
+            page.keyboard.press(key)
+            assert focused(page) == "filter"
+            assert page.locator(".chip").count() == 0
+    page.locator("rect.bar").first.focus()
+    page.keyboard.press("Enter")
+    page.locator("#words button").first.focus()
+    page.keyboard.press("Enter")
+    assert focused(page) == "chip-word"
+    assert page.locator(".chip").count() == 2
+    page.focus("#chip-range")
+    page.keyboard.press("Enter")
+    assert (focused(page), page.locator(".chip").count()) == ("filter", 1)
+    for name in ("sort-length", "pair-1", "matrix-0-1", "pair-2"):
+        page.focus(f"#{name}")
+        page.keyboard.press("Enter")
+        assert focused(page) == name
+    # The search waits until nothing is typed.
+    page.fill("#search", "the")
+    sync_api.expect(page.locator(".chip")).to_have_count(1)
+    sync_api.expect(page).to_have_url(re.compile("search=the"))
+    assert focused(page) == "search"
+
+
+def test_the_focus_stays_on_the_last_and_first_page(show):
+    page = show(scored_report(120, 5))
+    for name, numbers in (("next", [2, 3, 3]), ("previous", [2, 1, 1])):
+        page.focus(f"#{name}")
+        for number in numbers:
+            page.keyboard.press("Enter")
+            assert focused(page) == name
+            assert f"page {number} of 3" in page.locator(".pairs caption").inner_text()
+        assert page.get_attribute(f"#{name}", "aria-disabled") == "true"
+
+
+def test_the_focus_stays_when_the_window_changes_or_is_printed(show):
+    page = show(scored_report(60, 5))
+    page.focus("#pair-7")
+    for event in ("beforeprint", "afterprint"):
+        page.evaluate(f"dispatchEvent(new Event('{event}'))")
+        assert focused(page) == "pair-7"
+    page.focus("#sort-length")
+    page.set_viewport_size({"width": 390, "height": 800})
+    sync_api.expect(page.locator("#sort-length")).to_have_count(0)
+    # A column that a narrow window hides.
+    assert focused(page) == "filter"
+
+
+def test_a_click_on_a_bar_or_a_word_does_not_scroll(show, three):
+    page = show(three, viewport={"width": 900, "height": 300})
+    for selector, chip in (("rect.bar", "chip-range"), ("#words button", "chip-word")):
+        page.locator(selector).first.click()
+        assert focused(page) == chip
+        assert not page.evaluate(f"document.getElementById('{chip}').getBoundingClientRect().top < innerHeight")
+        page.evaluate(f"document.getElementById('{chip}').click()")
+    # By keyboard the focus is in the window.
+    page.locator("rect.bar").first.focus()
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.getElementById('chip-range').getBoundingClientRect().bottom <= innerHeight")
+
+
+CONTRASTS = """() => {
+  const rgba = (color) => { const [r, g, b, a = 1] = color.match(/[\\d.]+/g).map(Number); return [[r, g, b], a]; };
+  const over = ([top, alpha], below) => top.map((x, i) => alpha * x + (1 - alpha) * below[i]);
+  const luminance = (rgb) => {
+    const linear = rgb.map((x) => (x <= 10.31 ? x / 3294.6 : ((x / 255 + 0.055) / 1.055) ** 2.4));
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2];
+  };
+  const page = rgba(getComputedStyle(document.body).backgroundColor)[0];
+  const contrasts = {};
+  for (const selector of ["mark", "td.more", "td.less"]) {
+    const shaded = document.querySelector(selector);
+    for (let percent = 0; percent <= 100; percent += 1) {
+      shaded.style.setProperty("--share", percent / 100);
+      const below = over(rgba(getComputedStyle(shaded).backgroundColor), page);
+      for (const text of [shaded, ...shaded.querySelectorAll("button, small")]) {
+        const { color, opacity } = getComputedStyle(text);
+        const [a, b] = [luminance(over([rgba(color)[0], Number(opacity)], below)), luminance(below)];
+        contrasts[`${selector} ${text.tagName} ${percent}`] = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+      }
+    }
+  }
+  return contrasts;
+}"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_each_shade_has_a_contrast_of_more_than_four_and_a_half(show, three, scheme):
+    page = show(three, color_scheme=scheme)
+    page.click("#pairs tr.row button.tokens >> nth=0")
+    contrasts = page.evaluate(CONTRASTS)
+    assert len(contrasts) == 101 * 7
+    assert {place: contrast for place, contrast in contrasts.items() if contrast < 4.5} == {}
+
+
+def test_an_address_in_the_open_page_shows_its_view(show, three):
+    """As for a new window; Back and Forward return to the views, and what an address lacks is as at the start."""
+    page = show(three)
+    start = {"rows": column(page, 1), "said": page.locator("#difference").inner_text()}
+    first = page.url
+    views = ["a=1&b=0&sort=length&down=1&pair=20", "a=2&b=1&sort=pair&show=a&search=the&word=the&side=1", "sort=pair"]
+    views.append("a=0&b=1&sort=a&range=b,0.1,1,20")
+    shown = []
+    for view in views:
+        fresh = show(three)
+        fresh.goto("about:blank")
+        fresh.goto(f"{page.url.partition('#')[0]}#{view}")
+        fresh.wait_for_selector("body[data-ready]")
+        page.evaluate("view => { location.hash = view; }", view)
+        sync_api.expect(page).to_have_url(fresh.url)
+        for part in ("#pairs", "#found", "#controls", "#charts"):
+            assert page.inner_html(part) == fresh.inner_html(part)
+        values = "[...document.querySelectorAll('select, input')].map((control) => control.value)"
+        assert page.evaluate(values) == fresh.evaluate(values)
+        shown.append(page.url)
+    assert page.evaluate("history.length") == 1 + 1 + len(views)
+    for address in shown[-2::-1]:
+        page.go_back()
+        sync_api.expect(page).to_have_url(address)
+    assert page.get_attribute("#pair-20", "aria-expanded") == "true"
+    page.go_back()
+    sync_api.expect(page).to_have_url(first)
+    sync_api.expect(page.locator("tr.detail")).to_have_count(0)
+    assert {"rows": column(page, 1), "said": page.locator("#difference").inner_text()} == start
+    for address in shown:
+        page.go_forward()
+        sync_api.expect(page).to_have_url(address)
+
+
+def test_bars_say_what_they_count_its_range_and_number(show):
+    """Lengths are whole numbers, of which the range of a bar has those from its first to before its second."""
+    lengths = [3, 3, 4, 11, 12, 12, 12, 90]
+    f1 = torch.tensor([0.0, 0.0, 0.5, 1.0, 1.0, 1.0, 1.0, 1.0])
+    page = show(Report(["x"] * 8, ["y" * length for length in lengths], dict.fromkeys(SCORE_NAMES, f1)))
+    groups = page.locator("#charts svg[role='group']").all()
+    names = [[bar.get_attribute("aria-label") for bar in group.get_by_role("button").all()] for group in groups]
+    assert names == [
+        ["F1 0.0000 to 0.0250: 2 pairs", "F1 0.5000 to 0.5250: 1 pair", "F1 0.9750 to 1.0000: 5 pairs"],
+        [
+            "characters of the reference 3 to 6: 3 pairs",
+            "characters of the reference 10 to 12: 1 pair",
+            "characters of the reference 12 to 14: 3 pairs",
+            "characters of the reference 88 to 90: 1 pair",
+        ],
+    ]
+    for name, numbers in (("3 to 6", [1, 2, 3]), ("10 to 12", [4]), ("12 to 14", [5, 6, 7]), ("88 to 90", [8])):
+        page.get_by_role("button", name=f"reference {name}:").press("Enter")
+        assert sorted(map(int, column(page, 1))) == numbers
+        chip = name.replace("to 90", "or more")
+        assert page.locator(".chip").inner_text() == f"characters of the reference {chip} ✕"
+        page.locator(".chip").press("Enter")
+
+
+LONG = "x" * 3000
+
+
+@pytest.mark.parametrize("width", [390, 1200])
+@pytest.mark.parametrize("kind", ["pair", "report"])
+def test_a_token_of_thousands_of_characters_fits_the_window(show, encoder, width, kind):
+    candidates, references = [f"a {LONG} cat", "a cat"] * 2, [f"the {LONG}y dog", "cats"] * 2
+    systems = {"a" * 300: candidates, "b": candidates[::-1]}
+    report = Report.from_texts(systems, references, encoder) if kind == "report" else None
+    page = show(report or align(candidates[0], references[0], encoder), viewport={"width": width, "height": 800})
+    if report is not None:
+        page.click("#pair-1")
+        page.locator("#words button", has_text="xxx").first.click()
+    page.locator("mark", has_text="xxx").first.hover(position={"x": 5, "y": 5})
+    assert page.locator("output").first.inner_text().startswith(f"{'x' * 50}… matches ")
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    assert page.locator("mark", has_text="xxx").first.inner_text() == LONG
+    cut = [(part.inner_text(), part.get_attribute("title")) for part in page.locator("bdi", has_text="xxx").all()]
+    assert cut
+    assert {text for text, _ in cut} == {"x" * 50 + "…"}
+    assert {title for _, title in cut} <= {LONG, LONG + "y"}
+
+
+def test_a_page_without_token_matches_promises_none(show, encoder):
+    """Its hints hold for a page of the shell, too, which has no argument for the number of alignments."""
+    page = show(scored_report(3, 2, is_history=True))
+    page.click("#pair-1")
+    assert page.locator(".pairs caption").inner_text() == "3 of 3 pairs, page 1 of 1"
+    note = "Token matches of these texts are not stored. See them with bertscore_tm.align or bertscore-tm show."
+    assert page.locator(".pair small").all_inner_texts() == [note] * 2
+    page = show(Report.from_texts(["a cat", "a dog"], ["cats", "dogs"], encoder, num_alignments=1))
+    hint = "2 of 2 pairs, page 1 of 1; a bold number opens to tokens"
+    assert page.locator(".pairs caption").inner_text() == hint
+    assert page.locator("button.tokens").count() == 1
+
+
+@pytest.mark.filterwarnings("ignore:.*scored 0")
+def test_a_blank_pair_is_not_marked_as_one_with_tokens(show, encoder):
+    page = show(Report.from_texts(["", "a cat"], ["a dog", "cats"], encoder))
+    assert page.locator("button.tokens").all_inner_texts() == ["2"]
+    page.select_option("#filter", "aligned")
+    assert column(page, 1) == ["2"]

@@ -111,7 +111,7 @@ def test_an_error_of_an_alignment_is_raised(encoder):
     """Pairs without tokens have none; any other error is no reason to leave one out."""
     scores = {key: [0.5, 0.0] for key in SCORE_NAMES}
     report = Report(["a cat", "\u200b"], ["a dog", "a cat"], scores, settings=ScoreSettings.create(encoder))
-    assert read_data(report.to_html())["alignments"]["1"] == {}
+    assert "1" not in read_data(report.to_html())["alignments"]
     report.settings = ScoreSettings.create(encoder, idf={0: 1.0})
     with pytest.raises(ValueError, match="idf has no weight for token id"):
         report.to_html()
@@ -126,7 +126,7 @@ def test_truncated_and_empty_texts_are_listed(minilm):
     assert data["empty"] == [[1, 4]]
     assert data["truncated"] == [{"2": "candidate cut after 4 of 8 tokens", "3": "reference 1 cut after 4 of 7 tokens"}]
     assert sorted(data["alignments"]["3"]) == ["0"]
-    assert data["alignments"]["1"] == {}
+    assert "1" not in data["alignments"]
 
 
 def test_texts_and_names_are_no_markup(encoder):
