@@ -162,6 +162,26 @@ class PackedLinear(nn.Linear):
         return {name: value for name, value in self.__dict__.items() if name != "_packed"}
 
 
+def find_packed_weight(model: nn.Module) -> Tensor | None:
+    """Return the weight of the first packed layer of a model, or ``None`` if it has none."""
+    for module in model.modules():
+        if type(module) is PackedLinear:
+            return module.weight.detach()
+    return None
+
+
+def missing_rows(packed_weight: Tensor | None, num_rows: int) -> int:
+    """Return how many rows each packed layer would add to a matrix, and drop from its product.
+
+    Adding them once, before the first layer, avoids two copies in each layer. Otherwise 40 pairs in bfloat16 take 1.13
+    and 1.14 times as long and 300 pairs 1.07 and 1.14 times (two runs, MiniLM with 5 layers on one thread, Intel AMX).
+    One pair gains nothing.
+    """
+    if packed_weight is None or not can_use_onednn(packed_weight, packed_weight):
+        return 0
+    return _PADDING[num_rows % _MAX_ROWS]
+
+
 def adapt_layers(model: nn.Module) -> None:
     """Let the layers of a frozen model, which nothing else uses, compute faster on a CPU, in place.
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from transformers import PretrainedConfig
 
 from bertscore_tm.core.memory import is_out_of_memory, send
-from bertscore_tm.core.onednn import is_eager
+from bertscore_tm.core.onednn import find_packed_weight, is_eager, missing_rows
 from bertscore_tm.core.precision import may_use_tf32
 from bertscore_tm.core.token_vectors import Ints, places_of, unit_vectors
 from bertscore_tm.encoder.families import PACKED, PADDED, Batching, ForwardFunction, ModelSpec
@@ -65,6 +65,7 @@ class ForwardPass:
         differs = family.probed or getattr(config, "inner_group_num", 1) > 1
         self.recorded = family.layers[0] if differs and len(family.layers) == 1 else None
         self.rope_switch = _rope_switch(config)
+        self.packed_weight = find_packed_weight(self.model)
         self.first_position = family.first_position(config)
 
     def run(self, inputs: Tensor, lengths: Ints, trial: Batching | None = None) -> Tensor:
@@ -80,13 +81,19 @@ class ForwardPass:
             split = zip(torch.split(inputs, [int(half.sum()) for half in halves]), halves, strict=True)
             return torch.cat([self.run(part, part_lengths, trial) for part, part_lengths in split], 1)
         if batching == PACKED and lengths[0] > lengths[-1]:
+            num_tokens = len(inputs)
+            num_added = missing_rows(self.packed_weight, num_tokens)
+            if num_added:
+                # Texts of one token fill the row up to a size that oneDNN has a kernel for.
+                inputs = torch.cat([inputs, inputs.new_zeros(num_added, *inputs.shape[1:])])
+                lengths = np.concatenate([lengths, np.ones(num_added, np.int64)])
             if self.spec.family.positions_after_padding and not inputs.is_floating_point():
                 positions = _number_after(self.first_position - 1, inputs, lengths)
             else:
                 positions = send(places_of(np.full_like(lengths, self.first_position), lengths), device)  # (tokens,)
             token = row.set(Row(lengths, device, has_kernel=self.has_kernel))
             try:
-                return self(inputs[None], position_ids=positions[None])[:, 0]
+                return self(inputs[None], position_ids=positions[None])[:, 0, :num_tokens]
             finally:
                 row.reset(token)
         positions_per_group = _PADDED_POSITIONS[device.type == "cpu"] if batching.padding else UNLIMITED

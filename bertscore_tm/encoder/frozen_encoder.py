@@ -377,9 +377,7 @@ class FrozenEncoder:
 
     # Traced, the texts of a row would attend to each other.
     @untraced
-    def encode(
-        self, texts: Iterable[str] | TokenizedTexts, device: torch.device | str = "cpu", *, check_values: bool = True
-    ) -> TokenVectors:
+    def encode(self, texts: Iterable[str] | TokenizedTexts, device: torch.device | str = "cpu") -> TokenVectors:
         """Return the unit vectors of the texts' tokens.
 
         Texts are sorted by length and cut into batches by a token budget. Results do not depend on order, batch size
@@ -388,7 +386,6 @@ class FrozenEncoder:
         Args:
             texts: the texts, or the output of ``self.tokenizer`` for them.
             device: where to encode and leave the vectors.
-            check_values: raise an error about values that are not finite, for which an accelerator is waited for.
 
         Returns:
             Packed vectors, in the order of the texts; only the vectors are on the device.
@@ -398,6 +395,14 @@ class FrozenEncoder:
                 is torch's meta device.
             OutOfMemoryError: memory runs out for a single text.
         """
+        vectors = self.encode_unchecked(texts, device)
+        # The sum is computed because it needs no memory of the vectors' size.
+        if not torch.isfinite(vectors.vectors.sum()):
+            raise self.error_of_values(torch.device(device))
+        return vectors
+
+    def encode_unchecked(self, texts: Iterable[str] | TokenizedTexts, device: torch.device | str) -> TokenVectors:
+        """Return what :meth:`encode` returns, but do not check the values, for which an accelerator is waited for."""
         device = torch.device(device)
         if device.type == "meta":
             raise ValueError(
@@ -457,9 +462,6 @@ class FrozenEncoder:
         if next_budget < usual:
             self._budgets[device] = next_budget
         assert encoded is not None
-        # The sum, since it needs no memory of the vectors' size.
-        if check_values and not torch.isfinite(encoded.sum()):
-            raise self.error_of_values(device)
         return TokenVectors(*facts, encoded)
 
     def error_of_values(self, device: torch.device) -> ValueError:

@@ -58,7 +58,7 @@ def score_matrix(
     warn_of_leftovers(rows, used.tokenizer)
     weights = token_weights(used, idf, columns, used.device)
     unknown = UnknownText()
-    encoded = encode_texts(TextPairs([], [rows]), used, used.device)
+    encoded = encode_texts(TextPairs([], [rows]), used.encode, used.device)
     unknown.count(encoded.vectors, used.tokenizer)
     places, vectors = encoded.indices, encoded.vectors
     numbers = [places[text] for text in rows]

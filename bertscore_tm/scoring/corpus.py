@@ -24,6 +24,9 @@ from bertscore_tm.scoring.settings import ScoreSettings
 from bertscore_tm.scoring.texts import TextPairs
 from bertscore_tm.scoring.token_weights import require_known
 
+# A method of an encoder that takes texts, or the token ids of texts, and a device.
+EncodeFunction = Callable[[Sequence[str] | TokenizedTexts, torch.device], TokenVectors]
+
 # Elements of the token vectors of one step, of all layers: 48 MB in float32, several times as much during encoding and
 # matching.
 _ELEMENTS_PER_STEP = 12_000_000
@@ -66,19 +69,17 @@ class CorpusScores:
 
 def encode_texts(
     texts: TextPairs,
-    encoder: FrozenEncoder,
-    device: torch.device | str,
+    encode: EncodeFunction,
+    device: torch.device,
     cache: ReferenceCache | None = None,
     *,
     repeated: Mapping[str, TokenVectors] | None = None,
     tokenized: TokenizedTexts | None = None,
-    check_values: bool = True,
 ) -> EncodedTexts:
-    """Encode texts, each distinct one once.
+    """Encode texts, each distinct one once, by a method of an encoder.
 
     References are read from ``cache``, if there is one, and added to it. ``repeated`` are vectors of texts that an
-    earlier step has encoded, ``tokenized`` the token ids of ``texts.distinct()``, if they are known. ``check_values``
-    is that of ``FrozenEncoder.encode``.
+    earlier step has encoded, ``tokenized`` the token ids of ``texts.distinct()``, if they are known.
     """
     vectors = dict(repeated or {})
     references = [] if cache is None else [*dict.fromkeys(chain.from_iterable(texts.references))]
@@ -89,13 +90,13 @@ def encode_texts(
     others = [text for text in dict.fromkeys(chain(texts.candidates, *texts.references)) if text not in known]
     # On a CPU apart, so that the last digits of candidates' vectors, which depend on the batch, are those of later
     # epochs. An accelerator would run all layers twice.
-    batches = [missing, others] if torch.device(device).type == "cpu" else [missing + others]
+    batches = [missing, others] if device.type == "cpu" else [missing + others]
     batches = [batch for batch in batches if batch] or ([] if vectors else [[]])
     places = {} if tokenized is None else {text: i for i, text in enumerate(texts.distinct())}
     encoded = []
     for batch in batches:
         ids = None if tokenized is None else tokenized.select(np.array([places[text] for text in batch], np.int64))
-        encoded.append(encoder.encode(batch if ids is None else ids, device, check_values=check_values))
+        encoded.append(encode(batch if ids is None else ids, device))
     if cache is not None and missing:
         new = encoded[0]
         if len(batches[0]) > len(missing):
@@ -109,10 +110,8 @@ def encode_steps(
     texts: TextPairs,
     steps: Sequence[list[int]],
     encoder: FrozenEncoder,
-    device: torch.device | str,
+    device: torch.device,
     cache: ReferenceCache | None = None,
-    *,
-    check_values: bool = True,
 ) -> Iterator[tuple[list[int], TextPairs, EncodedTexts]]:
     """Encode a corpus in the steps of :func:`plan_steps`, which bound its memory.
 
@@ -122,13 +121,20 @@ def encode_steps(
 
     Yields:
         The indices of a step's candidates, its texts, and their vectors.
+
+    Raises:
+        ValueError: the vectors are not finite. Those of an accelerator are checked after the last step, because each
+            check waits for it. A cache gets checked vectors only.
     """
+    checks_at_end = device.type != "cpu" and cache is None
+    method = encoder.encode_unchecked if checks_at_end else encoder.encode
+    sums = []  # 0-d each, finite if the vectors are
     parts = [texts.select(step) for step in steps]
     counts = Counter(chain.from_iterable(part.distinct() for part in parts)) if len(parts) > 1 else Counter()
     repeated_texts = VectorCache() if counts else None
-    encode = partial(encode_texts, encoder=encoder, device=device, cache=cache, check_values=check_values)
+    encode = partial(encode_texts, encode=method, device=device, cache=cache)
     # The cores of a CPU are busy.
-    is_ahead = len(parts) > 1 and torch.device(device).type != "cpu"
+    is_ahead = len(parts) > 1 and device.type != "cpu"
     ahead = _tokenize_ahead(parts, encoder.tokenizer) if is_ahead else [None] * len(parts)
     for step, part, tokenized in zip(steps, parts, ahead, strict=True):
         repeated = {}
@@ -139,12 +145,16 @@ def encode_steps(
         if repeated_texts is not None and new:
             numbers = np.array([encoded.indices[text] for text in new])
             repeated_texts.add(new, encoded.vectors.select(numbers), _BYTES_OF_REPEATED_TEXTS)
+        if checks_at_end:
+            sums.append(encoded.vectors.vectors.sum())
         yield step, part, encoded
         if len(parts) > 1:
             # The caller's loop holds the object until it has the next one.
             del encoded.vectors
             if not is_ahead:  # an accelerator's vectors are not in this memory
                 return_freed_memory()
+    if sums and not torch.isfinite(torch.stack(sums).sum()):
+        raise encoder.error_of_values(device)
 
 
 def _tokenize_ahead(parts: Sequence[TextPairs], tokenizer: TextTokenizer) -> Iterator[TokenizedTexts]:
@@ -222,23 +232,19 @@ def score_corpus(
     # them, and is not waited for until the end.
     scores = torch.empty(3, encoder.num_outputs, len(texts), dtype=torch.float32, device=device)
     best_reference = torch.empty(encoder.num_outputs, len(texts), dtype=torch.long, device=device)
-    is_cpu, num_truncated, unknown = device.type == "cpu", 0, UnknownText()
-    sums: list[Tensor] = []  # of similarities, which show whether vectors are finite
+    num_truncated = 0
+    unknown = UnknownText()
     steps = plan_steps(texts, encoder, device)
-    for step, part, encoded in encode_steps(texts, steps, encoder, device, check_values=is_cpu):
+    for step, part, encoded in encode_steps(texts, steps, encoder, device):
         unknown.count(encoded.vectors, encoder.tokenizer)
         matched = match_encoded(part, encoded)
         step_scores, step_best = compute_scores(matched, settings)
-        if not is_cpu:
-            sums.append(matched.candidate.best.sum())
         places = send(np.array(step), device)
         scores.index_copy_(2, places, step_scores)
         best_reference.index_copy_(1, places, step_best)
         num_truncated += matched.num_truncated
         if progress is not None:
             progress(len(step))
-    if sums and not torch.isfinite(torch.stack(sums).sum()):
-        raise encoder.error_of_values(device)
     return CorpusScores(scores.cpu(), best_reference.cpu(), num_truncated, unknown)
 
 

@@ -59,7 +59,7 @@ def encode_references(
     encoder, device = vocabulary.encoder, vocabulary.table.device
     texts = TextPairs([], references)
     cache = encoder.reference_cache(device, cache_bytes, of_losses=True)
-    encoded = encode_texts(texts, encoder, device, cache, tokenized=tokenized)
+    encoded = encode_texts(texts, encoder.encode, device, cache, tokenized=tokenized)
     vectors = encoded.vectors
     rows = np.array([encoded.indices[text] for text in chain.from_iterable(references)])
     index, mask = vectors.locate(rows)  # (references, tokens)

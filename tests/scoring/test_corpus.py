@@ -64,9 +64,9 @@ def test_the_next_step_is_tokenized_while_one_is_encoded(encoder, repeated):
         assert number + 1 == len(parts) or begun[number + 1].wait(60)
         assert tokenized.rows() == encoder.tokenizer(part.distinct()).rows()
         cache = encoder.reference_cache("cpu", 2**20)
-        expected = corpus.encode_texts(part, encoder, "cpu", cache)
+        expected = corpus.encode_texts(part, encoder.encode, torch.device("cpu"), cache)
         encoder.cache("cpu").clear()
-        encoded = corpus.encode_texts(part, encoder, "cpu", cache, tokenized=tokenized)
+        encoded = corpus.encode_texts(part, encoder.encode, torch.device("cpu"), cache, tokenized=tokenized)
         assert encoded.indices == expected.indices
         assert torch.equal(encoded.vectors.vectors, expected.vectors.vectors)
         encoder.cache("cpu").clear()
