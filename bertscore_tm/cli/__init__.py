@@ -21,10 +21,13 @@ from typing import Any, NoReturn
 
 from bertscore_tm.cli.distributed import join_ranks
 from bertscore_tm.cli.errors import (
+    FAILED,
     CommandError,
     as_command_error,
+    discard_output,
     expected_errors,
     is_only_rank,
+    lost_messages,
     print_error,
     print_message,
 )
@@ -105,6 +108,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         signature: model:...
     """
     unfinished = PartialFile(None)
+    lost_messages.clear()
     with warnings.catch_warnings():
         # Once per text: catch_warnings makes Python forget what was shown before.
         warnings.simplefilter("default", UserWarning)
@@ -118,16 +122,13 @@ def main(argv: Sequence[str] | None = None) -> int:
                 if "suffixes" in arguments:
                     arguments.suffix = ranks.run_on_first(lambda: choose_format(arguments))
                 arguments.run(arguments, ranks)
-            # A closed pipe cannot be caught at exit.
-            sys.stdout.flush()
             unfinished.remove()
         except KeyboardInterrupt:
             remedy = ". The same command resumes" if unfinished.is_open else ""
             print_message(f"interrupted{remedy}")
             return _INTERRUPTED
         except BrokenPipeError:
-            # Otherwise Python fails again at exit when it flushes the buffered output.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            discard_output()
             return _BROKEN_PIPE
         except expected_errors() as error:
             failure = as_command_error(error)
@@ -135,7 +136,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return failure.exit_code
         finally:
             unfinished.close()
-    return 0
+    return FAILED if lost_messages else 0
 
 
 def _parse(argv: Sequence[str]) -> argparse.Namespace:

@@ -25,6 +25,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
@@ -90,8 +91,8 @@ def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
         content = (
             output.to_json(document) if arguments.suffix == ".json" else _format_summary(document, arguments.suffix)
         )
-        output.write_output(content, arguments.output)
-        output.write_report(scored, arguments.report, arguments.title)
+        write_page = partial(output.write_report, scored, arguments.report, arguments.title)
+        output.write_results([(content, arguments.output)], write_page)
 
 
 def _format_summary(document: dict[str, Any], suffix: str) -> str:

@@ -4,12 +4,15 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import Self
+from typing import Self, TextIO
 
 from bertscore_tm.utilities.untrusted_text import for_terminal
 
 FAILED = 1
 BAD_INPUT = 2
+
+# Messages of this run that standard error could not take, as on a full disk.
+lost_messages: list[str] = []
 
 
 class CommandError(Exception):
@@ -44,13 +47,36 @@ def is_only_rank() -> bool:
     return os.environ.get("WORLD_SIZE", "1") == "1"
 
 
+def is_closed(stream: TextIO | None) -> bool:
+    """Return whether a standard stream is closed. Python has ``None`` for one that the shell closed with ``>&-``."""
+    return stream is None or stream.closed
+
+
+def discard_output() -> None:
+    """Discard what standard output still holds, or Python would fail to write it again at exit."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, sys.stdout.fileno())
+    os.close(null)
+
+
+def _print_line(line: str) -> None:
+    """Print a line on standard error. If it is closed, nobody wants messages; what cannot be written is a failure."""
+    if is_closed(sys.stderr):  # print would take standard output in place of None
+        return
+    try:
+        print(line, file=sys.stderr, flush=True)
+    except OSError:
+        # The run continues, because its results are still to be written.
+        lost_messages.append(line)
+
+
 def print_message(message: str) -> None:
     """Print a line on standard error, with the control characters of names and texts in it escaped.
 
     All ranks read the same texts, so the first one prints for all.
     """
     if is_only_rank() or os.environ.get("RANK", "0") == "0":
-        print(f"bertscore-tm: {for_terminal(message)}", file=sys.stderr)
+        _print_line(f"bertscore-tm: {for_terminal(message)}")
 
 
 def print_error(error: CommandError) -> None:
@@ -68,4 +94,4 @@ def print_error(error: CommandError) -> None:
         except FileExistsError:
             is_first = False
     if is_first:
-        print(f"bertscore-tm: error: {for_terminal(str(error))}", file=sys.stderr, flush=True)
+        _print_line(f"bertscore-tm: error: {for_terminal(str(error))}")

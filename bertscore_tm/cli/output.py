@@ -7,13 +7,22 @@ import json
 import math
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tabulate import tabulate
 
-from bertscore_tm.cli.errors import FAILED, CommandError, print_message
+from bertscore_tm.cli.errors import (
+    FAILED,
+    CommandError,
+    as_command_error,
+    discard_output,
+    expected_errors,
+    is_closed,
+    print_message,
+)
 from bertscore_tm.cli.options import input_files
 from bertscore_tm.utilities.files import is_special, write_atomically
 from bertscore_tm.utilities.score_names import SCORE_NAMES as SCORE_NAMES
@@ -67,16 +76,11 @@ def _check_output(arguments: argparse.Namespace, suffixes: Sequence[str], option
 def write_output(content: str | bytes, path: str | None) -> None:
     """Write a text, or the bytes of a picture, to standard output or atomically to a file.
 
-    On standard output control characters are escaped, and those that its encoding lacks. If the file cannot be
-    written, a text is printed, so that it is not lost.
+    If the file cannot be written, a text is printed, so that it is not lost.
     """
     if path is None:
         assert isinstance(content, str)
-        encoding = sys.stdout.encoding or "utf-8"
-        shown = for_terminal(content, keep="\n\t").encode(encoding, "backslashreplace")
-        sys.stdout.write(shown.decode(encoding))
-        # At exit Python could not report an error in one line.
-        sys.stdout.flush()
+        _print_result(content)
         return
     try:
         write_atomically(path, content)
@@ -85,6 +89,47 @@ def write_output(content: str | bytes, path: str | None) -> None:
             write_output(content, None)
         raise CommandError(str(error), FAILED) from error
     print_message(f"wrote {path}")
+
+
+def write_results(results: Sequence[tuple[str, str | None]], write_page: Callable[[], None]) -> None:
+    """Write the texts that have a path and the web page, and print the other texts last.
+
+    A write that fails does not prevent the others.
+    """
+    files = [partial(write_output, text, path) for text, path in results if path is not None]
+    printed = [partial(write_output, text, None) for text, path in results if path is None]
+    writes: list[Callable[[], None]] = [*files, write_page, *printed]
+    errors = []
+    for write in writes:
+        try:
+            write()
+        except expected_errors() as error:
+            errors.append(error)
+    for other in errors[1:]:
+        print_message(str(as_command_error(other)))
+    if errors:
+        raise errors[0]
+
+
+def _print_result(text: str) -> None:
+    """Print on standard output, with escapes for control characters and for those that its encoding lacks."""
+    if is_closed(sys.stdout):
+        raise CommandError("standard output is closed: the result was not printed. Give a file with --output", FAILED)
+    encoding = _encoding_of_output()
+    shown = for_terminal(text, keep="\n\t").encode(encoding, "backslashreplace")
+    try:
+        sys.stdout.write(shown.decode(encoding))
+        # At exit Python could not report an error in one line.
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        discard_output()
+        raise CommandError(f"standard output: {error.strerror}. The result was not printed", FAILED) from error
+
+
+def _encoding_of_output() -> str:
+    return getattr(sys.stdout, "encoding", None) or "utf-8"
 
 
 def write_report(scored: ScoredSystems, path: str | None, title: str | None) -> None:
@@ -119,7 +164,7 @@ def to_json(document: dict[str, Any]) -> str:
     Numbers are rounded to six decimals, and p-values, which may be far smaller, to six significant digits.
     """
     # JSON has escapes of its own for characters that standard output lacks. Unpaired surrogates cannot be written.
-    is_ascii = not (sys.stdout.encoding or "utf-8").lower().startswith("utf")
+    is_ascii = not _encoding_of_output().lower().startswith("utf")
     return for_terminal(json.dumps(_round(document), ensure_ascii=is_ascii, allow_nan=False)) + "\n"
 
 

@@ -109,9 +109,10 @@ def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
         summary = "".join(f"# {line}\n" for line in summary.splitlines())
         summary += _format_table(scored, best, document, "\t")
     if suffix == ".csv":
-        output.write_output(_format_table(scored, best, document, ","), arguments.output)
-    output.write_output(summary, None if suffix == ".csv" else arguments.output)
-    output.write_report(scored, arguments.report, arguments.title)
+        results = [(_format_table(scored, best, document, ","), arguments.output), (summary, None)]
+    else:
+        results = [(summary, arguments.output)]
+    output.write_results(results, partial(output.write_report, scored, arguments.report, arguments.title))
 
 
 def _read(arguments: argparse.Namespace) -> Systems:

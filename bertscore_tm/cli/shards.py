@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from bertscore_tm.cli.distributed import RankGroup
-from bertscore_tm.cli.errors import FAILED, CommandError, print_message
+from bertscore_tm.cli.errors import FAILED, CommandError, is_closed, print_message
 from bertscore_tm.utilities.files import is_special
 
 # The numbers of an item, such as its scores.
@@ -132,7 +132,7 @@ def compute_items(
     num_finished = ranks.run_on_first(resume)
     if num_finished:
         print_message(f"resuming: {num_finished} of {len(items)} {unit}s are in {unfinished.path}")
-    is_shown = ranks.rank == 0 and (verbose or sys.stderr.isatty())
+    is_shown = ranks.rank == 0 and not is_closed(sys.stderr) and (verbose or sys.stderr.isatty())
     with tqdm(total=len(items), unit=unit, initial=num_finished, disable=not is_shown) as bar:
         for start in range(num_finished, len(items), ranks.size * ITEMS_PER_STEP):
             step = items[start : start + ranks.size * ITEMS_PER_STEP]

@@ -4,6 +4,7 @@ import csv
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -157,3 +158,40 @@ def test_the_shell_completes_commands_and_options(tmp_path, line, expected):
     done = subprocess.run(["/bin/sh", "-c", redirected], env=os.environ | completing, capture_output=True, check=False)
     assert done.stdout == b""
     assert (tmp_path / "words").read_text().rstrip() == expected
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no device that is always full")
+@pytest.mark.parametrize(
+    ("name", "redirection", "exit_code", "is_printed", "error"),
+    [
+        ("score", ">&-", 1, False, "error: standard output is closed: the result was not printed"),
+        ("compare", "> /dev/full", 1, False, "error: standard output: No space left on device"),
+        ("score", "2>&-", 0, True, ""),
+        ("rank", ">&-", 1, False, "error: standard output is closed"),
+        ("baseline", "> /dev/full", 1, False, "error: standard output: No space left on device"),
+        ("show", "2> /dev/full", 1, False, ""),
+    ],
+)
+def test_streams_that_cannot_be_written_lose_no_file(folder, tmp_path, name, redirection, exit_code, is_printed, error):
+    """A page was not written after a result that could not be printed, and messages were in the JSON."""
+    suffix = {"rank": ".jsonl", "baseline": ".csv", "show": ".json"}.get(name, ".html")
+    path = tmp_path / f"file{suffix}"
+    file = ["--report" if suffix == ".html" else "-o", str(path)]
+    layer = [] if name == "baseline" else ["-l", "2"]
+    json_option = [] if name == "show" else ["--json"]
+    options = [*COMMANDS[name][0], "-m", "model", *layer, "--device", "cpu", *json_option, *file]
+    words = shlex.join([sys.executable, "-m", "bertscore_tm.cli", name, *options])
+    done = subprocess.run(
+        ["bash", "-c", f"{words} {redirection}"], cwd=folder, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == exit_code
+    if is_printed:
+        json.loads(done.stdout)
+    else:
+        assert done.stdout == ""
+    assert error in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "Exception ignored" not in done.stderr
+    assert path.stat().st_size > 0
+    if suffix == ".json":
+        json.loads(path.read_text())
