@@ -195,3 +195,9 @@ def test_streams_that_cannot_be_written_lose_no_file(folder, tmp_path, name, red
     assert path.stat().st_size > 0
     if suffix == ".json":
         json.loads(path.read_text())
+
+
+def test_no_message_is_printed_in_place_of_the_result(tmp_path):
+    words = shlex.join([sys.executable, "-m", "bertscore_tm.cli", "score", "missing.txt", "other.txt"])
+    done = subprocess.run(["bash", "-c", f"{words} 2>&-"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
