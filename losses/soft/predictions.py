@@ -20,7 +20,7 @@ from bertscore_tm.losses.soft.relaxation import Relaxation, mask_excluded, softm
 from bertscore_tm.scoring.token_weights import TokenWeights
 
 if TYPE_CHECKING:
-    from bertscore_tm.losses.soft.bridge.piece_table import PieceTable
+    from bertscore_tm.losses.soft.bridge.token_pieces import PieceTable
     from bertscore_tm.losses.soft.bridge.vocabulary import VocabularyBridge
 
 # Positions per step where the likeliest tokens are looked up.
