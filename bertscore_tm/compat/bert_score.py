@@ -11,7 +11,6 @@ from torch import Tensor
 from bertscore_tm import catalog
 from bertscore_tm.encoder import FrozenEncoder
 from bertscore_tm.functional.corpus_scores import score_and_warn
-from bertscore_tm.scoring.alignment import compute_alignment
 from bertscore_tm.scoring.messages import warn_unused
 from bertscore_tm.scoring.rescaling import Baseline, find_baseline, rescale_scores
 from bertscore_tm.scoring.settings import ScoreSettings
@@ -20,6 +19,7 @@ from bertscore_tm.scoring.token_weights import Idf, TokenWeights, token_weights
 from bertscore_tm.utilities.settings import require_at_least
 from bertscore_tm.utilities.user_warnings import warn_user
 from bertscore_tm.views import draw_alignment, require_matplotlib
+from bertscore_tm.views.alignment import compute_alignment
 
 __all__ = ["BERTScorer", "Scores", "plot_example", "score"]
 

@@ -33,7 +33,6 @@ from bertscore_tm.metric.states import (
     restore_dimensions,
     summarize,
 )
-from bertscore_tm.scoring.alignment import compute_alignment
 from bertscore_tm.scoring.corpus import compute_scores, forget_batch, match_batch
 from bertscore_tm.scoring.messages import UnknownText, warn_about_scores, warn_of_leftovers
 from bertscore_tm.scoring.rescaling import Rescale, find_baseline
@@ -44,6 +43,7 @@ from bertscore_tm.utilities.compilation import untraced
 from bertscore_tm.utilities.score_names import Component
 from bertscore_tm.utilities.settings import full_class_name, require_choice
 from bertscore_tm.views import Alignment
+from bertscore_tm.views.alignment import compute_alignment
 
 # Numbers of the metrics whose class overrides `update`.
 _numbers = count(1)

