@@ -26,10 +26,10 @@ INSTALL_BROWSER := DEBIAN_FRONTEND=noninteractive timeout 300 apt-get install --
 # Names of mutants: the thirteenth of each function that has as many, about 180.
 MUTANTS ?= *__mutmut_13
 MODEL ?= roberta-large
-QUICK_TESTS := tests/package/test_layers.py tests/core/test_matching.py tests/views/test_alignment.py \
+QUICK_TESTS := tests/package/test_layers.py tests/matching/test_greedy.py tests/views/test_alignment.py \
 	tests/functional/test_bert_score.py tests/metric/test_copies.py \
 	tests/losses/test_soft_matching.py tests/callbacks/test_several.py tests/callbacks/test_trainer.py \
-	tests/callbacks/test_hyperparameters.py tests/core/test_scores.py tests/cli/test_score.py
+	tests/callbacks/test_hyperparameters.py tests/matching/test_scores.py tests/cli/test_score.py
 LOWEST_TESTS := tests/package/test_docstrings.py tests/callbacks/test_scoring.py \
 	tests/callbacks/test_scoring_errors.py
 
@@ -118,7 +118,7 @@ docs-serve: docs
 
 # The rooms that compute, as on a processor without AVX512.
 avx2: $(VENV)/ready
-	ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 $(BIN)/python -m pytest --numprocesses 2 --dist worksteal -m "not slow and not distributed" tests/encoder tests/core tests/losses
+	ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 $(BIN)/python -m pytest --numprocesses 2 --dist worksteal -m "not slow and not distributed" tests/encoder tests/matching tests/device tests/losses
 
 check: lint test avx2 types lowest docs
 

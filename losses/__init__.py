@@ -4,7 +4,6 @@ Two halves share the frozen encoder alone: :mod:`bertscore_tm.losses.soft` diffe
 generator's logits or hidden states; :mod:`bertscore_tm.losses.sequence` scores whole texts, samples of a generator.
 """
 
-from bertscore_tm.core.matching import TokenMass
 from bertscore_tm.losses.sequence.rewards import BERTScoreReward
 from bertscore_tm.losses.sequence.risk import BERTScoreRisk
 from bertscore_tm.losses.sequence.sampling import SampledSequences, sample_with_log_probs, sequence_log_probs
@@ -14,6 +13,7 @@ from bertscore_tm.losses.soft.expectations import expected_embedding, linear_exp
 from bertscore_tm.losses.soft.matching import soft_precision_recall_f1
 from bertscore_tm.losses.soft.relaxation import softmax_relaxation
 from bertscore_tm.losses.soft.soft_bertscore import SoftBERTScoreLoss
+from bertscore_tm.matching.greedy import TokenMass
 
 __all__ = [
     "BERTScoreReward",

@@ -53,8 +53,8 @@ def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
     from bertscore_tm.cli.encoders import EncoderChoice, build_encoders, read_idf
     from bertscore_tm.cli.scored_corpus import count_tokens
     from bertscore_tm.cli.shards import compute_items
-    from bertscore_tm.core.scores import selection_f1
     from bertscore_tm.functional.ranking import Item, ranking_fields, score_items
+    from bertscore_tm.matching.scores import selection_f1
     from bertscore_tm.scoring.messages import describe_truncation, warn_of_leftovers, warn_of_zeros
     from bertscore_tm.scoring.settings import ScoreSettings
     from bertscore_tm.scoring.texts import warn_of_written_lists

@@ -11,9 +11,9 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from bertscore_tm.core.memory import device_with_index, is_out_of_memory
-from bertscore_tm.core.onednn import adapt_layers
-from bertscore_tm.core.precision import fast_half_precision
+from bertscore_tm.device.memory import device_with_index, is_out_of_memory
+from bertscore_tm.device.onednn import adapt_layers
+from bertscore_tm.device.precision import fast_half_precision
 from bertscore_tm.encoder.families import ALONE, BATCHINGS, PADDED, ModelSpec
 from bertscore_tm.encoder.forward_pass import ForwardPass, draw_texts
 from bertscore_tm.encoder.identity import (

@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from bertscore_tm import catalog
-from bertscore_tm.core.memory import device_with_index, empty_cache, is_out_of_memory, send
-from bertscore_tm.core.precision import may_use_tf32
-from bertscore_tm.core.token_vectors import TokenizedTexts, TokenVectors, unit_vectors
+from bertscore_tm.device.locks import cached_property
+from bertscore_tm.device.memory import device_with_index, empty_cache, is_out_of_memory, send
+from bertscore_tm.device.precision import may_use_tf32
 from bertscore_tm.encoder.backbone import Backbone
 from bertscore_tm.encoder.families import (
     Family,
@@ -42,8 +42,8 @@ from bertscore_tm.encoder.loading import (
 from bertscore_tm.encoder.signature import Signature
 from bertscore_tm.encoder.tokenization import LongText, TextTokenizer, Windows
 from bertscore_tm.encoder.vector_cache import ReferenceCache, VectorCache, shared_caches
+from bertscore_tm.matching.vectors import TokenizedTexts, TokenVectors, unit_vectors
 from bertscore_tm.utilities.compilation import untraced
-from bertscore_tm.utilities.locks import cached_property
 from bertscore_tm.utilities.settings import as_integer, full_class_name, require_at_least, require_choice
 from bertscore_tm.utilities.user_warnings import warn_user
 

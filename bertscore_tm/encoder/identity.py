@@ -20,7 +20,7 @@ from torch import nn
 from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 from bertscore_tm import catalog
-from bertscore_tm.core.memory import is_out_of_memory
+from bertscore_tm.device.memory import is_out_of_memory
 from bertscore_tm.utilities.files import expand_home
 from bertscore_tm.utilities.settings import shorten
 

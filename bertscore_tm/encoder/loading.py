@@ -28,11 +28,11 @@ from transformers.utils import logging as transformers_logging
 from transformers.utils.hub import cached_file, extract_commit_hash
 from transformers.utils.peft_utils import find_adapter_config_file
 
-from bertscore_tm.core.memory import is_out_of_memory
+from bertscore_tm.device.locks import Lock
+from bertscore_tm.device.memory import is_out_of_memory
+from bertscore_tm.device.switches import ProcessSwitch
 from bertscore_tm.encoder.families import MERGE_REMEDY, Family, encoder_of
 from bertscore_tm.encoder.identity import ModelSource, describe_tokenizer
-from bertscore_tm.utilities.locks import Lock
-from bertscore_tm.utilities.process_switch import ProcessSwitch
 from bertscore_tm.utilities.settings import shorten
 from bertscore_tm.utilities.user_warnings import warn_user
 

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bertscore_tm.core.memory import send
-from bertscore_tm.core.token_vectors import Bools, Ints
+from bertscore_tm.device.memory import send
+from bertscore_tm.matching.vectors import Bools, Ints
 
 # Name under which transformers finds our attention.
 _NAME = "bertscore_tm_packed"

@@ -9,7 +9,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from bertscore_tm.core.memory import is_out_of_memory
+from bertscore_tm.device.memory import is_out_of_memory
 from bertscore_tm.encoder.families import EQUAL, PACKED, PADDED, Family, ModelSpec, describe_refusal
 from bertscore_tm.encoder.forward_pass import ForwardPass, are_same_vectors, draw_texts
 

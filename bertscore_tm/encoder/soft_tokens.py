@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor, nn
 
-from bertscore_tm.core.token_vectors import unit_vectors
 from bertscore_tm.encoder.frozen_encoder import FrozenEncoder
+from bertscore_tm.matching.vectors import unit_vectors
 
 
 def require_soft_tokens(encoder: FrozenEncoder) -> None:

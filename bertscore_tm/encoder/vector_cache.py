@@ -7,8 +7,8 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from bertscore_tm.core.token_vectors import TokenVectors
-from bertscore_tm.utilities.locks import Lock
+from bertscore_tm.device.locks import Lock
+from bertscore_tm.matching.vectors import TokenVectors
 
 Text = TypeVar("Text", bound=Hashable)
 V = TypeVar("V")

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from bertscore_tm.core.all_pairs import score_all_pairs
-from bertscore_tm.core.token_vectors import concatenate
 from bertscore_tm.encoder import Encoder, as_encoder
+from bertscore_tm.matching.all_pairs import score_all_pairs
+from bertscore_tm.matching.vectors import concatenate
 from bertscore_tm.scoring.corpus import encode_steps, encode_texts, plan_steps
 from bertscore_tm.scoring.messages import UnknownText, warn_of_leftovers, warn_of_truncation
 from bertscore_tm.scoring.texts import TextPairs, as_documents

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from bertscore_tm.core.all_pairs import score_all_pairs
-from bertscore_tm.core.scores import selection_f1
 from bertscore_tm.encoder import Encoder, Signature, as_encoder
+from bertscore_tm.matching.all_pairs import score_all_pairs
+from bertscore_tm.matching.scores import selection_f1
 from bertscore_tm.scoring.corpus import encode_steps, plan_steps
 from bertscore_tm.scoring.messages import UnknownText, warn_of_leftovers, warn_of_truncation, warn_of_zeros
 from bertscore_tm.scoring.settings import ScoreSettings

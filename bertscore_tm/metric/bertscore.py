@@ -16,8 +16,8 @@ from torchmetrics.utilities.distributed import gather_all_tensors
 from torchmetrics.utilities.exceptions import TorchMetricsUserError
 from torchmetrics.utilities.prints import rank_zero_only
 
-from bertscore_tm.core.scores import DocumentFrequencies, harmonic_mean, selection_f1
 from bertscore_tm.encoder import Encoder, FrozenEncoder, Signature, as_encoder
+from bertscore_tm.matching.scores import DocumentFrequencies, harmonic_mean, selection_f1
 from bertscore_tm.metric.states import (
     SCORE_STATES,
     TOKEN_STATES,

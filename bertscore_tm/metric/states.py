@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 from torchmetrics.utilities.distributed import gather_all_tensors
 
-from bertscore_tm.core.matching import MatchedTokens
-from bertscore_tm.core.scores import DocumentFrequencies, segment_ids
 from bertscore_tm.encoder.signature import describe_differences
+from bertscore_tm.matching.greedy import MatchedTokens
+from bertscore_tm.matching.scores import DocumentFrequencies, segment_ids
 from bertscore_tm.scoring.corpus import MatchedTexts, compute_scores
 from bertscore_tm.scoring.rescaling import Baseline, rescale_scores
 from bertscore_tm.scoring.settings import ScoreSettings

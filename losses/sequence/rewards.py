@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bertscore_tm.core.scores import precision_recall_f1, selection_f1
 from bertscore_tm.encoder import Encoder, FrozenEncoder, Signature, as_encoder
 from bertscore_tm.functional.ranking import ReferencesReduce
 from bertscore_tm.losses.sequence.texts import Text, list_completions, list_references
+from bertscore_tm.matching.scores import precision_recall_f1, selection_f1
 from bertscore_tm.scoring.corpus import encode_steps, match_encoded, plan_steps
 from bertscore_tm.scoring.messages import UnknownText, warn_of_leftovers
 from bertscore_tm.scoring.rescaling import Rescale, find_baseline, rescale_scores

@@ -5,7 +5,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from bertscore_tm.core.reductions import Reduction, reduce_batch
+from bertscore_tm.losses.reduction import Reduction, reduce_batch
 from bertscore_tm.utilities.settings import require_choice
 
 Normalize = Literal["length"]

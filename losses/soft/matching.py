@@ -5,8 +5,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from bertscore_tm.core.matching import TOKENWISE_MATCHINGS, Matching, TokenMass
-from bertscore_tm.core.scores import selection_f1
+from bertscore_tm.matching.greedy import TOKENWISE_MATCHINGS, Matching, TokenMass
+from bertscore_tm.matching.scores import selection_f1
 from bertscore_tm.utilities.settings import resolve_callable
 
 MatchingName = Literal["softmax", "max"]
@@ -26,7 +26,7 @@ def soft_precision_recall_f1(
         F_1 = \frac{2PR}{P+R}
 
     with the matched similarities m of the candidate's tokens i and m' of the reference's tokens j
-    (see :mod:`bertscore_tm.core.matching`). Where P or R is not positive, F1 is the smaller of the two, so that its
+    (see :mod:`bertscore_tm.matching.greedy`). Where P or R is not positive, F1 is the smaller of the two, so that its
     gradient stays finite.
 
     Args:

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from bertscore_tm.core.matching import TokenMass
-from bertscore_tm.core.memory import constant
-from bertscore_tm.core.onednn import is_eager
+from bertscore_tm.device.memory import constant
+from bertscore_tm.device.onednn import is_eager
 from bertscore_tm.encoder import FrozenEncoder
 from bertscore_tm.encoder.soft_tokens import embedding_table, encode_soft
 from bertscore_tm.losses.soft.expectations import expected_embedding, linear_expected_embedding, softmax_expectation
 from bertscore_tm.losses.soft.output_layer import OutputLayer
 from bertscore_tm.losses.soft.relaxation import Relaxation, mask_excluded, softmax_relaxation
+from bertscore_tm.matching.greedy import TokenMass
 from bertscore_tm.scoring.token_weights import TokenWeights
 
 if TYPE_CHECKING:

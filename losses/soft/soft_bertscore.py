@@ -9,13 +9,11 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
-from bertscore_tm.core.matching import TOKENWISE_MATCHINGS, Matching
-from bertscore_tm.core.memory import device_with_index
-from bertscore_tm.core.reductions import Reduction, reduce_batch
-from bertscore_tm.core.token_vectors import cosine_similarities
+from bertscore_tm.device.memory import device_with_index
 from bertscore_tm.encoder import Encoder, as_encoder
 from bertscore_tm.encoder.soft_tokens import require_soft_tokens
 from bertscore_tm.functional.ranking import ReferencesReduce
+from bertscore_tm.losses.reduction import Reduction, reduce_batch
 from bertscore_tm.losses.soft.bridge.vocabulary import VocabularyBridge, require_fidelity
 from bertscore_tm.losses.soft.matching import MatchingName, reduce_references, soft_precision_recall_f1
 from bertscore_tm.losses.soft.output_layer import read_output_layer
@@ -34,6 +32,8 @@ from bertscore_tm.losses.soft.targets import (
     locate_content,
     warn_if_misaligned,
 )
+from bertscore_tm.matching.greedy import TOKENWISE_MATCHINGS, Matching
+from bertscore_tm.matching.vectors import cosine_similarities
 from bertscore_tm.scoring.messages import describe_truncation
 from bertscore_tm.scoring.texts import as_references, omit_blank
 from bertscore_tm.scoring.token_weights import Idf, token_weights

@@ -9,10 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bertscore_tm.core.matching import TokenMass
-from bertscore_tm.core.memory import send
-from bertscore_tm.core.onednn import is_eager
-from bertscore_tm.core.token_vectors import TokenizedTexts
+from bertscore_tm.device.memory import send
+from bertscore_tm.device.onednn import is_eager
 from bertscore_tm.encoder import FrozenEncoder
 from bertscore_tm.losses.soft.expectations import require_token_ids
 from bertscore_tm.losses.soft.predictions import (
@@ -23,6 +21,8 @@ from bertscore_tm.losses.soft.predictions import (
     encode_soft_tokens,
     place_content,
 )
+from bertscore_tm.matching.greedy import TokenMass
+from bertscore_tm.matching.vectors import TokenizedTexts
 from bertscore_tm.scoring.corpus import encode_texts
 from bertscore_tm.scoring.texts import TextPairs
 from bertscore_tm.utilities.compilation import untraced

@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from bertscore_tm.cli import main, shards
 from bertscore_tm.cli.encoders import choose_device
 from bertscore_tm.cli.shards import PartialFile
-from bertscore_tm.core.precision import fast_half_precision
+from bertscore_tm.device.precision import fast_half_precision
 from bertscore_tm.encoder import FrozenEncoder
 from bertscore_tm.scoring import corpus
 from tests.support.markdown_blocks import ROOT

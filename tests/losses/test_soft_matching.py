@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from bertscore_tm.core.matching import TOKENWISE_MATCHINGS, TokenMass
 from bertscore_tm.losses import expected_embedding, soft_precision_recall_f1, softmax_relaxation
+from bertscore_tm.matching.greedy import TOKENWISE_MATCHINGS, TokenMass
 from tests.support.soft_predictions import normal
 
 

@@ -14,13 +14,15 @@ import pytest
 from tests.support.markdown_blocks import ROOT
 
 LEAVES = {"catalog", "statistics", "utilities"}
-LOWER = LEAVES | {"core", "encoder", "scoring"}
+BOTTOM = LEAVES | {"device", "matching"}
+LOWER = BOTTOM | {"encoder", "scoring"}
 # What each room may import.
 ALLOWED = {
     **{leaf: {"utilities"} - {leaf} for leaf in LEAVES},
-    "core": LEAVES,
-    "encoder": LEAVES | {"core"},
-    "scoring": LEAVES | {"core", "encoder"},
+    "device": {"utilities"},
+    "matching": {"device", "utilities"},
+    "encoder": BOTTOM,
+    "scoring": BOTTOM | {"encoder"},
     "views": LOWER,
     "functional": LOWER | {"views"},
     "baselines": LOWER | {"functional"},

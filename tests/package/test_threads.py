@@ -10,7 +10,7 @@ from transformers import AutoConfig, AutoModel
 from transformers.utils import logging as transformers_logging
 
 from bertscore_tm import BERTScore, FrozenEncoder, bert_score, rank_candidates
-from bertscore_tm.core.precision import exact_products, may_use_tf32
+from bertscore_tm.device.precision import exact_products, may_use_tf32
 from bertscore_tm.encoder.loading import quiet_transformers
 from bertscore_tm.losses import BERTScoreReward, SoftBERTScoreLoss
 from tests.support.models import randomised, tiny_model, tiny_tokenizer

@@ -12,7 +12,6 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase
 
-from bertscore_tm.core.token_vectors import cosine_similarities
 from bertscore_tm.encoder import FrozenEncoder
 from bertscore_tm.encoder.families import OwnModelConfig
 from bertscore_tm.encoder.loading import resolve_tokenizer
@@ -27,6 +26,7 @@ from bertscore_tm.losses.soft.predictions import (
     expand_to_pieces,
 )
 from bertscore_tm.losses.soft.targets import encode_references
+from bertscore_tm.matching.vectors import cosine_similarities
 from bertscore_tm.scoring.token_weights import token_weights
 from bertscore_tm.utilities.settings import require_choice
 from bertscore_tm.utilities.user_warnings import warn_user

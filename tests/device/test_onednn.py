@@ -12,7 +12,7 @@ from torch import nn
 from transformers.activations import GELUActivation
 
 from bertscore_tm import FrozenEncoder
-from bertscore_tm.core.onednn import (
+from bertscore_tm.device.onednn import (
     PackedLinear,
     Processor,
     adapt_layers,

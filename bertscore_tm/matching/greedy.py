@@ -19,8 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bertscore_tm.core.memory import numbers_per_step, send
-from bertscore_tm.core.token_vectors import (
+from bertscore_tm.device.memory import numbers_per_step, send
+from bertscore_tm.matching.vectors import (
     Ints,
     TokenVectors,
     cosine_similarities,

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertscore_tm.core.matching import (
+from bertscore_tm.matching.greedy import (
     TOKENWISE_MATCHINGS,
     TokenMass,
     TokenwiseMatching,
@@ -14,7 +14,7 @@ from bertscore_tm.core.matching import (
     match_greedily,
     match_pairs,
 )
-from bertscore_tm.core.token_vectors import TokenVectors, cosine_similarities, token_batches
+from bertscore_tm.matching.vectors import TokenVectors, cosine_similarities, token_batches
 from tests.support.rounding import rounding
 
 
@@ -60,7 +60,7 @@ def test_matching_pairs_in_steps_equals_loops(angles, budget, data):
     vectors = packed([[angle(a) for a in text] for text in angles])
     number = st.integers(0, len(angles) - 1)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("bertscore_tm.core.memory._NUMBERS_PER_STEP", budget)
+        patch.setattr("bertscore_tm.device.memory._NUMBERS_PER_STEP", budget)
         assert_equals_loops(vectors, data.draw(st.lists(st.tuples(number, number), min_size=1, max_size=8)))
 
 
@@ -71,7 +71,7 @@ def test_equal_and_exchanged_pairs_are_compared_once(monkeypatch):
         compared.append(len(candidate))
         return cosine_similarities(candidate, reference)
 
-    monkeypatch.setattr("bertscore_tm.core.matching.cosine_similarities", counted)
+    monkeypatch.setattr("bertscore_tm.matching.greedy.cosine_similarities", counted)
     vectors = packed([[angle(0), angle(9)], [angle(20)], [angle(180), angle(60), angle(3)]])
     assert_equals_loops(vectors, [(0, 1), (1, 0), (0, 1), (2, 1), (0, 2), (1, 2), (2, 2)])
     assert sum(compared) == 4

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from bertscore_tm.core import memory
-from bertscore_tm.core.all_pairs import score_all_pairs
-from bertscore_tm.core.scores import harmonic_mean
-from bertscore_tm.core.token_vectors import TokenVectors, unit_vectors
+from bertscore_tm.device import memory
+from bertscore_tm.matching.all_pairs import score_all_pairs
+from bertscore_tm.matching.scores import harmonic_mean
+from bertscore_tm.matching.vectors import TokenVectors, unit_vectors
 from tests.support.rounding import rounding
 
 WIDTH = 6

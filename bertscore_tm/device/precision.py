@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import torch
 
-from bertscore_tm.utilities.process_switch import ProcessSwitch
+from bertscore_tm.device.switches import ProcessSwitch
 
 _PRODUCTS = torch.backends.cuda.matmul
 # torch 2.9 and later raise where the old switch is read after the new one was set.

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bertscore_tm.core.matching import find_distinct, match_blocks
-from bertscore_tm.core.memory import numbers_per_step, send
-from bertscore_tm.core.scores import harmonic_mean
-from bertscore_tm.core.token_vectors import Ints, TokenVectors, token_batches
+from bertscore_tm.device.memory import numbers_per_step, send
+from bertscore_tm.matching.greedy import find_distinct, match_blocks
+from bertscore_tm.matching.scores import harmonic_mean
+from bertscore_tm.matching.vectors import Ints, TokenVectors, token_batches
 
 
 class _Block(NamedTuple):

@@ -13,8 +13,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from bertscore_tm.core.memory import send
-from bertscore_tm.core.precision import exact_products
+from bertscore_tm.device.memory import send
+from bertscore_tm.device.precision import exact_products
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]

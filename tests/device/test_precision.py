@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from bertscore_tm import FrozenEncoder
-from bertscore_tm.core.precision import exact_products, fast_half_precision, may_use_tf32
+from bertscore_tm.device.precision import exact_products, fast_half_precision, may_use_tf32
 from bertscore_tm.encoder import frozen_encoder
 from tests.support.models import tiny_model
 

@@ -6,8 +6,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from bertscore_tm import FrozenEncoder, bert_score
-from bertscore_tm.core.matching import MatchedPairs, MatchedTokens
-from bertscore_tm.core.scores import best_of_references, harmonic_mean, precision_recall_f1, selection_f1
+from bertscore_tm.matching.greedy import MatchedPairs, MatchedTokens
+from bertscore_tm.matching.scores import best_of_references, harmonic_mean, precision_recall_f1, selection_f1
 from tests.support.texts import several_references
 
 TOLERANCE = 1e-6

@@ -7,13 +7,13 @@ import sys
 import pytest
 import torch
 
-from bertscore_tm.core import memory
-from bertscore_tm.core.memory import is_out_of_memory
+from bertscore_tm.device import memory
+from bertscore_tm.device.memory import is_out_of_memory
 
 # Many blocks too small for their own mapping, each followed by a small one that stays.
 HOLES = """
 import torch
-from bertscore_tm.core.memory import return_freed_memory
+from bertscore_tm.device.memory import return_freed_memory
 from examples.benchmarks.processes import resident_bytes
 
 blocks = [(torch.ones(20_000), torch.ones(10)) for _ in range(2_000)]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from bertscore_tm.utilities.locks import Lock
+from bertscore_tm.device.locks import Lock
 
 
 class ProcessSwitch:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bertscore_tm.core.matching import MatchedPairs, MatchedTokens
+from bertscore_tm.matching.greedy import MatchedPairs, MatchedTokens
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""What depends on the processor: memory, oneDNN, precision, locks and switches of the process."""
