@@ -13,7 +13,7 @@ from bertscore_tm.cli.encoders import ScoringChoice, build_encoders, read_baseli
 from bertscore_tm.cli.joined_files import Systems
 from bertscore_tm.cli.shards import Numbers, PartialFile, Progress, compute_items
 from bertscore_tm.encoder import Signature
-from bertscore_tm.encoder.tokenization import TextTokenizer
+from bertscore_tm.encoder.tokenizer import TextTokenizer
 from bertscore_tm.scoring.corpus import CorpusScores, score_corpus
 from bertscore_tm.scoring.messages import UnknownText, warn_about_scores, warn_of_leftovers
 from bertscore_tm.scoring.rescaling import find_baseline, rescale_scores

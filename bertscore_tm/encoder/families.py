@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModel, PretrainedConfig, PreTrainedTokenizerBase
 
-from bertscore_tm.encoder.packed_rows import UNLIMITED
+from bertscore_tm.encoder.packing import UNLIMITED
 
 # An adapter that is saved into the folder of its merged model would be applied twice.
 MERGE_REMEDY = "merge the adapter with merge_and_unload() and save the merged model into a folder of its own"

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from bertscore_tm.device.memory import is_out_of_memory
 from bertscore_tm.encoder.families import EQUAL, PACKED, PADDED, Family, ModelSpec, describe_refusal
-from bertscore_tm.encoder.forward_pass import ForwardPass, are_same_vectors, draw_texts
+from bertscore_tm.encoder.forward import ForwardPass, are_same_vectors, draw_texts
 
 # Tokens of the texts that are tried: short ones, and some that fill several blocks of models with local attention.
 _LENGTHS = (64, 34, 21, 21, 3)

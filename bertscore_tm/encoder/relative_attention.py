@@ -8,7 +8,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from bertscore_tm.encoder.packed_rows import Row, current_row, dot_product
+from bertscore_tm.encoder.packing import Row, current_row, dot_product
 
 
 def adapt_relative_attention(model: nn.Module) -> bool:

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from bertscore_tm.encoder.frozen_encoder import FrozenEncoder
+from bertscore_tm.encoder.encoder import FrozenEncoder
 from bertscore_tm.matching.vectors import unit_vectors
 
 

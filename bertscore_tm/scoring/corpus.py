@@ -14,8 +14,8 @@ from torch import Tensor
 
 from bertscore_tm.device.memory import device_with_index, return_freed_memory, send
 from bertscore_tm.encoder import FrozenEncoder
-from bertscore_tm.encoder.tokenization import TextTokenizer
-from bertscore_tm.encoder.vector_cache import ReferenceCache, VectorCache
+from bertscore_tm.encoder.cache import ReferenceCache, VectorCache
+from bertscore_tm.encoder.tokenizer import TextTokenizer
 from bertscore_tm.matching.greedy import MatchedPairs, MatchedTokens, match_pairs
 from bertscore_tm.matching.scores import best_of_references, precision_recall_f1
 from bertscore_tm.matching.vectors import TokenizedTexts, TokenVectors, concatenate

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from bertscore_tm.encoder.tokenization import TextTokenizer
+from bertscore_tm.encoder.tokenizer import TextTokenizer
 from bertscore_tm.matching.vectors import TokenizedTexts
 from bertscore_tm.utilities.user_warnings import warn_user
 

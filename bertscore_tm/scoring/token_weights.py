@@ -16,7 +16,7 @@ from torch import Tensor
 
 from bertscore_tm.device.memory import send
 from bertscore_tm.encoder import Encoder, FrozenEncoder, as_encoder
-from bertscore_tm.encoder.tokenization import TextTokenizer
+from bertscore_tm.encoder.tokenizer import TextTokenizer
 from bertscore_tm.matching.scores import DocumentFrequencies, accumulator, idf_weights
 from bertscore_tm.matching.vectors import Ints
 from bertscore_tm.scoring.messages import describe_truncation

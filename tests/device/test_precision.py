@@ -5,7 +5,7 @@ import torch
 
 from bertscore_tm import FrozenEncoder
 from bertscore_tm.device.precision import exact_products, fast_half_precision, may_use_tf32
-from bertscore_tm.encoder import frozen_encoder
+from bertscore_tm.encoder import encoder as frozen_encoder
 from tests.support.models import tiny_model
 
 GPU = torch.device("cuda")
@@ -72,7 +72,7 @@ def test_half_precision_is_that_of_the_gpu_in_use(capability, expected, monkeypa
 @pytest.mark.parametrize(("family", "dtype"), [("bert", torch.float16), ("t5", torch.float32)])
 def test_models_whose_states_overflow_stay_in_float32(family, dtype, monkeypatch):
     encoder = FrozenEncoder(*tiny_model(family), num_layers=2, dtype="auto", device="cpu")
-    monkeypatch.setattr("bertscore_tm.encoder.backbone.fast_half_precision", lambda device: torch.float16)
+    monkeypatch.setattr("bertscore_tm.encoder.model.fast_half_precision", lambda device: torch.float16)
     assert encoder._backbone.resolve_dtype(GPU) == dtype
     encoder.config.dtype = torch.bfloat16
     assert encoder._backbone.resolve_dtype(GPU) == torch.float32

@@ -27,9 +27,10 @@ from transformers import (
 )
 
 from bertscore_tm import FrozenEncoder, bert_score
-from bertscore_tm.encoder import forward_pass, packed_rows
+from bertscore_tm.encoder import forward as forward_pass
+from bertscore_tm.encoder import packing as packed_rows
 from bertscore_tm.encoder.families import ALONE, PACKED, PADDED
-from bertscore_tm.encoder.packed_rows import Row, group_texts
+from bertscore_tm.encoder.packing import Row, group_texts
 from bertscore_tm.encoder.soft_tokens import encode_soft
 from bertscore_tm.losses import SoftBERTScoreLoss
 from tests.support.models import last_hidden_state, randomised, soft_texts, tiny_config, tiny_model, tiny_tokenizer

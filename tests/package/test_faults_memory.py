@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from bertscore_tm import BERTScore, FrozenEncoder, bert_score
-from bertscore_tm.encoder import frozen_encoder
+from bertscore_tm.encoder import encoder as frozen_encoder
 from bertscore_tm.losses import SoftBERTScoreLoss
 from tests.support.models import tiny_model
 from tests.support.shell import run_here, write_lines

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from bertscore_tm import BERTScore, FrozenEncoder, bert_score
-from bertscore_tm.encoder.vector_cache import VectorCache
+from bertscore_tm.encoder.cache import VectorCache
 from bertscore_tm.scoring import corpus, token_weights
 from bertscore_tm.scoring.corpus import plan_steps
 from bertscore_tm.scoring.texts import TextPairs

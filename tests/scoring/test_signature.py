@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from bertscore_tm import BERTScore, FrozenEncoder
-from bertscore_tm.encoder import backbone
+from bertscore_tm.encoder import model as backbone
 from bertscore_tm.functional import rank_candidates
 from bertscore_tm.scoring.settings import ScoreSettings
 

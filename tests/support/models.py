@@ -31,9 +31,9 @@ from transformers import (
 )
 
 from bertscore_tm import FrozenEncoder
-from bertscore_tm.encoder.forward_pass import ForwardPass
+from bertscore_tm.encoder.forward import ForwardPass
 from bertscore_tm.encoder.soft_tokens import embedding_table
-from bertscore_tm.encoder.tokenization import TextTokenizer, Windows
+from bertscore_tm.encoder.tokenizer import TextTokenizer, Windows
 from bertscore_tm.matching.vectors import TokenizedTexts
 from tests.support.texts import real_pairs
 

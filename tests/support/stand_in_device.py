@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import return_and_correct_aliasing
 from torch.utils._pytree import tree_flatten, tree_map
 
-from bertscore_tm.encoder import forward_pass
+from bertscore_tm.encoder import forward as forward_pass
 
 NAME = "standin"
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from transformers import AutoModel, BertJapaneseTokenizer, ByT5Tokenizer
 
 from bertscore_tm import FrozenEncoder, align, bert_score
-from bertscore_tm.encoder.tokenization import TextTokenizer
+from bertscore_tm.encoder.tokenizer import TextTokenizer
 from bertscore_tm.scoring.display_tokens import split_for_display
 from bertscore_tm.scoring.settings import ScoreSettings
 from bertscore_tm.views.alignment import compute_alignment

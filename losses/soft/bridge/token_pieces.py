@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from bertscore_tm.encoder.tokenization import TextTokenizer
+from bertscore_tm.encoder.tokenizer import TextTokenizer
 
 
 class Context(IntEnum):

@@ -16,7 +16,7 @@ from bertscore_tm.encoder import FrozenEncoder
 from bertscore_tm.encoder.families import OwnModelConfig
 from bertscore_tm.encoder.loading import resolve_tokenizer
 from bertscore_tm.encoder.soft_tokens import embedding_table
-from bertscore_tm.encoder.tokenization import TextTokenizer
+from bertscore_tm.encoder.tokenizer import TextTokenizer
 from bertscore_tm.losses.soft.bridge.token_pieces import PieceTable, build_piece_table, have_same_rules, split_decoded
 from bertscore_tm.losses.soft.matching import soft_precision_recall_f1
 from bertscore_tm.losses.soft.predictions import (

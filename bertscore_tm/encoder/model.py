@@ -14,8 +14,9 @@ from torch import nn
 from bertscore_tm.device.memory import device_with_index, is_out_of_memory
 from bertscore_tm.device.onednn import adapt_layers
 from bertscore_tm.device.precision import fast_half_precision
+from bertscore_tm.encoder.cache import SharedObjects
 from bertscore_tm.encoder.families import ALONE, BATCHINGS, PADDED, ModelSpec
-from bertscore_tm.encoder.forward_pass import ForwardPass, draw_texts
+from bertscore_tm.encoder.forward import ForwardPass, draw_texts
 from bertscore_tm.encoder.identity import (
     CAPTURING_MODULE,
     ModelSource,
@@ -25,9 +26,8 @@ from bertscore_tm.encoder.identity import (
     hash_structure,
 )
 from bertscore_tm.encoder.loading import load_encoder, quiet_transformers
-from bertscore_tm.encoder.packed_rows import register_attention
+from bertscore_tm.encoder.packing import register_attention
 from bertscore_tm.encoder.probe import complete_family, needs_probe
-from bertscore_tm.encoder.vector_cache import SharedObjects
 from bertscore_tm.utilities.compilation import untraced
 from bertscore_tm.utilities.user_warnings import warn_user
 

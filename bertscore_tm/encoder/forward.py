@@ -20,7 +20,7 @@ from bertscore_tm.device.memory import is_out_of_memory, send
 from bertscore_tm.device.onednn import find_packed_weight, is_eager, missing_rows
 from bertscore_tm.device.precision import may_use_tf32
 from bertscore_tm.encoder.families import PACKED, PADDED, Batching, ForwardFunction, ModelSpec
-from bertscore_tm.encoder.packed_rows import UNLIMITED, Row, group_texts, has_attention_kernel, row, switch_attention
+from bertscore_tm.encoder.packing import UNLIMITED, Row, group_texts, has_attention_kernel, row, switch_attention
 from bertscore_tm.encoder.relative_attention import adapt_relative_attention
 from bertscore_tm.matching.vectors import Ints, places_of, unit_vectors
 from bertscore_tm.utilities.user_warnings import warn_user

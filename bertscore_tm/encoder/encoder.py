@@ -20,7 +20,7 @@ from bertscore_tm import catalog
 from bertscore_tm.device.locks import cached_property
 from bertscore_tm.device.memory import device_with_index, empty_cache, is_out_of_memory, send
 from bertscore_tm.device.precision import may_use_tf32
-from bertscore_tm.encoder.backbone import Backbone
+from bertscore_tm.encoder.cache import ReferenceCache, VectorCache, shared_caches
 from bertscore_tm.encoder.families import (
     Family,
     ModelSpec,
@@ -39,9 +39,9 @@ from bertscore_tm.encoder.loading import (
     quiet_transformers,
     require_tokenizer,
 )
+from bertscore_tm.encoder.model import Backbone
 from bertscore_tm.encoder.signature import Signature
-from bertscore_tm.encoder.tokenization import LongText, TextTokenizer, Windows
-from bertscore_tm.encoder.vector_cache import ReferenceCache, VectorCache, shared_caches
+from bertscore_tm.encoder.tokenizer import LongText, TextTokenizer, Windows
 from bertscore_tm.matching.vectors import TokenizedTexts, TokenVectors, unit_vectors
 from bertscore_tm.utilities.compilation import untraced
 from bertscore_tm.utilities.settings import as_integer, full_class_name, require_at_least, require_choice

@@ -21,8 +21,8 @@ from transformers import AutoModel
 from bertscore_tm import BERTScore, FrozenEncoder, bert_score
 from bertscore_tm.cli.options import add_encoder_arguments
 from bertscore_tm.encoder import EncoderOptions
-from bertscore_tm.encoder import backbone as backbone_module
-from bertscore_tm.encoder.backbone import warn_of_slow_bfloat16
+from bertscore_tm.encoder import model as backbone_module
+from bertscore_tm.encoder.model import warn_of_slow_bfloat16
 from bertscore_tm.encoder.soft_tokens import encode_soft
 from tests.support.models import last_hidden_state, live_models, save_tiny_model, soft_texts, tiny_model
 

@@ -11,7 +11,7 @@ import torch
 from transformers import AutoTokenizer
 
 from bertscore_tm import BERTScore, FrozenEncoder
-from bertscore_tm.encoder.vector_cache import VectorCache
+from bertscore_tm.encoder.cache import VectorCache
 from bertscore_tm.losses import BERTScoreReward, SoftBERTScoreLoss
 from tests.support.metrics import assert_equal, mean, per_pair
 from tests.support.models import counted_texts, save_tiny_model, tiny_model, windows_of
