@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from bertscore_tm.scoring.messages import CORPUS_WARNINGS
+from bertscore_tm.scoring.warnings import CORPUS_WARNINGS
 
 
 @contextmanager

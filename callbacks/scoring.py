@@ -27,8 +27,8 @@ from bertscore_tm.callbacks.trainer import (
 )
 from bertscore_tm.losses.evaluation import evaluation_mode
 from bertscore_tm.metric import BERTScore
-from bertscore_tm.scoring.messages import CORPUS_WARNINGS
-from bertscore_tm.scoring.texts import as_documents, as_list, as_text_pairs
+from bertscore_tm.scoring.inputs import as_documents, as_list, as_text_pairs
+from bertscore_tm.scoring.warnings import CORPUS_WARNINGS
 from bertscore_tm.utilities.user_warnings import warn_user
 
 

@@ -44,9 +44,9 @@ def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
 def _measure(arguments: argparse.Namespace) -> None:
     texts = read_texts(arguments.corpus, arguments.format, arguments.column, remedy=choose_with("--column"))
 
-    from bertscore_tm.baselines import make_baseline
     from bertscore_tm.cli.encoders import EncoderChoice, build_encoder
-    from bertscore_tm.scoring.messages import describe_truncation
+    from bertscore_tm.scoring.baselines import make_baseline
+    from bertscore_tm.scoring.warnings import describe_truncation
 
     encoder = build_encoder(EncoderChoice.of(arguments), all_layers=True)
     baseline = make_baseline(encoder, texts, arguments.pairs, arguments.seed)

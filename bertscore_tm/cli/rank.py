@@ -55,10 +55,10 @@ def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
     from bertscore_tm.cli.shards import compute_items
     from bertscore_tm.functional.ranking import Item, ranking_fields, score_items
     from bertscore_tm.matching.scores import selection_f1
-    from bertscore_tm.scoring.messages import describe_truncation, warn_of_leftovers, warn_of_zeros
+    from bertscore_tm.scoring.idf import token_weights
+    from bertscore_tm.scoring.inputs import warn_of_written_lists
     from bertscore_tm.scoring.settings import ScoreSettings
-    from bertscore_tm.scoring.texts import warn_of_written_lists
-    from bertscore_tm.scoring.token_weights import token_weights
+    from bertscore_tm.scoring.warnings import describe_truncation, warn_of_leftovers, warn_of_zeros
 
     items = []
     for candidates, references in read.texts:

@@ -15,11 +15,11 @@ from bertscore_tm.cli.shards import Numbers, PartialFile, Progress, compute_item
 from bertscore_tm.encoder import Signature
 from bertscore_tm.encoder.tokenizer import TextTokenizer
 from bertscore_tm.scoring.corpus import CorpusScores, score_corpus
-from bertscore_tm.scoring.messages import UnknownText, warn_about_scores, warn_of_leftovers
+from bertscore_tm.scoring.idf import TEXTS_PER_BLOCK, token_weights
+from bertscore_tm.scoring.inputs import TextPairs, omit_blank, warn_of_written_lists
 from bertscore_tm.scoring.rescaling import find_baseline, rescale_scores
 from bertscore_tm.scoring.settings import ScoreSettings
-from bertscore_tm.scoring.texts import TextPairs, omit_blank, warn_of_written_lists
-from bertscore_tm.scoring.token_weights import TEXTS_PER_BLOCK, token_weights
+from bertscore_tm.scoring.warnings import UnknownText, warn_about_scores, warn_of_leftovers
 from bertscore_tm.utilities.chats import strip_thoughts
 
 

@@ -11,11 +11,11 @@ from torch import Tensor
 from bertscore_tm import catalog
 from bertscore_tm.encoder import FrozenEncoder
 from bertscore_tm.functional.corpus_scores import score_and_warn
-from bertscore_tm.scoring.messages import warn_unused
+from bertscore_tm.scoring.idf import Idf, TokenWeights, token_weights
+from bertscore_tm.scoring.inputs import TextPairs, as_documents, as_text_pairs
 from bertscore_tm.scoring.rescaling import Baseline, find_baseline, rescale_scores
 from bertscore_tm.scoring.settings import ScoreSettings
-from bertscore_tm.scoring.texts import TextPairs, as_documents, as_text_pairs
-from bertscore_tm.scoring.token_weights import Idf, TokenWeights, token_weights
+from bertscore_tm.scoring.warnings import warn_unused
 from bertscore_tm.utilities.settings import require_at_least
 from bertscore_tm.utilities.user_warnings import warn_user
 from bertscore_tm.views import draw_alignment, require_matplotlib

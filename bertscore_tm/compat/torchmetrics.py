@@ -12,9 +12,9 @@ from bertscore_tm import catalog, metric
 from bertscore_tm.compat.bert_score import score_pairs
 from bertscore_tm.encoder import FrozenEncoder
 from bertscore_tm.encoder.loading import require_tokenizer, resolve_tokenizer
-from bertscore_tm.scoring.messages import warn_unused
+from bertscore_tm.scoring.inputs import References, TextPairs, Texts, as_text_pairs
 from bertscore_tm.scoring.rescaling import Baseline, Rescale, find_baseline
-from bertscore_tm.scoring.texts import References, TextPairs, Texts, as_text_pairs
+from bertscore_tm.scoring.warnings import warn_unused
 from bertscore_tm.utilities.score_names import SCORE_NAMES
 from bertscore_tm.utilities.user_warnings import warn_user
 

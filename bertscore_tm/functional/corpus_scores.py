@@ -8,11 +8,11 @@ from tqdm import tqdm
 
 from bertscore_tm.encoder import Encoder, as_encoder
 from bertscore_tm.scoring.corpus import CorpusScores, score_corpus
-from bertscore_tm.scoring.messages import warn_about_scores, warn_of_leftovers
+from bertscore_tm.scoring.idf import Idf
+from bertscore_tm.scoring.inputs import References, TextPairs, Texts, as_text_pairs
 from bertscore_tm.scoring.rescaling import Rescale, rescale_scores
 from bertscore_tm.scoring.settings import ScoreSettings
-from bertscore_tm.scoring.texts import References, TextPairs, Texts, as_text_pairs
-from bertscore_tm.scoring.token_weights import Idf
+from bertscore_tm.scoring.warnings import warn_about_scores, warn_of_leftovers
 from bertscore_tm.utilities.compilation import untraced
 from bertscore_tm.utilities.score_names import SCORE_NAMES
 

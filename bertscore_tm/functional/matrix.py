@@ -10,9 +10,9 @@ from bertscore_tm.encoder import Encoder, as_encoder
 from bertscore_tm.matching.all_pairs import score_all_pairs
 from bertscore_tm.matching.vectors import concatenate
 from bertscore_tm.scoring.corpus import encode_steps, encode_texts, plan_steps
-from bertscore_tm.scoring.messages import UnknownText, warn_of_leftovers, warn_of_truncation
-from bertscore_tm.scoring.texts import TextPairs, as_documents
-from bertscore_tm.scoring.token_weights import Idf, require_known, token_weights
+from bertscore_tm.scoring.idf import Idf, require_known, token_weights
+from bertscore_tm.scoring.inputs import TextPairs, as_documents
+from bertscore_tm.scoring.warnings import UnknownText, warn_of_leftovers, warn_of_truncation
 from bertscore_tm.utilities.compilation import untraced
 from bertscore_tm.utilities.score_names import SCORE_NAMES
 

@@ -8,10 +8,10 @@ from typing import Any, Unpack
 from bertscore_tm.encoder import EncoderOptions, FrozenEncoder, Signature, as_encoder
 from bertscore_tm.encoder.signature import describe_differences
 from bertscore_tm.functional.corpus_scores import bert_score
+from bertscore_tm.scoring.idf import Idf, token_weights
+from bertscore_tm.scoring.inputs import as_list, as_text_pairs, describe_given
 from bertscore_tm.scoring.rescaling import Baseline, Rescale
 from bertscore_tm.scoring.settings import ScoreSettings
-from bertscore_tm.scoring.texts import as_list, as_text_pairs, describe_given
-from bertscore_tm.scoring.token_weights import Idf, token_weights
 from bertscore_tm.utilities.settings import full_class_name, shorten
 
 

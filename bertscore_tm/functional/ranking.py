@@ -16,9 +16,8 @@ from bertscore_tm.encoder import Encoder, Signature, as_encoder
 from bertscore_tm.matching.all_pairs import score_all_pairs
 from bertscore_tm.matching.scores import selection_f1
 from bertscore_tm.scoring.corpus import encode_steps, plan_steps
-from bertscore_tm.scoring.messages import UnknownText, warn_of_leftovers, warn_of_truncation, warn_of_zeros
-from bertscore_tm.scoring.settings import ScoreSettings
-from bertscore_tm.scoring.texts import (
+from bertscore_tm.scoring.idf import Idf, require_known
+from bertscore_tm.scoring.inputs import (
     TextPairs,
     as_documents,
     as_list,
@@ -27,7 +26,8 @@ from bertscore_tm.scoring.texts import (
     omit_blank,
     warn_of_written_lists,
 )
-from bertscore_tm.scoring.token_weights import Idf, require_known
+from bertscore_tm.scoring.settings import ScoreSettings
+from bertscore_tm.scoring.warnings import UnknownText, warn_of_leftovers, warn_of_truncation, warn_of_zeros
 from bertscore_tm.utilities.compilation import untraced
 from bertscore_tm.utilities.score_names import Component
 from bertscore_tm.utilities.settings import require_choice

@@ -34,11 +34,11 @@ from bertscore_tm.metric.states import (
     summarize,
 )
 from bertscore_tm.scoring.corpus import compute_scores, forget_batch, match_batch
-from bertscore_tm.scoring.messages import UnknownText, warn_about_scores, warn_of_leftovers
+from bertscore_tm.scoring.idf import Idf, TokenWeights, token_weights, weights_by_idf
+from bertscore_tm.scoring.inputs import References, TextPairs, Texts, as_text_pairs
 from bertscore_tm.scoring.rescaling import Rescale, find_baseline
 from bertscore_tm.scoring.settings import ScoreSettings
-from bertscore_tm.scoring.texts import References, TextPairs, Texts, as_text_pairs
-from bertscore_tm.scoring.token_weights import Idf, TokenWeights, token_weights, weights_by_idf
+from bertscore_tm.scoring.warnings import UnknownText, warn_about_scores, warn_of_leftovers
 from bertscore_tm.utilities.compilation import untraced
 from bertscore_tm.utilities.score_names import Component
 from bertscore_tm.utilities.settings import full_class_name, require_choice

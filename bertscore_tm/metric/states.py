@@ -21,9 +21,9 @@ from bertscore_tm.encoder.signature import describe_differences
 from bertscore_tm.matching.greedy import MatchedTokens
 from bertscore_tm.matching.scores import DocumentFrequencies, segment_ids
 from bertscore_tm.scoring.corpus import MatchedTexts, compute_scores
+from bertscore_tm.scoring.idf import weights_by_idf
 from bertscore_tm.scoring.rescaling import Baseline, rescale_scores
 from bertscore_tm.scoring.settings import ScoreSettings
-from bertscore_tm.scoring.token_weights import weights_by_idf
 from bertscore_tm.utilities.score_names import SCORE_NAMES
 
 # Names and dtypes. A rank without pairs contributes an empty tensor of the same dtype, as collectives require.

@@ -16,10 +16,10 @@ from bertscore_tm.encoder import Encoder, Signature, as_encoder
 from bertscore_tm.encoder.loading import quiet_transformers
 from bertscore_tm.functional.corpus_scores import bert_score
 from bertscore_tm.report.history import File, read_history
+from bertscore_tm.scoring.idf import Idf
+from bertscore_tm.scoring.inputs import as_references, as_text_pairs, omit_blank
 from bertscore_tm.scoring.rescaling import Rescale
 from bertscore_tm.scoring.settings import ScoreSettings
-from bertscore_tm.scoring.texts import as_references, as_text_pairs, omit_blank
-from bertscore_tm.scoring.token_weights import Idf
 from bertscore_tm.statistics import TIE, compare_all_pairs, describe_best, format_p_value, mean_interval, score_gains
 from bertscore_tm.utilities.files import write_atomically
 from bertscore_tm.utilities.score_names import SCORE_NAMES

@@ -19,10 +19,10 @@ from bertscore_tm.encoder.tokenizer import TextTokenizer
 from bertscore_tm.matching.greedy import MatchedPairs, MatchedTokens, match_pairs
 from bertscore_tm.matching.scores import best_of_references, precision_recall_f1
 from bertscore_tm.matching.vectors import TokenizedTexts, TokenVectors, concatenate
-from bertscore_tm.scoring.messages import UnknownText
+from bertscore_tm.scoring.idf import require_known
+from bertscore_tm.scoring.inputs import TextPairs
 from bertscore_tm.scoring.settings import ScoreSettings
-from bertscore_tm.scoring.texts import TextPairs
-from bertscore_tm.scoring.token_weights import require_known
+from bertscore_tm.scoring.warnings import UnknownText
 
 # A method of an encoder that takes texts, or the token ids of texts, and a device.
 EncodeFunction = Callable[[Sequence[str] | TokenizedTexts, torch.device], TokenVectors]

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from bertscore_tm.encoder import FrozenEncoder, Signature
 from bertscore_tm.matching.scores import harmonic_mean
+from bertscore_tm.scoring.idf import Idf, TokenWeights, token_weights
 from bertscore_tm.scoring.rescaling import Baseline, Rescale, find_baseline, rescale_scores
-from bertscore_tm.scoring.token_weights import Idf, TokenWeights, token_weights
 from bertscore_tm.utilities.version import __version__
 
 

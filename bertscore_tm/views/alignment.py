@@ -17,11 +17,11 @@ from bertscore_tm.matching.scores import precision_recall_f1
 from bertscore_tm.matching.vectors import cosine_similarities
 from bertscore_tm.scoring.alignment import SPECIAL, AlignedText, AlignmentData, EmptyTextError
 from bertscore_tm.scoring.display_tokens import split_for_display
-from bertscore_tm.scoring.messages import warn_of_truncation
+from bertscore_tm.scoring.idf import Idf, require_known
+from bertscore_tm.scoring.inputs import describe_given
 from bertscore_tm.scoring.rescaling import Rescale, rescale_scores
 from bertscore_tm.scoring.settings import ScoreSettings
-from bertscore_tm.scoring.texts import describe_given
-from bertscore_tm.scoring.token_weights import Idf, require_known
+from bertscore_tm.scoring.warnings import warn_of_truncation
 from bertscore_tm.utilities.score_names import SCORE_NAMES
 from bertscore_tm.utilities.user_warnings import warn_user
 from bertscore_tm.views.heatmap import draw_alignment

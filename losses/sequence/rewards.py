@@ -12,11 +12,11 @@ from bertscore_tm.functional.ranking import ReferencesReduce
 from bertscore_tm.losses.sequence.texts import Text, list_completions, list_references
 from bertscore_tm.matching.scores import precision_recall_f1, selection_f1
 from bertscore_tm.scoring.corpus import encode_steps, match_encoded, plan_steps
-from bertscore_tm.scoring.messages import UnknownText, warn_of_leftovers
+from bertscore_tm.scoring.idf import Idf, require_known, token_weights
+from bertscore_tm.scoring.inputs import TextPairs, warn_of_written_lists
 from bertscore_tm.scoring.rescaling import Rescale, find_baseline, rescale_scores
 from bertscore_tm.scoring.settings import ScoreSettings
-from bertscore_tm.scoring.texts import TextPairs, warn_of_written_lists
-from bertscore_tm.scoring.token_weights import Idf, require_known, token_weights
+from bertscore_tm.scoring.warnings import UnknownText, warn_of_leftovers
 from bertscore_tm.utilities.compilation import untraced
 from bertscore_tm.utilities.score_names import SCORE_NAMES, Component
 from bertscore_tm.utilities.settings import require_at_least, require_choice

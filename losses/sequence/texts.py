@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bertscore_tm.scoring.texts import as_list, describe_given, omit_blank
+from bertscore_tm.scoring.inputs import as_list, describe_given, omit_blank
 from bertscore_tm.utilities.chats import is_chat, read_answer
 
 # A text, or messages of a chat such as {"role": "assistant", "content": "..."}; the content may be a list

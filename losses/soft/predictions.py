@@ -17,7 +17,7 @@ from bertscore_tm.losses.soft.expectations import expected_embedding, linear_exp
 from bertscore_tm.losses.soft.output_layer import OutputLayer
 from bertscore_tm.losses.soft.relaxation import Relaxation, mask_excluded, softmax_relaxation
 from bertscore_tm.matching.greedy import TokenMass
-from bertscore_tm.scoring.token_weights import TokenWeights
+from bertscore_tm.scoring.idf import TokenWeights
 
 if TYPE_CHECKING:
     from bertscore_tm.losses.soft.bridge.token_pieces import PieceTable

@@ -24,7 +24,7 @@ from bertscore_tm.losses.soft.predictions import (
 from bertscore_tm.matching.greedy import TokenMass
 from bertscore_tm.matching.vectors import TokenizedTexts
 from bertscore_tm.scoring.corpus import encode_texts
-from bertscore_tm.scoring.texts import TextPairs
+from bertscore_tm.scoring.inputs import TextPairs
 from bertscore_tm.utilities.compilation import untraced
 from bertscore_tm.utilities.user_warnings import warn_user
 

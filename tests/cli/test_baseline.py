@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from bertscore_tm import FrozenEncoder
-from bertscore_tm.baselines import make_baseline
+from bertscore_tm.scoring.baselines import make_baseline
 from tests.support.models import save_tiny_model
 from tests.support.shell import add_defaults, check_error, numbers_in, run_here, write_lines
 from tests.support.texts import real_pairs

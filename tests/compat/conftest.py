@@ -3,7 +3,7 @@ import shutil
 
 import pytest
 
-from bertscore_tm.scoring.messages import warn_unused
+from bertscore_tm.scoring.warnings import warn_unused
 
 
 @pytest.fixture(autouse=True)

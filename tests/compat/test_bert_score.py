@@ -15,7 +15,7 @@ from bert_score.utils import get_idf_dict, get_tokenizer, lang2model, model2laye
 from bertscore_tm import FrozenEncoder, catalog
 from bertscore_tm.compat import bert_score as drop_in
 from bertscore_tm.compat.bert_score import BERTScorer, plot_example, score
-from bertscore_tm.scoring.messages import warn_unused
+from bertscore_tm.scoring.warnings import warn_unused
 from tests.support.markdown_blocks import ROOT
 from tests.support.shell import run_here
 from tests.support.texts import several_references

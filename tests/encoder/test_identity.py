@@ -14,8 +14,8 @@ from transformers import AutoModel, ByT5Tokenizer, T5Model
 from transformers.tokenization_mistral_common import MistralCommonBackend
 
 from bertscore_tm import Baseline, BERTScore, FrozenEncoder, PairScorer
-from bertscore_tm.baselines import make_baseline
 from bertscore_tm.encoder.identity import hash_model, hash_structure
+from bertscore_tm.scoring.baselines import make_baseline
 from bertscore_tm.utilities.files import write_atomically
 from tests.support.models import EVERY_FAMILY, last_hidden_state, randomised, tiny_config, tiny_model
 from tests.support.ranks import run_ranks

@@ -17,7 +17,7 @@ from bertscore_tm.losses import SoftBERTScoreLoss
 from bertscore_tm.losses.soft.bridge.token_pieces import decode_tokens
 from bertscore_tm.losses.soft.bridge.vocabulary import VocabularyBridge, embed_texts
 from bertscore_tm.losses.soft.predictions import GeneratorVocabulary, SoftTokens, expand_to_pieces
-from bertscore_tm.scoring.token_weights import token_weights
+from bertscore_tm.scoring.idf import token_weights
 from tests.support.models import EVERY_FAMILY, KINDS, padded, tiny_config, tiny_model, tiny_tokenizer
 from tests.support.soft_predictions import COMPONENTS, CPU, IGNORE, MATCHINGS, certain, content_ids, noise, tiny
 from tests.support.texts import real_pairs, several_references

@@ -15,7 +15,7 @@ from bertscore_tm.encoder.soft_tokens import embedding_table
 from bertscore_tm.functional import bert_score
 from bertscore_tm.losses import SoftBERTScoreLoss, VocabularyBridge
 from bertscore_tm.matching.greedy import TOKENWISE_MATCHINGS
-from bertscore_tm.scoring.token_weights import token_weights
+from bertscore_tm.scoring.idf import token_weights
 from tests.support.models import tiny_model
 from tests.support.soft_predictions import (
     COMPONENTS,

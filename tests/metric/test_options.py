@@ -11,8 +11,8 @@ import torch
 from bertscore_tm import Baseline, BERTScore, FrozenEncoder
 from bertscore_tm.functional import bert_score
 from bertscore_tm.losses import SoftBERTScoreLoss
+from bertscore_tm.scoring.idf import token_weights
 from bertscore_tm.scoring.settings import ScoreSettings
-from bertscore_tm.scoring.token_weights import token_weights
 from bertscore_tm.views.alignment import compute_alignment
 from tests.support.metrics import LAYERS, VOCABULARY, assert_close, assert_equal
 from tests.support.ranks import run_ranks

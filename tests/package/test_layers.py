@@ -25,13 +25,12 @@ ALLOWED = {
     "scoring": BOTTOM | {"encoder"},
     "views": LOWER,
     "functional": LOWER | {"views"},
-    "baselines": LOWER | {"functional"},
     "metric": LOWER | {"views"},
     "report": LOWER | {"functional", "views"},
     "losses": LOWER | {"functional", "metric"},
     "compat": LOWER | {"functional", "metric", "views"},
     "callbacks": LOWER | {"functional", "metric", "views", "report", "losses"},
-    "cli": LOWER | {"functional", "views", "report", "baselines"},
+    "cli": LOWER | {"functional", "views", "report"},
 }
 # The package's `__init__` resolves the public names from their rooms; no room imports them from it.
 FACE = "bertscore_tm"

@@ -12,7 +12,7 @@ from bertscore_tm import BERTScore, FrozenEncoder, bert_score
 from bertscore_tm.functional import rank_candidates
 from bertscore_tm.losses import BERTScoreReward, SoftBERTScoreLoss, VocabularyBridge
 from bertscore_tm.scoring import corpus
-from bertscore_tm.scoring.texts import TextPairs
+from bertscore_tm.scoring.inputs import TextPairs
 from examples.benchmarks.processes import run_fresh
 from tests.support import stand_in_device
 from tests.support.models import randomised, tiny_config, tiny_model, tiny_tokenizer

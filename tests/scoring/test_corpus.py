@@ -10,9 +10,10 @@ import torch
 
 from bertscore_tm import BERTScore, FrozenEncoder, bert_score
 from bertscore_tm.encoder.cache import VectorCache
-from bertscore_tm.scoring import corpus, token_weights
+from bertscore_tm.scoring import corpus
+from bertscore_tm.scoring import idf as token_weights
 from bertscore_tm.scoring.corpus import plan_steps
-from bertscore_tm.scoring.texts import TextPairs
+from bertscore_tm.scoring.inputs import TextPairs
 from tests.support.models import counted_texts
 from tests.support.texts import real_pairs
 

@@ -6,7 +6,7 @@ from typing import Any
 
 PACKAGE = "bertscore_tm"
 # Modules whose functions and classes users call; `make docs` has a page for each.
-CALLED = ("", ".functional", ".losses", ".callbacks", ".catalog", ".statistics", ".baselines")
+CALLED = ("", ".functional", ".losses", ".callbacks", ".catalog", ".statistics", ".scoring.baselines")
 CALLED += (".compat.bert_score", ".compat.evaluate", ".compat.torchmetrics")
 FOLDERS = (PACKAGE, f"{PACKAGE}.losses", f"{PACKAGE}.callbacks")
 

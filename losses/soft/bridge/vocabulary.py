@@ -27,7 +27,7 @@ from bertscore_tm.losses.soft.predictions import (
 )
 from bertscore_tm.losses.soft.targets import encode_references
 from bertscore_tm.matching.vectors import cosine_similarities
-from bertscore_tm.scoring.token_weights import token_weights
+from bertscore_tm.scoring.idf import token_weights
 from bertscore_tm.utilities.settings import require_choice
 from bertscore_tm.utilities.user_warnings import warn_user
 

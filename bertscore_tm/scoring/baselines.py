@@ -10,10 +10,10 @@ from torch import Tensor
 
 from bertscore_tm.encoder import FrozenEncoder, Signature
 from bertscore_tm.scoring.corpus import score_corpus
+from bertscore_tm.scoring.idf import TEXTS_PER_BLOCK
+from bertscore_tm.scoring.inputs import TextPairs, as_documents
 from bertscore_tm.scoring.rescaling import MEASURED_FIELDS, OVER_LIMIT, Baseline
 from bertscore_tm.scoring.settings import ScoreSettings
-from bertscore_tm.scoring.texts import TextPairs, as_documents
-from bertscore_tm.scoring.token_weights import TEXTS_PER_BLOCK
 from bertscore_tm.utilities.settings import require_at_least
 
 __all__ = ["MeasuredBaseline", "make_baseline"]

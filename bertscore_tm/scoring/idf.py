@@ -19,8 +19,8 @@ from bertscore_tm.encoder import Encoder, FrozenEncoder, as_encoder
 from bertscore_tm.encoder.tokenizer import TextTokenizer
 from bertscore_tm.matching.scores import DocumentFrequencies, accumulator, idf_weights
 from bertscore_tm.matching.vectors import Ints
-from bertscore_tm.scoring.messages import describe_truncation
-from bertscore_tm.scoring.texts import as_documents, as_references, omit_blank
+from bertscore_tm.scoring.inputs import as_documents, as_references, omit_blank
+from bertscore_tm.scoring.warnings import describe_truncation
 from bertscore_tm.utilities.user_warnings import warn_user
 
 TEXTS_PER_BLOCK = 10_000  # whose token ids are in memory at a time

@@ -15,9 +15,9 @@ from scipy import stats
 from torchmetrics.functional.text.bert import _load_baseline
 
 from bertscore_tm import Baseline, BERTScore, FrozenEncoder, Signature, bert_score
-from bertscore_tm.baselines import MeasuredBaseline, _draw_pairs, make_baseline
 from bertscore_tm.compat import torchmetrics
 from bertscore_tm.encoder import model as backbone
+from bertscore_tm.scoring.baselines import MeasuredBaseline, _draw_pairs, make_baseline
 from tests.support.models import tiny_model
 from tests.support.oracle import oracle_scores
 from tests.support.texts import real_pairs
