@@ -26,7 +26,7 @@ INSTALL_BROWSER := DEBIAN_FRONTEND=noninteractive timeout 300 apt-get install --
 # Names of mutants: the thirteenth of each function that has as many, about 180.
 MUTANTS ?= *__mutmut_13
 MODEL ?= roberta-large
-QUICK_TESTS := tests/package/test_layers.py tests/matching/test_greedy.py tests/views/test_alignment.py \
+QUICK_TESTS := tests/package/test_layers.py tests/matching/test_greedy.py tests/alignment/test_alignment.py \
 	tests/functional/test_bert_score.py tests/metric/test_copies.py \
 	tests/losses/test_soft_matching.py tests/callbacks/test_several.py tests/callbacks/test_trainer.py \
 	tests/callbacks/test_hyperparameters.py tests/matching/test_scores.py tests/cli/test_score.py

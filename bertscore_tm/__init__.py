@@ -25,13 +25,13 @@ from typing import TYPE_CHECKING, Any
 from bertscore_tm.utilities.version import __version__
 
 if TYPE_CHECKING:
+    from bertscore_tm.alignment import Alignment
     from bertscore_tm.encoder import FrozenEncoder, Signature
     from bertscore_tm.functional import PairScorer, RankedCandidates, align, bert_score, rank_candidates, score_matrix
     from bertscore_tm.metric import BERTScore
     from bertscore_tm.report import Report
     from bertscore_tm.scoring.rescaling import Baseline
     from bertscore_tm.utilities.chats import strip_thoughts
-    from bertscore_tm.views import Alignment
 
 __all__ = [
     "Alignment",
@@ -59,7 +59,7 @@ if not (_here / "losses").is_dir() and (_here.parent / "losses" / "__init__.py")
 # torchmetrics imports matplotlib if it is installed, so the public names are imported on first use: those that are not
 # here from `functional`.
 _HOMES = {
-    "Alignment": "bertscore_tm.views",
+    "Alignment": "bertscore_tm.alignment",
     "BERTScore": "bertscore_tm.metric",
     "Baseline": "bertscore_tm.scoring.rescaling",
     "FrozenEncoder": "bertscore_tm.encoder",

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 from bertscore_tm import catalog
+from bertscore_tm.alignment import draw_alignment, require_matplotlib
+from bertscore_tm.alignment.alignment import compute_alignment
 from bertscore_tm.encoder import FrozenEncoder
 from bertscore_tm.functional.corpus_scores import score_and_warn
 from bertscore_tm.scoring.idf import Idf, TokenWeights, token_weights
@@ -18,8 +20,6 @@ from bertscore_tm.scoring.settings import ScoreSettings
 from bertscore_tm.scoring.warnings import warn_unused
 from bertscore_tm.utilities.settings import require_at_least
 from bertscore_tm.utilities.user_warnings import warn_user
-from bertscore_tm.views import draw_alignment, require_matplotlib
-from bertscore_tm.views.alignment import compute_alignment
 
 __all__ = ["BERTScorer", "Scores", "plot_example", "score"]
 

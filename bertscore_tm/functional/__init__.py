@@ -1,5 +1,6 @@
 """Functions of texts: scores, alignments and ranked candidates; keeps no state between calls."""
 
+from bertscore_tm.alignment.alignment import align
 from bertscore_tm.functional.corpus_scores import bert_score
 from bertscore_tm.functional.matrix import score_matrix
 from bertscore_tm.functional.pair_scorer import PairScorer
@@ -7,7 +8,6 @@ from bertscore_tm.functional.ranking import RankedCandidates, rank_candidates
 from bertscore_tm.scoring.idf import document_frequencies
 from bertscore_tm.utilities.chats import strip_thoughts
 from bertscore_tm.utilities.score_names import SCORE_NAMES
-from bertscore_tm.views.alignment import align
 
 __all__ = [
     "SCORE_NAMES",

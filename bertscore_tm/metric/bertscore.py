@@ -16,6 +16,8 @@ from torchmetrics.utilities.distributed import gather_all_tensors
 from torchmetrics.utilities.exceptions import TorchMetricsUserError
 from torchmetrics.utilities.prints import rank_zero_only
 
+from bertscore_tm.alignment import Alignment
+from bertscore_tm.alignment.alignment import compute_alignment
 from bertscore_tm.encoder import Encoder, FrozenEncoder, Signature, as_encoder
 from bertscore_tm.matching.scores import DocumentFrequencies, harmonic_mean, selection_f1
 from bertscore_tm.metric.states import (
@@ -42,8 +44,6 @@ from bertscore_tm.scoring.warnings import UnknownText, warn_about_scores, warn_o
 from bertscore_tm.utilities.compilation import untraced
 from bertscore_tm.utilities.score_names import Component
 from bertscore_tm.utilities.settings import full_class_name, require_choice
-from bertscore_tm.views import Alignment
-from bertscore_tm.views.alignment import compute_alignment
 
 # Numbers of the metrics whose class overrides `update`.
 _numbers = count(1)

@@ -12,9 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bertscore_tm.alignment import align_references
+from bertscore_tm.alignment.alignment import compute_alignment
+from bertscore_tm.alignment.page_data import describe_alignments, round_numbers
 from bertscore_tm.encoder import Encoder, Signature, as_encoder
 from bertscore_tm.encoder.loading import quiet_transformers
 from bertscore_tm.functional.corpus_scores import bert_score
+from bertscore_tm.pages.render import render_page, write_frame
 from bertscore_tm.report.history import File, read_history
 from bertscore_tm.scoring.idf import Idf
 from bertscore_tm.scoring.inputs import as_references, as_text_pairs, omit_blank
@@ -23,10 +27,6 @@ from bertscore_tm.scoring.settings import ScoreSettings
 from bertscore_tm.statistics import TIE, compare_all_pairs, describe_best, format_p_value, mean_interval, score_gains
 from bertscore_tm.utilities.files import write_atomically
 from bertscore_tm.utilities.score_names import SCORE_NAMES
-from bertscore_tm.views import align_references
-from bertscore_tm.views.alignment import compute_alignment
-from bertscore_tm.views.page import render_page, write_frame
-from bertscore_tm.views.page_data import describe_alignments, round_numbers
 
 Systems = Sequence[str] | Mapping[str, Sequence[str] | None]
 References = Sequence[str] | Sequence[Sequence[str]]

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from bertscore_tm import Baseline, BERTScore, FrozenEncoder
+from bertscore_tm.alignment.alignment import compute_alignment
 from bertscore_tm.functional import bert_score
 from bertscore_tm.losses import SoftBERTScoreLoss
 from bertscore_tm.scoring.idf import token_weights
 from bertscore_tm.scoring.settings import ScoreSettings
-from bertscore_tm.views.alignment import compute_alignment
 from tests.support.metrics import LAYERS, VOCABULARY, assert_close, assert_equal
 from tests.support.ranks import run_ranks
 from tests.support.texts import real_pairs

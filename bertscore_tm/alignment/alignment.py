@@ -11,12 +11,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import torch
 
+from bertscore_tm.alignment.data import SPECIAL, AlignedText, AlignmentData, EmptyTextError
+from bertscore_tm.alignment.display_tokens import split_for_display
+from bertscore_tm.alignment.heatmap import draw_alignment
+from bertscore_tm.alignment.page_data import write_alignment
+from bertscore_tm.alignment.table import format_alignment
 from bertscore_tm.encoder import Encoder, as_encoder
 from bertscore_tm.matching.greedy import match_pairs
 from bertscore_tm.matching.scores import precision_recall_f1
 from bertscore_tm.matching.vectors import cosine_similarities
-from bertscore_tm.scoring.alignment import SPECIAL, AlignedText, AlignmentData, EmptyTextError
-from bertscore_tm.scoring.display_tokens import split_for_display
+from bertscore_tm.pages.render import write_frame
 from bertscore_tm.scoring.idf import Idf, require_known
 from bertscore_tm.scoring.inputs import describe_given
 from bertscore_tm.scoring.rescaling import Rescale, rescale_scores
@@ -24,10 +28,6 @@ from bertscore_tm.scoring.settings import ScoreSettings
 from bertscore_tm.scoring.warnings import warn_of_truncation
 from bertscore_tm.utilities.score_names import SCORE_NAMES
 from bertscore_tm.utilities.user_warnings import warn_user
-from bertscore_tm.views.heatmap import draw_alignment
-from bertscore_tm.views.page import write_frame
-from bertscore_tm.views.page_data import write_alignment
-from bertscore_tm.views.table import format_alignment
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

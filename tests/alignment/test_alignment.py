@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from transformers import AutoModel, BertJapaneseTokenizer, ByT5Tokenizer
 
 from bertscore_tm import FrozenEncoder, align, bert_score
+from bertscore_tm.alignment.alignment import compute_alignment
+from bertscore_tm.alignment.display_tokens import split_for_display
+from bertscore_tm.alignment.page_data import describe_sides
 from bertscore_tm.encoder.tokenizer import TextTokenizer
-from bertscore_tm.scoring.display_tokens import split_for_display
 from bertscore_tm.scoring.settings import ScoreSettings
-from bertscore_tm.views.alignment import compute_alignment
-from bertscore_tm.views.page_data import describe_sides
 from tests.support.models import EVERY_FAMILY, KINDS, randomised, tiny_config, tiny_model
 
 # With cls and sep; with a space in front; without special tokens; with one before, one and two after, and two after a

@@ -2,7 +2,7 @@
 
 import unicodedata
 
-from bertscore_tm.scoring.alignment import AlignedText, AlignmentData
+from bertscore_tm.alignment.data import AlignedText, AlignmentData
 from bertscore_tm.utilities.untrusted_text import for_terminal
 
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bertscore_tm.scoring.alignment import SPECIAL, AlignedText, AlignmentData
-from bertscore_tm.views.fonts import choose_fonts
+from bertscore_tm.alignment.data import SPECIAL, AlignedText, AlignmentData
+from bertscore_tm.alignment.fonts import choose_fonts
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -6,9 +6,9 @@ from typing import Any
 
 from torch import Tensor
 
-from bertscore_tm.scoring.alignment import AlignedText, AlignmentData
+from bertscore_tm.alignment.data import AlignedText, AlignmentData
+from bertscore_tm.pages.render import render_page
 from bertscore_tm.utilities.score_names import SCORE_NAMES
-from bertscore_tm.views.page import render_page
 
 
 def write_alignment(alignment: AlignmentData) -> str:

@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import findfont, get_font
 
 from bertscore_tm import FrozenEncoder, align, bert_score
+from bertscore_tm.alignment import fonts, heatmap
 from bertscore_tm.scoring.idf import token_weights
-from bertscore_tm.views import fonts, heatmap
 from tests.support.models import tiny_model
 from tests.support.pictures import CANDIDATE, REFERENCE, encoder_of_words, no_overlap, text_labels, words
 
