@@ -12,7 +12,7 @@ from bertscore_tm import catalog
 from bertscore_tm.alignment import draw_alignment, require_matplotlib
 from bertscore_tm.alignment.alignment import compute_alignment
 from bertscore_tm.encoder import FrozenEncoder
-from bertscore_tm.functional.corpus_scores import score_and_warn
+from bertscore_tm.functional.bert_score import score_and_warn
 from bertscore_tm.scoring.idf import Idf, TokenWeights, token_weights
 from bertscore_tm.scoring.inputs import TextPairs, as_documents, as_text_pairs
 from bertscore_tm.scoring.rescaling import Baseline, find_baseline, rescale_scores

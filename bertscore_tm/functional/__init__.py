@@ -1,7 +1,7 @@
 """Functions of texts: scores, alignments and ranked candidates; keeps no state between calls."""
 
 from bertscore_tm.alignment.alignment import align
-from bertscore_tm.functional.corpus_scores import bert_score
+from bertscore_tm.functional.bert_score import bert_score
 from bertscore_tm.functional.matrix import score_matrix
 from bertscore_tm.functional.pair_scorer import PairScorer
 from bertscore_tm.functional.ranking import RankedCandidates, rank_candidates

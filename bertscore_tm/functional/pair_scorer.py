@@ -7,7 +7,7 @@ from typing import Any, Unpack
 
 from bertscore_tm.encoder import EncoderOptions, FrozenEncoder, Signature, as_encoder
 from bertscore_tm.encoder.signature import describe_differences
-from bertscore_tm.functional.corpus_scores import bert_score
+from bertscore_tm.functional.bert_score import bert_score
 from bertscore_tm.scoring.idf import Idf, token_weights
 from bertscore_tm.scoring.inputs import as_list, as_text_pairs, describe_given
 from bertscore_tm.scoring.rescaling import Baseline, Rescale

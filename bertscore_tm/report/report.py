@@ -17,7 +17,7 @@ from bertscore_tm.alignment.alignment import compute_alignment
 from bertscore_tm.alignment.page_data import describe_alignments, round_numbers
 from bertscore_tm.encoder import Encoder, Signature, as_encoder
 from bertscore_tm.encoder.loading import quiet_transformers
-from bertscore_tm.functional.corpus_scores import bert_score
+from bertscore_tm.functional.bert_score import bert_score
 from bertscore_tm.pages.render import render_page, write_frame
 from bertscore_tm.report.history import File, read_history
 from bertscore_tm.scoring.idf import Idf
