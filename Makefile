@@ -28,7 +28,7 @@ MUTANTS ?= *__mutmut_13
 MODEL ?= roberta-large
 QUICK_TESTS := tests/package/test_layers.py tests/matching/test_greedy.py tests/alignment/test_alignment.py \
 	tests/functional/test_bert_score.py tests/metric/test_copies.py \
-	tests/losses/test_soft_matching.py tests/callbacks/test_several.py tests/callbacks/test_trainer.py \
+	tests/losses/test_softmax_matching.py tests/callbacks/test_several.py tests/callbacks/test_trainer.py \
 	tests/callbacks/test_hyperparameters.py tests/matching/test_scores.py tests/cli/test_score.py
 LOWEST_TESTS := tests/package/test_docstrings.py tests/callbacks/test_scoring.py \
 	tests/callbacks/test_scoring_errors.py

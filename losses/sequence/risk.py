@@ -11,6 +11,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from bertscore_tm.encoder import Encoder
 from bertscore_tm.encoder.loading import require_tokenizer
+from bertscore_tm.losses.sequence.minimum_risk import MinimumRiskLoss
 from bertscore_tm.losses.sequence.rewards import BERTScoreReward
 from bertscore_tm.losses.sequence.sampling import (
     SampledSequences,
@@ -19,7 +20,6 @@ from bertscore_tm.losses.sequence.sampling import (
     sample_with_log_probs,
     sequence_log_probs,
 )
-from bertscore_tm.losses.sequence.sequence_level import MinimumRiskLoss
 from bertscore_tm.losses.sequence.texts import list_references
 from bertscore_tm.utilities.settings import require_positive
 

@@ -20,8 +20,8 @@ from bertscore_tm.matching.greedy import TokenMass
 from bertscore_tm.scoring.idf import TokenWeights
 
 if TYPE_CHECKING:
-    from bertscore_tm.losses.soft.bridge.token_pieces import PieceTable
-    from bertscore_tm.losses.soft.bridge.vocabulary import VocabularyBridge
+    from bertscore_tm.losses.soft.bridge import VocabularyBridge
+    from bertscore_tm.losses.soft.pieces import PieceTable
 
 # Positions per step where the likeliest tokens are looked up.
 _POSITIONS_PER_STEP = 256

@@ -14,8 +14,8 @@ from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.encoder.soft_tokens import embedding_table
 from bertscore_tm.functional import bert_score
 from bertscore_tm.losses import SoftBERTScoreLoss
-from bertscore_tm.losses.soft.bridge.token_pieces import decode_tokens
-from bertscore_tm.losses.soft.bridge.vocabulary import VocabularyBridge, embed_texts
+from bertscore_tm.losses.soft.bridge import VocabularyBridge, embed_texts
+from bertscore_tm.losses.soft.pieces import decode_tokens
 from bertscore_tm.losses.soft.predictions import GeneratorVocabulary, SoftTokens, expand_to_pieces
 from bertscore_tm.scoring.idf import token_weights
 from tests.support.models import EVERY_FAMILY, KINDS, padded, tiny_config, tiny_model, tiny_tokenizer

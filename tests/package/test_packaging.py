@@ -31,7 +31,7 @@ from bertscore_tm.losses import SoftBERTScoreLoss
 from bertscore_tm.callbacks import BERTScoreCallback, BERTScoreEarlyStopping
 from bertscore_tm.catalog import baseline, tuned_layer
 assert tuned_layer("roberta-large") == 17 and len(baseline("en", "roberta-large")) == 25
-assert SoftBERTScoreLoss.__module__ == "bertscore_tm.losses.soft.soft_bertscore"
+assert SoftBERTScoreLoss.__module__ == "bertscore_tm.losses.soft.loss"
 print(bertscore_tm.__file__)
 """
 # Finds the folders without the seconds that importing lightning takes.

@@ -17,14 +17,14 @@ from bertscore_tm.encoder.families import OwnModelConfig
 from bertscore_tm.encoder.loading import resolve_tokenizer
 from bertscore_tm.encoder.soft_tokens import embedding_table
 from bertscore_tm.encoder.tokenizer import TextTokenizer
-from bertscore_tm.losses.soft.bridge.token_pieces import PieceTable, build_piece_table, have_same_rules, split_decoded
-from bertscore_tm.losses.soft.matching import soft_precision_recall_f1
+from bertscore_tm.losses.soft.pieces import PieceTable, build_piece_table, have_same_rules, split_decoded
 from bertscore_tm.losses.soft.predictions import (
     GeneratorVocabulary,
     SoftTokens,
     encode_soft_tokens,
     expand_to_pieces,
 )
+from bertscore_tm.losses.soft.softmax_matching import soft_precision_recall_f1
 from bertscore_tm.losses.soft.targets import encode_references
 from bertscore_tm.matching.vectors import cosine_similarities
 from bertscore_tm.scoring.idf import token_weights

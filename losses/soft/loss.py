@@ -14,8 +14,7 @@ from bertscore_tm.encoder import Encoder, as_encoder
 from bertscore_tm.encoder.soft_tokens import require_soft_tokens
 from bertscore_tm.functional.ranking import ReferencesReduce
 from bertscore_tm.losses.reduction import Reduction, reduce_batch
-from bertscore_tm.losses.soft.bridge.vocabulary import VocabularyBridge, require_fidelity
-from bertscore_tm.losses.soft.matching import MatchingName, reduce_references, soft_precision_recall_f1
+from bertscore_tm.losses.soft.bridge import VocabularyBridge, require_fidelity
 from bertscore_tm.losses.soft.output_layer import read_output_layer
 from bertscore_tm.losses.soft.predictions import (
     EncodedTokens,
@@ -25,6 +24,7 @@ from bertscore_tm.losses.soft.predictions import (
     predict_from_logits,
 )
 from bertscore_tm.losses.soft.relaxation import Relaxation, RelaxationName, softmax_relaxation
+from bertscore_tm.losses.soft.softmax_matching import MatchingName, reduce_references, soft_precision_recall_f1
 from bertscore_tm.losses.soft.targets import (
     EncodedReferences,
     encode_labels,
