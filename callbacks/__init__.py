@@ -5,12 +5,12 @@ The only room that imports lightning. It may import any other room except cli, a
 
 from bertscore_tm.callbacks.early_stopping import BERTScoreEarlyStopping
 from bertscore_tm.callbacks.generation import CausalGenerate, Seq2SeqGenerate
-from bertscore_tm.callbacks.loader_scores import ScoredBatch, ScoredLoader
+from bertscore_tm.callbacks.loaders import ScoredBatch, ScoredLoader
 from bertscore_tm.callbacks.report import BERTScoreReport
 from bertscore_tm.callbacks.sample_logger import SampleLogger
 from bertscore_tm.callbacks.sample_table import SampleTable
-from bertscore_tm.callbacks.scored_texts import ScoredTextWriter
 from bertscore_tm.callbacks.scoring import BERTScoreCallback, TextListener
+from bertscore_tm.callbacks.text_writer import ScoredTextWriter
 
 __all__ = [
     "BERTScoreCallback",

@@ -5,9 +5,9 @@ import os
 import lightning.pytorch as pl
 from lightning.fabric.utilities.cloud_io import get_filesystem
 
-from bertscore_tm.callbacks.loader_scores import ScoredLoader
-from bertscore_tm.callbacks.scored_texts import ScoredTextWriter, write_file
+from bertscore_tm.callbacks.loaders import ScoredLoader
 from bertscore_tm.callbacks.scoring import BERTScoreCallback
+from bertscore_tm.callbacks.text_writer import ScoredTextWriter, write_file
 from bertscore_tm.callbacks.trainer import is_training_validation
 from bertscore_tm.report import Report
 from bertscore_tm.statistics import scipy_stats

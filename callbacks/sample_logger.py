@@ -10,10 +10,10 @@ from torch import Tensor
 
 from bertscore_tm.alignment import align_references, require_matplotlib
 from bertscore_tm.callbacks.generation import HuggingFaceGenerate
-from bertscore_tm.callbacks.loader_scores import ScoredBatch, ScoredLoader, find_value
+from bertscore_tm.callbacks.loaders import ScoredBatch, ScoredLoader, find_value
 from bertscore_tm.callbacks.sample_table import Sample, SampleTable, write_samples
-from bertscore_tm.callbacks.scored_texts import RunWriter
 from bertscore_tm.callbacks.scoring import BERTScoreCallback
+from bertscore_tm.callbacks.text_writer import RunWriter
 from bertscore_tm.callbacks.trainer import count_steps, is_training_validation, name_run
 from bertscore_tm.utilities.user_warnings import warn_user
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import lightning.pytorch as pl
 
 from bertscore_tm.alignment import Alignment
-from bertscore_tm.callbacks.scored_texts import choose_unused, write_file
+from bertscore_tm.callbacks.text_writer import choose_unused, write_file
 from bertscore_tm.callbacks.trainer import find_run_folder, is_of_class
 from bertscore_tm.utilities.untrusted_text import for_spreadsheet, for_terminal
 

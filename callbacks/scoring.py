@@ -15,7 +15,7 @@ from torchmetrics import Metric, MetricCollection
 from bertscore_tm.callbacks.corpus_warnings import warn_once
 from bertscore_tm.callbacks.generation import Generate, isolate_random_state
 from bertscore_tm.callbacks.hyperparameters import drop_saved_objects
-from bertscore_tm.callbacks.loader_scores import LoaderScores, ScoredBatch, ScoredLoader, find_value, flatten_metrics
+from bertscore_tm.callbacks.loaders import LoaderScores, ScoredBatch, ScoredLoader, find_value, flatten_metrics
 from bertscore_tm.callbacks.logged_keys import find_repeated_keys, warn_of_stale_scores
 from bertscore_tm.callbacks.trainer import (
     count_steps,

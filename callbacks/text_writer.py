@@ -20,7 +20,7 @@ from lightning.fabric.utilities.cloud_io import get_filesystem
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
 from bertscore_tm.callbacks.generation import isolate_random_state
-from bertscore_tm.callbacks.loader_scores import ScoredBatch, ScoredLoader, merge_texts
+from bertscore_tm.callbacks.loaders import ScoredBatch, ScoredLoader, merge_texts
 from bertscore_tm.callbacks.scoring import BERTScoreCallback, TextListener
 from bertscore_tm.callbacks.trainer import (
     find_callbacks,
