@@ -19,7 +19,6 @@ from importlib import import_module
 from itertools import pairwise
 from typing import Any, NoReturn
 
-from bertscore_tm.cli.distributed import join_ranks
 from bertscore_tm.cli.errors import (
     FAILED,
     CommandError,
@@ -33,7 +32,8 @@ from bertscore_tm.cli.errors import (
 )
 from bertscore_tm.cli.options import expand_paths, input_files
 from bertscore_tm.cli.output import choose_format
-from bertscore_tm.cli.shards import PartialFile
+from bertscore_tm.cli.ranks import join_ranks
+from bertscore_tm.cli.resume import PartialFile
 from bertscore_tm.utilities.version import __version__
 
 __all__ = ["COMMANDS", "main"]

@@ -15,8 +15,8 @@ import argparse
 from typing import Any
 
 from bertscore_tm.cli import options, output
-from bertscore_tm.cli.distributed import RankGroup
-from bertscore_tm.cli.inputs import choose_with, read_texts
+from bertscore_tm.cli.files import choose_with, read_texts
+from bertscore_tm.cli.ranks import RankGroup
 from bertscore_tm.utilities.user_warnings import warn_user
 
 
@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
 def _measure(arguments: argparse.Namespace) -> None:
     texts = read_texts(arguments.corpus, arguments.format, arguments.column, remedy=choose_with("--column"))
 
-    from bertscore_tm.cli.encoders import EncoderChoice, build_encoder
+    from bertscore_tm.cli.encoder import EncoderChoice, build_encoder
     from bertscore_tm.scoring.baselines import make_baseline
     from bertscore_tm.scoring.warnings import describe_truncation
 

@@ -30,14 +30,14 @@ from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 from bertscore_tm.cli import options, output
-from bertscore_tm.cli.distributed import RankGroup
 from bertscore_tm.cli.errors import CommandError, print_message
-from bertscore_tm.cli.inputs import choose_with
+from bertscore_tm.cli.files import choose_with
 from bertscore_tm.cli.join import KeyColumns, find_join, is_id
 from bertscore_tm.cli.joined_files import FileOptions, Systems, describe_columns, read_corpus
+from bertscore_tm.cli.ranks import RankGroup
 
 if TYPE_CHECKING:
-    from bertscore_tm.cli.scored_corpus import ScoredSystems
+    from bertscore_tm.cli.scoring import ScoredSystems
 
 
 @dataclass(frozen=True)
@@ -74,8 +74,8 @@ def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
     arguments.candidates = [*arguments.files, *(arguments.candidates or ())]
     systems = ranks.run_on_first(lambda: _read(arguments))
 
-    from bertscore_tm.cli.encoders import ScoringChoice, take_hash
-    from bertscore_tm.cli.scored_corpus import score_systems
+    from bertscore_tm.cli.encoder import ScoringChoice, take_hash
+    from bertscore_tm.cli.scoring import score_systems
 
     take_hash(arguments)
     scored = score_systems(ranks, ScoringChoice.of(arguments), systems, arguments.unfinished)

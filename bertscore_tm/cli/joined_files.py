@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from bertscore_tm.cli.errors import CommandError, print_message
-from bertscore_tm.cli.inputs import Table, choose_with, read_table
+from bertscore_tm.cli.files import Table, choose_with, read_table
 from bertscore_tm.cli.join import BY_ORDER, Join, KeyColumns, Rows, find_join, is_id, normalize_key
 from bertscore_tm.utilities.user_warnings import warn_user
 

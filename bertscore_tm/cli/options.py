@@ -3,7 +3,7 @@
 import argparse
 from collections.abc import Sequence
 
-from bertscore_tm.cli.inputs import FORMATS
+from bertscore_tm.cli.files import FORMATS
 from bertscore_tm.utilities.files import expand_home
 from bertscore_tm.utilities.score_names import SCORE_NAMES
 

@@ -29,7 +29,7 @@ from bertscore_tm.utilities.score_names import SCORE_NAMES as SCORE_NAMES
 from bertscore_tm.utilities.untrusted_text import for_terminal
 
 if TYPE_CHECKING:
-    from bertscore_tm.cli.scored_corpus import ScoredSystems
+    from bertscore_tm.cli.scoring import ScoredSystems
 
 SCORE_LABELS = {"precision": "P", "recall": "R", "f1": "F1"}
 

@@ -22,15 +22,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bertscore_tm.cli import options, output
-from bertscore_tm.cli.distributed import RankGroup
 from bertscore_tm.cli.errors import CommandError
-from bertscore_tm.cli.inputs import choose_with
+from bertscore_tm.cli.files import choose_with
 from bertscore_tm.cli.joined_files import FileOptions, RowKeys, read_corpus
+from bertscore_tm.cli.ranks import RankGroup
 from bertscore_tm.utilities.chats import strip_thoughts
 from bertscore_tm.utilities.user_warnings import warn_user
 
 if TYPE_CHECKING:
-    from bertscore_tm.cli.shards import Numbers, Progress
+    from bertscore_tm.cli.resume import Numbers, Progress
     from bertscore_tm.functional.ranking import Item
 
 
@@ -50,9 +50,9 @@ def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
     options.take_files(arguments)
     read = ranks.run_on_first(lambda: _read(arguments))
 
-    from bertscore_tm.cli.encoders import EncoderChoice, build_encoders, read_idf
-    from bertscore_tm.cli.scored_corpus import count_tokens
-    from bertscore_tm.cli.shards import compute_items
+    from bertscore_tm.cli.encoder import EncoderChoice, build_encoders, read_idf
+    from bertscore_tm.cli.resume import compute_items
+    from bertscore_tm.cli.scoring import count_tokens
     from bertscore_tm.functional.ranking import Item, ranking_fields, score_items
     from bertscore_tm.matching.scores import selection_f1
     from bertscore_tm.scoring.idf import token_weights

@@ -12,8 +12,8 @@ import argparse
 from pathlib import Path
 
 from bertscore_tm.cli import options, output
-from bertscore_tm.cli.distributed import RankGroup
 from bertscore_tm.cli.errors import CommandError
+from bertscore_tm.cli.ranks import RankGroup
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -18,15 +18,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from bertscore_tm.cli import options, output
-from bertscore_tm.cli.distributed import RankGroup
 from bertscore_tm.cli.errors import CommandError
 from bertscore_tm.cli.joined_files import FileOptions, Systems, read_corpus
+from bertscore_tm.cli.ranks import RankGroup
 from bertscore_tm.utilities.user_warnings import warn_user
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from bertscore_tm.cli.scored_corpus import ScoredSystems
+    from bertscore_tm.cli.scoring import ScoredSystems
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -78,8 +78,8 @@ def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
         arguments.confidence = 0.95
     systems = ranks.run_on_first(lambda: _read(arguments))
 
-    from bertscore_tm.cli.encoders import ScoringChoice, take_hash
-    from bertscore_tm.cli.scored_corpus import score_systems
+    from bertscore_tm.cli.encoder import ScoringChoice, take_hash
+    from bertscore_tm.cli.scoring import score_systems
 
     take_hash(arguments)
     choice = ScoringChoice.of(arguments)

@@ -13,7 +13,7 @@ import argparse
 from io import BytesIO
 
 from bertscore_tm.cli import options, output
-from bertscore_tm.cli.distributed import RankGroup
+from bertscore_tm.cli.ranks import RankGroup
 
 _DOTS_PER_INCH = 200
 
@@ -36,7 +36,7 @@ def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
 
 
 def _show(arguments: argparse.Namespace) -> None:
-    from bertscore_tm.cli.encoders import EncoderChoice, build_encoder, read_baseline, read_idf
+    from bertscore_tm.cli.encoder import EncoderChoice, build_encoder, read_baseline, read_idf
     from bertscore_tm.functional import align
     from bertscore_tm.scoring.settings import ScoreSettings
 

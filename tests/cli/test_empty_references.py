@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.cli.test_inputs import write_parquet
+from tests.cli.test_files import write_parquet
 from tests.support.oracle import oracle_scores, take_empty_texts
 from tests.support.report_pages import read_data
 from tests.support.shell import run_here, write_lines, write_records

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from bertscore_tm.cli import main
-from bertscore_tm.cli.inputs import read_table
+from bertscore_tm.cli.files import read_table
 from tests.support.markdown_blocks import ROOT, anchors
 from tests.support.shell import check_error, from_stdin, run_here, write_records
 

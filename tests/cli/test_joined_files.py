@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from tests.cli.test_inputs import scored_pairs, write_parquet
+from tests.cli.test_files import scored_pairs, write_parquet
 from tests.support.models import save_tiny_model
 from tests.support.shell import check_error, run_here, write_lines, write_records
 

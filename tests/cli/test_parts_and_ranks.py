@@ -14,9 +14,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from bertscore_tm.cli import main, shards
-from bertscore_tm.cli.encoders import choose_device
-from bertscore_tm.cli.shards import PartialFile
+from bertscore_tm.cli import main
+from bertscore_tm.cli import resume as shards
+from bertscore_tm.cli.encoder import choose_device
+from bertscore_tm.cli.resume import PartialFile
 from bertscore_tm.device.precision import fast_half_precision
 from bertscore_tm.encoder import FrozenEncoder
 from bertscore_tm.scoring import corpus
@@ -295,7 +296,7 @@ def test_ranks_with_other_versions_or_precision_end_before_they_score(refused):
     said = refused(SCORE, SCORE, **{"importlib.metadata.version": other_version})
     assert f"has transformers 4.0, but rank 0 has transformers {version('transformers')}. " in said
     words = [*SCORE, "--dtype", "auto"]
-    said = refused(words, words, **{"bertscore_tm.cli.encoders.fast_half_precision": other_precision})
+    said = refused(words, words, **{"bertscore_tm.cli.encoder.fast_half_precision": other_precision})
     precision = fast_half_precision(torch.device("cpu"))
     assert f"has precision torch.float16, but rank 0 has precision {precision}. " in said
 

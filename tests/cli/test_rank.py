@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from bertscore_tm.cli import shards
+from bertscore_tm.cli import resume as shards
 from bertscore_tm.encoder import FrozenEncoder
 from bertscore_tm.functional import rank_candidates
 from tests.support.shell import run_here, write_lines, write_records

@@ -2,7 +2,8 @@
 
 import pytest
 
-from bertscore_tm.cli import main, shards
+from bertscore_tm.cli import main
+from bertscore_tm.cli import resume as shards
 from tests.support.models import save_tiny_model
 from tests.support.shell import write_lines
 from tests.support.texts import real_pairs

@@ -8,7 +8,8 @@ import signal
 import sys
 from typing import Any
 
-from bertscore_tm.cli import main, shards
+from bertscore_tm.cli import main
+from bertscore_tm.cli import resume as shards
 
 _calls = []
 

@@ -8,10 +8,10 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from bertscore_tm.cli.distributed import RankGroup
-from bertscore_tm.cli.encoders import ScoringChoice, build_encoders, read_baseline, read_idf
+from bertscore_tm.cli.encoder import ScoringChoice, build_encoders, read_baseline, read_idf
 from bertscore_tm.cli.joined_files import Systems
-from bertscore_tm.cli.shards import Numbers, PartialFile, Progress, compute_items
+from bertscore_tm.cli.ranks import RankGroup
+from bertscore_tm.cli.resume import Numbers, PartialFile, Progress, compute_items
 from bertscore_tm.encoder import Signature
 from bertscore_tm.encoder.tokenizer import TextTokenizer
 from bertscore_tm.scoring.corpus import CorpusScores, score_corpus

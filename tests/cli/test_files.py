@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertscore_tm.cli import main
-from bertscore_tm.cli.encoders import read_idf
+from bertscore_tm.cli.encoder import read_idf
 from bertscore_tm.cli.errors import CommandError
-from bertscore_tm.cli.inputs import read_table, read_texts
+from bertscore_tm.cli.files import read_table, read_texts
 from tests.support.markdown_blocks import ROOT, anchors
 from tests.support.shell import check_error, from_stdin, run_here, write_records
 
@@ -179,7 +179,7 @@ def test_json_and_parquet_have_rows_with_any_number_of_references(tmp_path, monk
 def test_a_process_ends_normally_after_reading_parquet(tmp_path):
     path = tmp_path / "texts.parquet"
     write_parquet(path, [{"text": "a cat"}])
-    script = f"import sys; from bertscore_tm.cli.inputs import read_table; read_table({str(path)!r}); sys.exit(2)"
+    script = f"import sys; from bertscore_tm.cli.files import read_table; read_table({str(path)!r}); sys.exit(2)"
     for _ in range(2):
         assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 2
 
@@ -210,7 +210,7 @@ def scored_pairs(monkeypatch, *arguments: str):
     def note(ranks, choice, systems, *_, **__):
         seen.append(systems)
 
-    monkeypatch.setattr("bertscore_tm.cli.scored_corpus.score_systems", note)
+    monkeypatch.setattr("bertscore_tm.cli.scoring.score_systems", note)
     assert main(["score", *arguments]) == 0
     (candidates,) = seen[0].texts.values()
     return list(zip(candidates, seen[0].references, strict=True))

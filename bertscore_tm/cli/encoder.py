@@ -8,9 +8,9 @@ from typing import Self
 import torch
 
 from bertscore_tm import catalog
-from bertscore_tm.cli.distributed import RankGroup
 from bertscore_tm.cli.errors import CommandError
-from bertscore_tm.cli.inputs import FORMATS, read_texts
+from bertscore_tm.cli.files import FORMATS, read_texts
+from bertscore_tm.cli.ranks import RankGroup
 from bertscore_tm.device.precision import fast_half_precision
 from bertscore_tm.encoder import EncoderOptions, FrozenEncoder, default_device
 from bertscore_tm.scoring.rescaling import Baseline, Rescale

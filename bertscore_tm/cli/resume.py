@@ -11,8 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
-from bertscore_tm.cli.distributed import RankGroup
 from bertscore_tm.cli.errors import FAILED, CommandError, is_closed, print_message
+from bertscore_tm.cli.ranks import RankGroup
 from bertscore_tm.utilities.files import is_special
 
 # The numbers of an item, such as its scores.
