@@ -8,7 +8,7 @@ from torch import Tensor
 
 from bertscore_tm.callbacks.scoring import BERTScoreCallback
 from bertscore_tm.callbacks.trainer import find_callbacks
-from bertscore_tm.utilities.user_warnings import warn_user
+from bertscore_tm.utilities.warnings import warn_user
 
 # Fewer scores without improvement are often a dip from which the score recovers.
 _MIN_PATIENCE = 3

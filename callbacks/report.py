@@ -11,7 +11,7 @@ from bertscore_tm.callbacks.text_writer import ScoredTextWriter, write_file
 from bertscore_tm.callbacks.trainer import is_training_validation
 from bertscore_tm.report import Report
 from bertscore_tm.statistics import scipy_stats
-from bertscore_tm.utilities.user_warnings import warn_user
+from bertscore_tm.utilities.warnings import warn_user
 
 
 class BERTScoreReport(ScoredTextWriter):

@@ -15,7 +15,7 @@ from bertscore_tm.callbacks.sample_table import Sample, SampleTable, write_sampl
 from bertscore_tm.callbacks.scoring import BERTScoreCallback
 from bertscore_tm.callbacks.text_writer import RunWriter
 from bertscore_tm.callbacks.trainer import count_steps, is_training_validation, name_run
-from bertscore_tm.utilities.user_warnings import warn_user
+from bertscore_tm.utilities.warnings import warn_user
 
 # Scores are compared to five decimals.
 _STEPS_OF_F1 = 100_000

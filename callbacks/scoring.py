@@ -29,7 +29,7 @@ from bertscore_tm.losses.evaluation import evaluation_mode
 from bertscore_tm.metric import BERTScore
 from bertscore_tm.scoring.inputs import as_documents, as_list, as_text_pairs
 from bertscore_tm.scoring.warnings import CORPUS_WARNINGS
-from bertscore_tm.utilities.user_warnings import warn_user
+from bertscore_tm.utilities.warnings import warn_user
 
 
 class TextListener(Callback):

@@ -33,7 +33,7 @@ from bertscore_tm.metric import BERTScore
 from bertscore_tm.scoring.inputs import as_references, omit_blank
 from bertscore_tm.utilities.files import write_atomically
 from bertscore_tm.utilities.score_names import SCORE_NAMES
-from bertscore_tm.utilities.user_warnings import warn_user
+from bertscore_tm.utilities.warnings import warn_user
 
 
 class RunWriter(TextListener, ABC):

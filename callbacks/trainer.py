@@ -10,7 +10,7 @@ from lightning.pytorch.loggers import Logger
 from lightning.pytorch.trainer.states import TrainerFn
 from torch.utils.data import BatchSampler, DistributedSampler
 
-from bertscore_tm.utilities.settings import full_class_name
+from bertscore_tm.utilities.checks import full_class_name
 
 CallbackT = TypeVar("CallbackT", bound=pl.Callback)
 

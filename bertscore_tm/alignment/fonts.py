@@ -4,7 +4,7 @@ import unicodedata
 from collections.abc import Sequence
 from functools import cache
 
-from bertscore_tm.utilities.user_warnings import warn_user
+from bertscore_tm.utilities.warnings import warn_user
 
 # Looked up in this order. Unifont has nearly all characters, in coarse shapes.
 _FAMILIES = (

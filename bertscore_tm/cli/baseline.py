@@ -17,7 +17,7 @@ from typing import Any
 from bertscore_tm.cli import options, output
 from bertscore_tm.cli.files import choose_with, read_texts
 from bertscore_tm.cli.ranks import RankGroup
-from bertscore_tm.utilities.user_warnings import warn_user
+from bertscore_tm.utilities.warnings import warn_user
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

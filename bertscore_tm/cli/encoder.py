@@ -14,7 +14,7 @@ from bertscore_tm.cli.ranks import RankGroup
 from bertscore_tm.device.precision import fast_half_precision
 from bertscore_tm.encoder import EncoderOptions, FrozenEncoder, default_device
 from bertscore_tm.scoring.rescaling import Baseline, Rescale
-from bertscore_tm.utilities.user_warnings import warn_user
+from bertscore_tm.utilities.warnings import warn_user
 
 _HASH_EXAMPLE = "roberta-large_L17_no-idf_version=0.3.12(hug_trans=4.57.6)"
 

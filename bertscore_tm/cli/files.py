@@ -19,7 +19,7 @@ from typing import Any
 
 from bertscore_tm.cli.errors import CommandError
 from bertscore_tm.utilities.chats import is_chat, read_answer
-from bertscore_tm.utilities.user_warnings import warn_user
+from bertscore_tm.utilities.warnings import warn_user
 
 FORMATS = ("txt", "tsv", "csv", "jsonl", "json", "parquet")
 STDIN = "-"

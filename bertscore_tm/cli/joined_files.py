@@ -10,7 +10,7 @@ from typing import Any
 from bertscore_tm.cli.errors import CommandError, print_message
 from bertscore_tm.cli.files import Table, choose_with, read_table
 from bertscore_tm.cli.join import BY_ORDER, Join, KeyColumns, Rows, find_join, is_id, normalize_key
-from bertscore_tm.utilities.user_warnings import warn_user
+from bertscore_tm.utilities.warnings import warn_user
 
 # The column of the references if none is named: a file has one of these.
 REFERENCES = ("reference", "references")

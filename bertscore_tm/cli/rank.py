@@ -27,7 +27,7 @@ from bertscore_tm.cli.files import choose_with
 from bertscore_tm.cli.joined_files import FileOptions, RowKeys, read_corpus
 from bertscore_tm.cli.ranks import RankGroup
 from bertscore_tm.utilities.chats import strip_thoughts
-from bertscore_tm.utilities.user_warnings import warn_user
+from bertscore_tm.utilities.warnings import warn_user
 
 if TYPE_CHECKING:
     from bertscore_tm.cli.resume import Numbers, Progress

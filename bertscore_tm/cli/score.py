@@ -21,7 +21,7 @@ from bertscore_tm.cli import options, output
 from bertscore_tm.cli.errors import CommandError
 from bertscore_tm.cli.joined_files import FileOptions, Systems, read_corpus
 from bertscore_tm.cli.ranks import RankGroup
-from bertscore_tm.utilities.user_warnings import warn_user
+from bertscore_tm.utilities.warnings import warn_user
 
 if TYPE_CHECKING:
     from torch import Tensor

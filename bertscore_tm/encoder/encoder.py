@@ -43,9 +43,9 @@ from bertscore_tm.encoder.model import Backbone
 from bertscore_tm.encoder.signature import Signature
 from bertscore_tm.encoder.tokenizer import LongText, TextTokenizer, Windows
 from bertscore_tm.matching.vectors import TokenizedTexts, TokenVectors, unit_vectors
+from bertscore_tm.utilities.checks import as_integer, full_class_name, require_at_least, require_choice
 from bertscore_tm.utilities.compilation import untraced
-from bertscore_tm.utilities.settings import as_integer, full_class_name, require_at_least, require_choice
-from bertscore_tm.utilities.user_warnings import warn_user
+from bertscore_tm.utilities.warnings import warn_user
 
 # Tokens per forward pass, by whether it is on a CPU, whose caches hold this many.
 _TOKENS_PER_BATCH = {True: 2048, False: 32768}

@@ -23,7 +23,7 @@ from bertscore_tm.encoder.families import PACKED, PADDED, Batching, ForwardFunct
 from bertscore_tm.encoder.packing import UNLIMITED, Row, group_texts, has_attention_kernel, row, switch_attention
 from bertscore_tm.encoder.relative_attention import adapt_relative_attention
 from bertscore_tm.matching.vectors import Ints, places_of, unit_vectors
-from bertscore_tm.utilities.user_warnings import warn_user
+from bertscore_tm.utilities.warnings import warn_user
 
 # Keyword arguments that models may lack.
 _OPTIONS = ("attention_mask", "position_ids", "output_hidden_states", "return_dict")

@@ -21,8 +21,8 @@ from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 from bertscore_tm import catalog
 from bertscore_tm.device.memory import is_out_of_memory
+from bertscore_tm.utilities.checks import shorten
 from bertscore_tm.utilities.files import expand_home
-from bertscore_tm.utilities.settings import shorten
 
 _next_ready_number = count(1)
 

@@ -33,8 +33,8 @@ from bertscore_tm.device.memory import is_out_of_memory
 from bertscore_tm.device.switches import ProcessSwitch
 from bertscore_tm.encoder.families import MERGE_REMEDY, Family, encoder_of
 from bertscore_tm.encoder.identity import ModelSource, describe_tokenizer
-from bertscore_tm.utilities.settings import shorten
-from bertscore_tm.utilities.user_warnings import warn_user
+from bertscore_tm.utilities.checks import shorten
+from bertscore_tm.utilities.warnings import warn_user
 
 # Copies of tokenizers that users passed.
 _copies: WeakKeyDictionary[PreTrainedTokenizerBase, PreTrainedTokenizerBase] = WeakKeyDictionary()

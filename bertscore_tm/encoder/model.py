@@ -29,7 +29,7 @@ from bertscore_tm.encoder.loading import load_encoder, quiet_transformers
 from bertscore_tm.encoder.packing import register_attention
 from bertscore_tm.encoder.probe import complete_family, needs_probe
 from bertscore_tm.utilities.compilation import untraced
-from bertscore_tm.utilities.user_warnings import warn_user
+from bertscore_tm.utilities.warnings import warn_user
 
 _LOGGER = logging.getLogger(__name__)
 

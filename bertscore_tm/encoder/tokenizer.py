@@ -14,7 +14,7 @@ from transformers import PretrainedConfig, PreTrainedTokenizerBase
 from bertscore_tm.device.locks import cached_property
 from bertscore_tm.encoder.families import Family, family_of
 from bertscore_tm.matching.vectors import Bools, Ints, TokenizedTexts, places_of
-from bertscore_tm.utilities.user_warnings import warn_user
+from bertscore_tm.utilities.warnings import warn_user
 
 LongText = Literal["truncate", "window", "error"]
 

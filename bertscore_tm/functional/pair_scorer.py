@@ -12,7 +12,7 @@ from bertscore_tm.scoring.idf import Idf, token_weights
 from bertscore_tm.scoring.inputs import as_list, as_text_pairs, describe_given
 from bertscore_tm.scoring.rescaling import Baseline, Rescale
 from bertscore_tm.scoring.settings import ScoreSettings
-from bertscore_tm.utilities.settings import full_class_name, shorten
+from bertscore_tm.utilities.checks import full_class_name, shorten
 
 
 class PairScorer:

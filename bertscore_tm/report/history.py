@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import fsspec
 
 from bertscore_tm.utilities.score_names import SCORE_NAMES
-from bertscore_tm.utilities.user_warnings import warn_user
+from bertscore_tm.utilities.warnings import warn_user
 
 # Largest total length of the candidates of all validations in a page.
 _MOST_CHARACTERS = 5_000_000

@@ -14,7 +14,7 @@ from bertscore_tm.scoring.idf import TEXTS_PER_BLOCK
 from bertscore_tm.scoring.inputs import TextPairs, as_documents
 from bertscore_tm.scoring.rescaling import MEASURED_FIELDS, OVER_LIMIT, Baseline
 from bertscore_tm.scoring.settings import ScoreSettings
-from bertscore_tm.utilities.settings import require_at_least
+from bertscore_tm.utilities.checks import require_at_least
 
 __all__ = ["MeasuredBaseline", "make_baseline"]
 

@@ -21,7 +21,7 @@ from bertscore_tm.matching.scores import DocumentFrequencies, accumulator, idf_w
 from bertscore_tm.matching.vectors import Ints
 from bertscore_tm.scoring.inputs import as_documents, as_references, omit_blank
 from bertscore_tm.scoring.warnings import describe_truncation
-from bertscore_tm.utilities.user_warnings import warn_user
+from bertscore_tm.utilities.warnings import warn_user
 
 TEXTS_PER_BLOCK = 10_000  # whose token ids are in memory at a time
 

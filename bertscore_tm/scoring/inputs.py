@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bertscore_tm.utilities.user_warnings import warn_user
+from bertscore_tm.utilities.warnings import warn_user
 
 # Candidates, and the references of each, by position or by key.
 Texts = str | Sequence[str] | Mapping[Any, str]

@@ -17,7 +17,7 @@ from bertscore_tm import catalog
 from bertscore_tm.encoder import FrozenEncoder, Signature
 from bertscore_tm.encoder.signature import describe_differences
 from bertscore_tm.utilities.files import expand_home
-from bertscore_tm.utilities.user_warnings import warn_user
+from bertscore_tm.utilities.warnings import warn_user
 
 _HEADER = ["LAYER", "P", "R", "F"]
 # Fields of the signature with hashes of contents, those that change the tokens of every text, and those that change the

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from bertscore_tm.encoder.tokenizer import TextTokenizer
 from bertscore_tm.matching.vectors import TokenizedTexts
-from bertscore_tm.utilities.user_warnings import warn_user
+from bertscore_tm.utilities.warnings import warn_user
 
 if TYPE_CHECKING:
     from bertscore_tm.scoring.settings import ScoreSettings

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from bertscore_tm.losses.reduction import Reduction, reduce_batch
-from bertscore_tm.utilities.settings import require_choice
+from bertscore_tm.utilities.checks import require_choice
 
 Normalize = Literal["length"]
 

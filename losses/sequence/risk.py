@@ -21,7 +21,7 @@ from bertscore_tm.losses.sequence.sampling import (
     sequence_log_probs,
 )
 from bertscore_tm.losses.sequence.texts import list_references
-from bertscore_tm.utilities.settings import require_positive
+from bertscore_tm.utilities.checks import require_positive
 
 # Share of the earlier measurements in the running means of the gradients' norms.
 _DECAY = 0.9

@@ -13,8 +13,8 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from bertscore_tm.losses.evaluation import evaluation_mode
+from bertscore_tm.utilities.checks import require_positive
 from bertscore_tm.utilities.compilation import untraced
-from bertscore_tm.utilities.settings import require_positive
 
 # Recurrent models whose states depend on padding.
 _READS_PADDING = {"recurrent_gemma", "rwkv", "xlstm"}

@@ -28,8 +28,8 @@ from bertscore_tm.losses.soft.softmax_matching import soft_precision_recall_f1
 from bertscore_tm.losses.soft.targets import encode_references
 from bertscore_tm.matching.vectors import cosine_similarities
 from bertscore_tm.scoring.idf import token_weights
-from bertscore_tm.utilities.settings import require_choice
-from bertscore_tm.utilities.user_warnings import warn_user
+from bertscore_tm.utilities.checks import require_choice
+from bertscore_tm.utilities.warnings import warn_user
 
 _TEXTS_PER_BATCH = 32
 # Fidelity below which the user is warned.

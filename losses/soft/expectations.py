@@ -11,7 +11,7 @@ from torch import Tensor
 from bertscore_tm.device.memory import constant
 from bertscore_tm.device.onednn import FrozenLinear, can_use_onednn, linear
 from bertscore_tm.losses.reduction import Reduction
-from bertscore_tm.utilities.settings import require_at_least, require_choice, require_positive
+from bertscore_tm.utilities.checks import require_at_least, require_choice, require_positive
 
 # Tokens per chunk of the vocabulary: few enough to stay in a processor's caches.
 _TOKENS_PER_CHUNK = 2048

@@ -37,9 +37,9 @@ from bertscore_tm.matching.vectors import cosine_similarities
 from bertscore_tm.scoring.idf import Idf, token_weights
 from bertscore_tm.scoring.inputs import as_references, omit_blank
 from bertscore_tm.scoring.warnings import describe_truncation
+from bertscore_tm.utilities.checks import require_choice, require_positive, resolve_callable
 from bertscore_tm.utilities.score_names import Component
-from bertscore_tm.utilities.settings import require_choice, require_positive, resolve_callable
-from bertscore_tm.utilities.user_warnings import warn_user
+from bertscore_tm.utilities.warnings import warn_user
 
 Target = Tensor | Sequence[str] | Sequence[Sequence[str]] | EncodedReferences
 

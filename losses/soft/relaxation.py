@@ -6,7 +6,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from bertscore_tm.utilities.settings import require_positive
+from bertscore_tm.utilities.checks import require_positive
 
 RelaxationName = Literal["softmax"]
 # From logits of shape (..., vocabulary), a temperature and the ids that get probability 0 to probabilities of the same

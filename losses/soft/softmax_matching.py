@@ -7,7 +7,7 @@ from torch import Tensor
 
 from bertscore_tm.matching.greedy import TOKENWISE_MATCHINGS, Matching, TokenMass
 from bertscore_tm.matching.scores import selection_f1
-from bertscore_tm.utilities.settings import resolve_callable
+from bertscore_tm.utilities.checks import resolve_callable
 
 MatchingName = Literal["softmax", "max"]
 

@@ -26,7 +26,7 @@ from bertscore_tm.matching.vectors import TokenizedTexts
 from bertscore_tm.scoring.corpus import encode_texts
 from bertscore_tm.scoring.inputs import TextPairs
 from bertscore_tm.utilities.compilation import untraced
-from bertscore_tm.utilities.user_warnings import warn_user
+from bertscore_tm.utilities.warnings import warn_user
 
 # Fewest positions from which shifted logits are recognised.
 _FEWEST_SHIFTED = 16
