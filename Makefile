@@ -36,7 +36,7 @@ LOWEST_TESTS := tests/package/test_docstrings.py tests/callbacks/test_scoring.py
 .PHONY: demo test quick avx2 mutants benchmark gpu parity lint dist release types lowest newest engines docs docs-serve check browser ci clean
 
 demo: $(VENV)/demo-ready
-	$(BIN)/python -m examples.demo $(DEMO_ARGS)
+	$(BIN)/python -m examples.programs.demo $(DEMO_ARGS)
 
 # More workers than the two cores that it is meant for: tests that start processes leave cores idle.
 test: $(VENV)/ready
@@ -57,18 +57,18 @@ mutants: $(VENV)/ready
 	cd .mutants && ../$(BIN)/python -m mutmut results
 
 benchmark: $(VENV)/ready
-	$(BIN)/python -m examples.benchmarks $(BENCHMARK_ARGS)
+	$(BIN)/python -m examples.research.benchmarks $(BENCHMARK_ARGS)
 
 # On a machine with an accelerator, in an environment that has its torch, which the constraints would replace by that of
 # a processor: make gpu PYTHON=path/to/python. Tests that need a GPU run there, all others next to it on the processor.
 gpu:
 	$(PYTHON) -m pip install --quiet --editable ".[plot,cli,demo,dev]"
 	$(PYTHON) -m pytest --numprocesses 3 --dist worksteal $(TEST_ARGS)
-	$(PYTHON) -m examples.benchmarks.gpu
+	$(PYTHON) -m examples.research.benchmarks.gpu
 
 # Compared with bert-score on the same encoder: make parity MODEL=roberta-large, or a folder.
 parity: $(VENV)/ready
-	$(BIN)/python -m examples.parity $(MODEL)
+	$(BIN)/python -m examples.research.parity $(MODEL)
 
 lint: $(VENV)/ready
 	$(BIN)/ruff check .
@@ -111,7 +111,7 @@ engines: $(VENV)/engines-ready
 # One site from the README, the pages and the docstrings. Its search needs a server: make docs-serve.
 docs: $(VENV)/ready
 	rm -rf site
-	$(BIN)/python -m sphinx -W --keep-going --quiet -c examples/site . site/html
+	$(BIN)/python -m sphinx -W --keep-going --quiet -c examples/docs/site . site/html
 
 docs-serve: docs
 	$(BIN)/python -m http.server --bind 127.0.0.1 --directory site/html 8000

@@ -43,7 +43,7 @@ _SEPARATOR_LINE = re.compile(r"sep=[;|\t]?", re.IGNORECASE)
 _INDEX = re.compile(r"\[(\d+)\]")
 # Lines of WMT's SGML files and of the output of fairseq-generate, whose marks would be scored as text.
 _MARKED_LINE = re.compile(r"\s*</?(seg|doc|refset|srcset|tstset|p|hl|mteval)\b|[STHDP]-\d+\t", re.IGNORECASE)
-_PAGE = "https://github.com/bertscore-tm/bertscore-tm/blob/main/examples/shell.md"
+_PAGE = "https://github.com/bertscore-tm/bertscore-tm/blob/main/examples/docs/shell.md"
 _MARKED_PAGE = f"{_PAGE}#files-of-fairseq-and-wmt"
 _OTHER_PAGE = f"{_PAGE}#files-of-other-kinds"
 # Pages that say how files are converted to lines of text.

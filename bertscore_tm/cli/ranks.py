@@ -21,7 +21,7 @@ T = TypeVar("T")
 # connections close.
 _TIMEOUT = timedelta(hours=1)
 _PACKAGES = ("bertscore-tm", "torch", "transformers", "tokenizers")
-_PAGE = "https://github.com/bertscore-tm/bertscore-tm/blob/main/examples/many_machines.md"
+_PAGE = "https://github.com/bertscore-tm/bertscore-tm/blob/main/examples/docs/many_machines.md"
 _REMEDY = "The same command resumes from the .partial file of its output, if there is one"
 
 

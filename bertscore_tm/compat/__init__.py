@@ -5,5 +5,5 @@
 * ``bertscore_tm.compat.evaluate``: ``load("bertscore")`` of Hugging Face's ``evaluate``.
 
 Parameters, defaults, results and their meaning are those of the other package, except where it is wrong:
-https://github.com/bertscore-tm/bertscore-tm/blob/main/examples/migrating.md lists all differences.
+https://github.com/bertscore-tm/bertscore-tm/blob/main/examples/docs/migrating.md lists all differences.
 """

@@ -60,7 +60,7 @@ def test_the_page_names_a_replacement_of_every_helper():
     tables = ["lang2model", "model2layers", "SCIBERT_URL_DICT"]
     helpers = {function.__name__ for function in own} | set(tables)
     assert {"get_hash", "get_idf_dict", "sent_encode", *tables} < helpers
-    page = (ROOT / "examples/migrating.md").read_text(encoding="utf-8")
+    page = (ROOT / "examples/docs/migrating.md").read_text(encoding="utf-8")
     missing = [name for name in helpers if f"`{name}" not in page]
     assert missing == []
 

@@ -14,7 +14,7 @@ from bertscore_tm.device.memory import is_out_of_memory
 HOLES = """
 import torch
 from bertscore_tm.device.memory import return_freed_memory
-from examples.benchmarks.processes import resident_bytes
+from examples.research.benchmarks.processes import resident_bytes
 
 blocks = [(torch.ones(20_000), torch.ones(10)) for _ in range(2_000)]
 kept = [small for _, small in blocks]

@@ -24,7 +24,7 @@ from bertscore_tm.encoder.identity import ModelSource
 from bertscore_tm.encoder.loading import load_tokenizer
 from bertscore_tm.encoder.tokenizer import TextTokenizer
 from bertscore_tm.matching.vectors import TokenizedTexts
-from examples.benchmarks.processes import run_fresh
+from examples.research.benchmarks.processes import run_fresh
 from tests.support.models import EVERY_FAMILY, KINDS, tiny_model, tiny_tokenizer, windows_of
 from tests.support.texts import real_pairs
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from examples import docstrings
+from examples.programs import docstrings
 from tests.support.texts import stdlib_pairs
 
 

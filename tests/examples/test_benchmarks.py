@@ -8,13 +8,13 @@ import pytest
 from torch.nn import functional as F  # noqa: N812
 from transformers import AutoTokenizer, BartConfig, T5Config
 
-from examples.benchmarks import __main__ as command
-from examples.benchmarks import engines, gpu, loss, memory, scoring, validation
-from examples.benchmarks.package import load_encoders
-from examples.benchmarks.processes import run_fresh
-from examples.benchmarks.random_models import BART_BASE, T5_SMALL, train_tokenizer
-from examples.benchmarks.rounds import Figure, in_turn, ratios
-from examples.benchmarks.texts import Options, cut_sentences, short_texts
+from examples.research.benchmarks import __main__ as command
+from examples.research.benchmarks import engines, gpu, loss, memory, scoring, validation
+from examples.research.benchmarks.package import load_encoders
+from examples.research.benchmarks.processes import run_fresh
+from examples.research.benchmarks.random_models import BART_BASE, T5_SMALL, train_tokenizer
+from examples.research.benchmarks.rounds import Figure, in_turn, ratios
+from examples.research.benchmarks.texts import Options, cut_sentences, short_texts
 from tests.support.texts import real_pairs
 
 pytestmark = [pytest.mark.slow, pytest.mark.distributed]

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from examples import demo
+from examples.programs import demo
 
 pytestmark = [
     pytest.mark.usefixtures("corpus"),

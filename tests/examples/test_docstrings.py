@@ -5,8 +5,8 @@ import re
 import torch
 from transformers import AutoModel, AutoTokenizer
 
-from examples import docstrings
-from examples.docstrings import Collate, load_corpus, load_generator
+from examples.programs import docstrings
+from examples.programs.docstrings import Collate, load_corpus, load_generator
 
 
 def test_standard_library_alone_gives_a_clean_corpus(docstring_pairs):

@@ -13,7 +13,7 @@ from tests.support.processes import run_process
 from tests.support.torchrun import run_torchrun
 
 ROWS, *BLOCKS, TORCHRUN = [
-    block for block in blocks(ROOT / "examples" / "many_machines.md") if block.language == "python"
+    block for block in blocks(ROOT / "examples" / "docs" / "many_machines.md") if block.language == "python"
 ]
 ENGINES = ["pandas", "datasets", "ray", "pyspark", "pyspark", "dask", "concurrent"]
 # Engines print a lot; these would be ours.

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from bertscore_tm import bert_score
-from examples import harnesses
+from examples.programs import harnesses
 
 CANDIDATES = ["a cat sat on the mat", "it rains"]
 REFERENCES = [["the cat sat on a mat", "a cat was on the mat"], ["it is raining"]]

@@ -17,7 +17,7 @@ from transformers import (
 from tests.support.markdown_blocks import ROOT, blocks
 from tests.support.ranks import on_ranks, results
 
-PAGE = ROOT / "examples" / "hugging_face_trainer.md"
+PAGE = ROOT / "examples" / "docs" / "hugging_face_trainer.md"
 VALIDATION = ["a cat sat on the mat", "it rains", "the bank of the river is green", "stocks fell"]
 CANDIDATES = ["the cat lay on a rug", "it rains", "a green river bank", "stocks fell sharply", "it snows"]
 REFERENCES = [*VALIDATION, "snow"]

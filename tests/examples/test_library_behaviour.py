@@ -4,7 +4,7 @@ import re
 
 from tests.support.markdown_blocks import ROOT
 
-PAGE = (ROOT / "examples/library_behaviour.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "examples/docs/library_behaviour.md").read_text(encoding="utf-8")
 ROWS = [line for line in PAGE.splitlines() if line.startswith("| ") and not line.startswith("| library")]
 
 

@@ -11,9 +11,9 @@ import pytest
 from scipy import stats
 
 from bertscore_tm import FrozenEncoder, bert_score
-from examples.meta_evaluation import __main__ as command
-from examples.meta_evaluation import paraphrases, protocols
-from examples.meta_evaluation.judgements import Judged, read, score
+from examples.research.meta_evaluation import __main__ as command
+from examples.research.meta_evaluation import paraphrases, protocols
+from examples.research.meta_evaluation.judgements import Judged, read, score
 
 RANKED = {"reference": "a cat sat", "better": "a cat was sitting", "worse": "the dog"}
 IDF = ["a cat sat", "a dog ran", "it rains"]

@@ -19,7 +19,7 @@ CANDIDATES, REFERENCES = ["a cat sat on the mat", "it rains"], ["the cat sat on 
 @pytest.mark.slow
 def test_the_image_scores_without_a_network(minilm, encoder, tmp_path):
     (dockerfile,) = (
-        block.content for block in blocks(ROOT / "examples" / "encoders.md") if block.language == "dockerfile"
+        block.content for block in blocks(ROOT / "examples" / "docs" / "encoders.md") if block.language == "dockerfile"
     )
     lines = dockerfile.splitlines()
     assert len(lines) == 6

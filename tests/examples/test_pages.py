@@ -24,11 +24,11 @@ PAGES = sorted((ROOT / "examples").glob("*.md"))
 README = ROOT / "README.md"
 BLOCKS = {path.relative_to(ROOT).as_posix(): blocks(path) for path in (README, *PAGES)}
 # Pages whose blocks run in processes of their own, in test_engines.py.
-ELSEWHERE = {"examples/many_machines.md"}
+ELSEWHERE = {"examples/docs/many_machines.md"}
 # Blocks that need a package which the tests do without: compiled only, unless it is there.
 NEEDS = {
-    "examples/loss.md": {"entmax"},
-    "examples/reinforcement_learning.md": {"trl", "verifiers"},
+    "examples/docs/loss.md": {"entmax"},
+    "examples/docs/reinforcement_learning.md": {"trl", "verifiers"},
 }
 
 
@@ -73,7 +73,7 @@ def test_python_blocks_run_in_order(name, tmp_path, monkeypatch):
 
 def test_the_recipe_of_the_consensus_chooses_the_sample_closest_to_the_others(bert_score_f1):
     names = {}
-    for block in BLOCKS["examples/ranking.md"]:
+    for block in BLOCKS["examples/docs/ranking.md"]:
         if block.language == "python":
             block.run(names)
     sample = names["sample"]
@@ -227,7 +227,7 @@ def test_answers_of_squad_are_joined_by_question(tmp_path, monkeypatch, minilm, 
     (line,) = commands("jq ")
     subprocess.run(["sh", "-c", line], cwd=tmp_path, check=True)
     assert json.loads(Path("refs.json").read_text()) == ANSWERS
-    (words,) = re.findall(r"`(score predictions.json refs.json)`", (ROOT / "examples/shell.md").read_text("utf-8"))
+    (words,) = re.findall(r"`(score predictions.json refs.json)`", (ROOT / "examples/docs/shell.md").read_text("utf-8"))
     assert main([*words.split(), "-m", minilm, "-l", "2", "--per-segment", "-o", "scores.csv"]) == 0
     rows = [row.split(",") for row in Path("scores.csv").read_text().splitlines()[1:]]
     assert [(row[0], row[5]) for row in rows] == [("q2", "0.000000"), ("q1", "1.000000")]

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from examples import parity
+from examples.research import parity
 from tests.support.models import save_tiny_model
 
 pytestmark = [

@@ -100,14 +100,14 @@ def test_the_page_lists_the_programs_which_are_short():
 
 
 def test_metric_program_scores_with_indices(corpus, updates, check_f1, capsys):
-    figures = import_module("examples.lightning_metric").main(["--steps", "2"])
+    figures = import_module("examples.programs.lightning_metric").main(["--steps", "2"])
     check_f1(figures["val_bertscore_f1"], summaries(corpus.validation[:32]))
     assert [i for _, _, options in updates() for i in options["indices"].tolist()] == list(range(32))
     assert f"step 2: precision {figures['val_bertscore_precision']:.3f}" in capsys.readouterr().out
 
 
 def test_plain_loop_trains_with_the_loss_and_scores(corpus, gradients, check_f1, monkeypatch, capsys):
-    program, models = import_module("examples.plain_loop"), []
+    program, models = import_module("examples.programs.plain_loop"), []
     load = program.load_generator
 
     def load_generator(pairs):
@@ -132,7 +132,7 @@ def test_loss_program_raises_the_weight_logs_and_tests_the_best_checkpoint(
     tested = []
     watch(Seq2SeqGenerate, "__call__", lambda texts, *_: tested.append(texts))
     options = ["--steps", "4", "--pairs", "4", "--output", str(tmp_path)]
-    figures = import_module("examples.lightning_loss").main(options)
+    figures = import_module("examples.programs.lightning_loss").main(options)
     assert gradients == [0.0, 0.25, 0.5, 0.75]
     assert figures["bertscore_weight"] == 0.75
     texts, references = tested[-1]
@@ -161,7 +161,7 @@ def test_causal_program_trains_on_answers_and_generates_from_prompts(corpus, che
 
 @pytest.mark.slow
 def test_yaml_program_runs_from_its_file(corpus, tmp_path, monkeypatch):
-    path, program = FOLDER / "lightning_cli.yaml", import_module("examples.lightning_cli")
+    path, program = FOLDER / "lightning_cli.yaml", import_module("examples.programs.lightning_cli")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", sys.argv[:1])  # LightningCLI warns of others
     shorter = ["--trainer.max_steps=4", "--trainer.val_check_interval=2", "--data.held_out=4"]
@@ -177,7 +177,7 @@ def test_yaml_program_runs_from_its_file(corpus, tmp_path, monkeypatch):
 @pytest.mark.distributed
 def test_metric_program_runs_on_two_ranks(tmp_path):
     variables = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "examples.lightning_metric", "--steps", "4", "--devices", "2"]
+    command = [sys.executable, "-m", "examples.programs.lightning_metric", "--steps", "4", "--devices", "2"]
     done = run_process(*command, folder=tmp_path, **variables)
     assert "Warning" not in done.stderr
     # One line for both ranks.

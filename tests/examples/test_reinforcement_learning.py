@@ -27,7 +27,7 @@ def page(tmp_path_factory):
     torch.manual_seed(0)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("page"))
-        for block in blocks(ROOT / "examples" / "reinforcement_learning.md"):
+        for block in blocks(ROOT / "examples" / "docs" / "reinforcement_learning.md"):
             packages = [
                 name for name in ("trl", "verifiers") if f" {name}" in block.content and "import" in block.content
             ]

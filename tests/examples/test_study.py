@@ -14,18 +14,18 @@ from scipy import stats
 
 from bertscore_tm.callbacks import BERTScoreEarlyStopping
 from bertscore_tm.statistics import holm
-from examples.docstrings import Corpus, DocstringPair, load_generator
-from examples.study import __main__ as command
-from examples.study import rules, training
-from examples.study.manual_pages import collect_pages, read_page
-from examples.study.results import compare_rules, format_table, summarize_rules, tables
-from examples.study.rules import BASELINE, BEST, LARGEST_F1, LAST, apply_rules
-from examples.study.training import ARMS, Generator, make_risk, measure
+from examples.programs.docstrings import Corpus, DocstringPair, load_generator
+from examples.research.study import __main__ as command
+from examples.research.study import rules, training
+from examples.research.study.manual_pages import collect_pages, read_page
+from examples.research.study.results import compare_rules, format_table, summarize_rules, tables
+from examples.research.study.rules import BASELINE, BEST, LARGEST_F1, LAST, apply_rules
+from examples.research.study.training import ARMS, Generator, make_risk, measure
 from tests.support.lightning_runs import Logs, trainer
 from tests.support.markdown_blocks import ROOT
 from tests.support.texts import real_pairs
 
-STUDY = ROOT / "examples" / "study"
+STUDY = ROOT / "examples" / "research" / "study"
 
 MAN = r"""'\" t
 .TH "COUNT\-WORDS" 1

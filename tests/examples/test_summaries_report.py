@@ -3,7 +3,7 @@
 import re
 
 from bertscore_tm import bert_score
-from examples import summaries_report
+from examples.programs import summaries_report
 from tests.support.markdown_blocks import ROOT
 from tests.support.report_pages import read_data
 
@@ -29,4 +29,4 @@ def test_the_report_to_try_has_the_texts_of_the_package(tmp_path, encoder):
 
 def test_the_site_has_the_page_that_the_readme_links_to():
     (address,) = set(re.findall(r"https://[^\s)]+/(\w+\.html)\b", (ROOT / "README.md").read_text(encoding="utf-8")))
-    assert f'"{address}"' in (ROOT / "examples/site/conf.py").read_text(encoding="utf-8")
+    assert f'"{address}"' in (ROOT / "examples/docs/site/conf.py").read_text(encoding="utf-8")

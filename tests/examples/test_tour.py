@@ -6,7 +6,7 @@ from nbclient import NotebookClient
 
 from tests.support.markdown_blocks import ROOT, same_output
 
-PATH = ROOT / "examples" / "tour.ipynb"
+PATH = ROOT / "examples" / "docs" / "tour.ipynb"
 
 
 def outputs_of(notebook):

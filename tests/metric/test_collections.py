@@ -223,7 +223,7 @@ def test_logged(workshop, tmp_path):
 
 @pytest.mark.parametrize("kind", ["one metric per loader", "a shared metric"])
 def test_two_loaders_as_on_the_page(encoder, tmp_path, kind):
-    block = next(block for block in blocks(ROOT / "examples/metric.md") if "TwoLoaders" in block.content)
+    block = next(block for block in blocks(ROOT / "examples/docs/metric.md") if "TwoLoaders" in block.content)
     names: dict[str, Any] = {"BERTScore": BERTScore, "encoder": encoder}
     block.run(names)
     module = names["TwoLoaders"]()

@@ -13,7 +13,7 @@ from bertscore_tm.functional import rank_candidates
 from bertscore_tm.losses import BERTScoreReward, SoftBERTScoreLoss, VocabularyBridge
 from bertscore_tm.scoring import corpus
 from bertscore_tm.scoring.inputs import TextPairs
-from examples.benchmarks.processes import run_fresh
+from examples.research.benchmarks.processes import run_fresh
 from tests.support import stand_in_device
 from tests.support.models import randomised, tiny_config, tiny_model, tiny_tokenizer
 from tests.support.texts import real_pairs

