@@ -14,8 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from bertscore_tm.cli import main
-from bertscore_tm.cli import resume as shards
+from bertscore_tm.cli import main, resume
 from bertscore_tm.cli.encoder import choose_device
 from bertscore_tm.cli.resume import PartialFile
 from bertscore_tm.device.precision import fast_half_precision
@@ -43,7 +42,7 @@ KILLED = {
 
 def die_after(rank, folder, count, arguments):
     """Run the command, and end as by a power failure while it writes the last item of the step after so many."""
-    shards.ITEMS_PER_STEP = SIZE
+    resume.ITEMS_PER_STEP = SIZE
     write, written = PartialFile._write, []
 
     def write_and_die(self, lines):
@@ -62,7 +61,7 @@ def die_after(rank, folder, count, arguments):
 def command(tmp_path, monkeypatch, capsys):
     """Run a command in a folder with texts, in steps of four items; returns what it printed."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(shards, "ITEMS_PER_STEP", SIZE)
+    monkeypatch.setattr(resume, "ITEMS_PER_STEP", SIZE)
     save_tiny_model("bert", tmp_path / "model")
     write_lines(tmp_path / "hyps.txt", CANDIDATES)
     write_lines(tmp_path / "refs.txt", REFERENCES)
@@ -173,7 +172,7 @@ def test_an_interrupted_run_with_other_texts_does_not_resume(command, tmp_path, 
 
     arguments = ["score", *FILES, *LAYER, "-o", "out.txt"]
     with monkeypatch.context() as patched:
-        patched.setattr(shards, "_compute_step", stop)
+        patched.setattr(resume, "_compute_step", stop)
         assert command(*arguments, exit_code=130).err == "bertscore-tm: interrupted. The same command resumes\n"
     write_lines(tmp_path / "refs.txt", [*REFERENCES[:-1], "another text"])
     assert "belongs to a run with other files" in command(*arguments, exit_code=2).err

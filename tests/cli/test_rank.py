@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from bertscore_tm.cli import resume as shards
+from bertscore_tm.cli import resume
 from bertscore_tm.encoder import FrozenEncoder
 from bertscore_tm.functional import rank_candidates
 from tests.support.shell import run_here, write_lines, write_records
@@ -31,7 +31,7 @@ def items():
 @pytest.fixture(params=[2, 100])
 def command(request, minilm, monkeypatch, capsys):
     """Run the command in steps of so many lines, as of a long input; returns what it printed."""
-    monkeypatch.setattr(shards, "ITEMS_PER_STEP", request.param)
+    monkeypatch.setattr(resume, "ITEMS_PER_STEP", request.param)
     return partial(run_here, capsys, "rank", "-m", minilm, "-l", 1, "--device", "cpu")
 
 

@@ -2,8 +2,7 @@
 
 import pytest
 
-from bertscore_tm.cli import main
-from bertscore_tm.cli import resume as shards
+from bertscore_tm.cli import main, resume
 from tests.support.models import save_tiny_model
 from tests.support.shell import write_lines
 from tests.support.texts import real_pairs
@@ -51,7 +50,7 @@ def test_a_rank_that_dies_ends_all_with_one_line_and_the_command_resumes(folder,
     (line,) = lines_of(node)
     assert line.startswith("bertscore-tm: error: ")
     assert line.endswith(". The same command resumes from the .partial file of its output, if there is one")
-    monkeypatch.setattr(shards, "ITEMS_PER_STEP", 200)
+    monkeypatch.setattr(resume, "ITEMS_PER_STEP", 200)
     capsys.readouterr()
     assert main(SCORE) == 0
     assert f"resuming: 600 of {NUM_PAIRS} pairs are in scores.tsv.partial" in capsys.readouterr().err

@@ -5,7 +5,7 @@ import torch
 
 from bertscore_tm import FrozenEncoder
 from bertscore_tm.device.precision import exact_products, fast_half_precision, may_use_tf32
-from bertscore_tm.encoder import encoder as frozen_encoder
+from bertscore_tm.encoder import encoder as encoder_module
 from tests.support.models import tiny_model
 
 GPU = torch.device("cuda")
@@ -54,7 +54,7 @@ def test_the_signature_says_where_products_may_use_tf32(monkeypatch):
     model, tokenizer = tiny_model("bert")
     encoder = FrozenEncoder(model, tokenizer, num_layers=2)
     assert "tf32" not in encoder.signature()
-    monkeypatch.setattr(frozen_encoder, "may_use_tf32", lambda device: True)
+    monkeypatch.setattr(encoder_module, "may_use_tf32", lambda device: True)
     assert "|dtype:float32|tf32:yes|" in str(encoder.signature())
     assert "tf32" not in FrozenEncoder(model, tokenizer, num_layers=2, dtype="bfloat16").signature()
 

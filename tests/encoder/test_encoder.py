@@ -21,7 +21,7 @@ from transformers import AutoModel
 from bertscore_tm import BERTScore, FrozenEncoder, bert_score
 from bertscore_tm.cli.options import add_encoder_arguments
 from bertscore_tm.encoder import EncoderOptions
-from bertscore_tm.encoder import model as backbone_module
+from bertscore_tm.encoder import model as model_module
 from bertscore_tm.encoder.model import warn_of_slow_bfloat16
 from bertscore_tm.encoder.soft_tokens import encode_soft
 from tests.support.models import last_hidden_state, live_models, save_tiny_model, soft_texts, tiny_model
@@ -182,13 +182,13 @@ def test_bfloat16_is_close_and_returns_float32(minilm, encoder, pairs):
 def test_auto_is_bfloat16_where_the_device_computes_it(minilm, encoder, monkeypatch, native, dtype):
     automatic = FrozenEncoder(minilm, num_layers=5, dtype="auto")
     assert automatic.signature()["dtype"].startswith("auto/")
-    monkeypatch.setattr(backbone_module, "fast_half_precision", lambda device: torch.bfloat16 if native else None)
+    monkeypatch.setattr(model_module, "fast_half_precision", lambda device: torch.bfloat16 if native else None)
     assert automatic.backbone("cpu").dtype == dtype
     assert (automatic.backbone("cpu") is encoder.backbone("cpu")) != native
 
 
 def test_bfloat16_on_a_processor_without_it_warns_once(minilm, monkeypatch):
-    monkeypatch.setattr(backbone_module, "fast_half_precision", lambda device: None)
+    monkeypatch.setattr(model_module, "fast_half_precision", lambda device: None)
     warn_of_slow_bfloat16.cache_clear()
     slow, automatic = (FrozenEncoder(minilm, num_layers=1, dtype=dtype) for dtype in ("bfloat16", "auto"))
     with warnings.catch_warnings(record=True, action="always") as warned:
@@ -206,7 +206,7 @@ def test_weights_in_a_lower_precision_are_never_widened(minilm, encoder, monkeyp
     expected = copy.deepcopy(encoder.backbone("cpu")).state_dict()
     automatic = FrozenEncoder(minilm, num_layers=2, dtype="auto")
     monkeypatch.setattr(
-        backbone_module, "fast_half_precision", lambda device: torch.bfloat16 if device.type == "meta" else None
+        model_module, "fast_half_precision", lambda device: torch.bfloat16 if device.type == "meta" else None
     )
     assert automatic.backbone(torch.device("meta")).dtype == torch.bfloat16
     for name, weights in automatic.backbone("cpu").state_dict().items():

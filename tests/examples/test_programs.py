@@ -11,13 +11,15 @@ from transformers import AutoTokenizer
 from bertscore_tm import BERTScore
 from bertscore_tm.callbacks import CausalGenerate, Seq2SeqGenerate
 from bertscore_tm.losses import SoftBERTScoreLoss
-from examples import causal_lm, mbr_reranking
+from examples.programs import causal_lm, mbr_reranking
 from tests.support.markdown_blocks import ROOT
 from tests.support.processes import run_process
 
-FOLDER = ROOT / "examples"
-PAGE = (FOLDER / "README.md").read_text(encoding="utf-8")
-PROGRAMS = re.findall(r"^\| `python -m examples\.(\w+)\b", PAGE.partition("## Larger programs")[0], re.MULTILINE)
+FOLDER = ROOT / "examples" / "programs"
+PAGE = (ROOT / "examples" / "README.md").read_text(encoding="utf-8")
+PROGRAMS = re.findall(
+    r"^\| `python -m examples\.programs\.(\w+)\b", PAGE.partition("## Larger programs")[0], re.MULTILINE
+)
 
 pytestmark = [
     pytest.mark.usefixtures("padding_is_masked"),
@@ -206,5 +208,5 @@ def test_reranking_program_reports_the_scores_of_its_choice(corpus, bert_score_f
 @pytest.mark.parametrize("name", [name for name in PROGRAMS if name != "lightning_cli"])
 def test_programs_refuse_zero_steps(name, capsys):
     with pytest.raises(SystemExit):
-        import_module(f"examples.{name}").main(["--steps", "0"])
+        import_module(f"examples.programs.{name}").main(["--steps", "0"])
     assert "--steps: must be at least 1, got 0" in capsys.readouterr().err

@@ -17,7 +17,7 @@ LOSSES = [0.1, 0.4, 0.9, 0.3, 0.8]
 
 
 def python_blocks(name):
-    return [block for block in blocks(ROOT / "examples" / name) if block.language == "python"]
+    return [block for block in blocks(ROOT / "examples" / "docs" / name) if block.language == "python"]
 
 
 def run_distributed_page():

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from bertscore_tm import BERTScore, FrozenEncoder, bert_score
-from bertscore_tm.encoder import encoder as frozen_encoder
+from bertscore_tm.encoder import encoder as encoder_module
 from bertscore_tm.losses import SoftBERTScoreLoss
 from tests.support.models import tiny_model
 from tests.support.shell import run_here, write_lines
@@ -113,7 +113,7 @@ def test_memory_is_returned_after_models_whose_parts_refer_to_each_other(minilm,
     hook = partial(lambda model, *_: None, model())
     model().encoder.layer[0].register_forward_hook(hook)
     del hook
-    monkeypatch.setattr(frozen_encoder, "empty_cache", lambda device: alive.append(model() is not None))
+    monkeypatch.setattr(encoder_module, "empty_cache", lambda device: alive.append(model() is not None))
     encoder.unload("cpu")
     assert alive == [False]
 

@@ -16,7 +16,7 @@ from torchmetrics.functional.text.bert import _load_baseline
 
 from bertscore_tm import Baseline, BERTScore, FrozenEncoder, Signature, bert_score
 from bertscore_tm.compat import torchmetrics
-from bertscore_tm.encoder import model as backbone
+from bertscore_tm.encoder import model as model_module
 from bertscore_tm.scoring.baselines import MeasuredBaseline, _draw_pairs, make_baseline
 from tests.support.models import tiny_model
 from tests.support.oracle import oracle_scores
@@ -221,7 +221,7 @@ def test_a_table_that_cannot_rescale_is_an_error(all_layers, minilm, value):
 
 
 def test_a_model_is_hashed_only_for_a_table_with_a_hash(minilm, table, monkeypatch):
-    monkeypatch.setattr(backbone, "hash_files", lambda *_: pytest.fail("the model was read"))
+    monkeypatch.setattr(model_module, "hash_files", lambda *_: pytest.fail("the model was read"))
     encoder, baseline = FrozenEncoder(minilm, num_layers=5), Baseline.read(table)
     named = baseline.settings | {"contents": None}
     BERTScore(encoder, rescale=replace(baseline, settings=Signature({})))

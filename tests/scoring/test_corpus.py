@@ -11,7 +11,7 @@ import torch
 from bertscore_tm import BERTScore, FrozenEncoder, bert_score
 from bertscore_tm.encoder.cache import VectorCache
 from bertscore_tm.scoring import corpus
-from bertscore_tm.scoring import idf as token_weights
+from bertscore_tm.scoring import idf as idf_module
 from bertscore_tm.scoring.corpus import plan_steps
 from bertscore_tm.scoring.inputs import TextPairs
 from tests.support.models import counted_texts
@@ -122,11 +122,11 @@ def test_document_frequencies_are_those_of_all_blocks(minilm, monkeypatch, idf):
     encoder = FrozenEncoder(minilm, num_layers=1, max_length=12)
     texts = real_pairs(10)[1]
     arguments = (texts, None) if idf == "texts" else (True, texts)
-    monkeypatch.setattr(token_weights, "TEXTS_PER_BLOCK", 4)
+    monkeypatch.setattr(idf_module, "TEXTS_PER_BLOCK", 4)
     long = sum(len(row) > 12 for row in encoder.tokenizer.tokenizer(texts)["input_ids"])
     warned = pytest.warns(UserWarning, match=f"^{long} texts of idf are longer than 12 tokens")
     with warned if idf == "texts" else warnings.catch_warnings(action="error"):  # those of the pairs tell
-        result = token_weights.token_weights(encoder, *arguments)
+        result = idf_module.token_weights(encoder, *arguments)
     counts = Counter(token for ids in encoder.tokenizer(texts).rows() for token in set(ids))
     expected = torch.tensor([counts[token] for token in range(len(result.table))], dtype=torch.float64)
     torch.testing.assert_close(result.table, ((len(texts) + 1) / (expected + 1)).log(), rtol=0, atol=1e-12)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from bertscore_tm import BERTScore, FrozenEncoder
-from bertscore_tm.encoder import model as backbone
+from bertscore_tm.encoder import model as model_module
 from bertscore_tm.functional import rank_candidates
 from bertscore_tm.scoring.settings import ScoreSettings
 
@@ -35,7 +35,7 @@ def test_rankings_of_other_scores_have_other_signatures(encoder):
 
 @pytest.mark.parametrize("native", [torch.bfloat16, None])
 def test_automatic_precision_names_that_of_the_device(minilm, monkeypatch, native):
-    monkeypatch.setattr(backbone, "fast_half_precision", lambda device: native if device.type == "cpu" else None)
+    monkeypatch.setattr(model_module, "fast_half_precision", lambda device: native if device.type == "cpu" else None)
     automatic = FrozenEncoder(minilm, num_layers=1, dtype="auto", device="cpu")
     used = str(automatic.encode(["a cat"]) and automatic.backbone("cpu").dtype).removeprefix("torch.")
     assert automatic.signature()["dtype"] == f"auto/{used}"

@@ -8,8 +8,7 @@ import signal
 import sys
 from typing import Any
 
-from bertscore_tm.cli import main
-from bertscore_tm.cli import resume as shards
+from bertscore_tm.cli import main, resume
 
 _calls = []
 
@@ -28,6 +27,6 @@ if __name__ == "__main__":
     is_stopped = sys.argv[1] == "stop"
     if is_stopped:
         sys.argv.pop(1)
-    shards.ITEMS_PER_STEP = 200
-    compute, shards._compute_step = shards._compute_step, _compute_or_die
+    resume.ITEMS_PER_STEP = 200
+    compute, resume._compute_step = resume._compute_step, _compute_or_die
     sys.exit(main())

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import return_and_correct_aliasing
 from torch.utils._pytree import tree_flatten, tree_map
 
-from bertscore_tm.encoder import forward as forward_pass
+from bertscore_tm.encoder import forward as forward_module
 
 NAME = "standin"
 
@@ -192,6 +192,6 @@ def register() -> torch.device:
             library.impl(factory, partial(_run, operator), "PrivateUse1")
         _libraries.append(library)
         torch.nn.functional.scaled_dot_product_attention = _attend
-        forward_pass.has_attention_kernel = lambda device, dtype: device.type == NAME and dtype == torch.bfloat16
+        forward_module.has_attention_kernel = lambda device, dtype: device.type == NAME and dtype == torch.bfloat16
         varlen.varlen_attn = _attend_within
     return torch.device(NAME, 0)

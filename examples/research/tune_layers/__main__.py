@@ -1,7 +1,7 @@
 """Rank the layers of a model by the agreement of their scores with human judgements.
 
-The judgements are JSON lines in the format of examples/research/meta_evaluation/README.md: ratings of candidates, or pairs of
-which annotators preferred the first. All layers are scored in one pass. The last line has the best layer.
+The judgements are JSON lines in the format of examples/research/meta_evaluation/README.md: ratings of candidates, or
+pairs of which annotators preferred the first. All layers are scored in one pass. The last line has the best layer.
 
     python -m examples.research.tune_layers judged.jsonl --model my/model
 """
