@@ -106,7 +106,7 @@ class Alignment(AlignmentData):
 
         Returns:
             ``precision``, ``recall``, ``f1``, and ``candidate`` and ``reference`` as :class:`AlignedText` describes
-            them, rounded to six decimals.
+            them. Scores and similarities are rounded to six decimals, weights and shares to six significant digits.
         """
         scores = {name: round(getattr(self, name), 6) for name in SCORE_NAMES}
         return {**scores, "candidate": self.candidate.to_dict(), "reference": self.reference.to_dict()}

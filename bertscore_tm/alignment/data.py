@@ -43,13 +43,19 @@ class AlignedText:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the tokens and their numbers, without their places in the text, as lists, for JSON."""
-        numbers = {name: [round(x, 6) for x in getattr(self, name).tolist()] for name in ("weights", "best", "shares")}
         return {
             "tokens": self.tokens,
-            **numbers,
+            "weights": [_round_small(weight) for weight in self.weights.tolist()],
+            "best": [round(similarity, 6) for similarity in self.best.tolist()],
+            "shares": [_round_small(share) for share in self.shares.tolist()],
             "matches": self.matches.tolist(),
-            "special_share": round(self.special_share, 6),
+            "special_share": _round_small(self.special_share),
         }
+
+
+def _round_small(value: float) -> float:
+    """Round a number that may be far smaller than a score to six significant digits."""
+    return float(f"{value:.6g}")
 
 
 @dataclass(frozen=True, repr=False)

@@ -35,7 +35,8 @@ SCORE_LABELS = {"precision": "P", "recall": "R", "f1": "F1"}
 
 _FORMATS = {".txt": "plain", ".md": "pipe", ".tex": "latex_booktabs"}
 _MARKDOWN = str.maketrans({character: f"\\{character}" for character in "\\`*_<>|"})
-_P_VALUES = ("p_value", "p_value_holm")
+# Numbers of a JSON document that may be far smaller than a score.
+_SMALL = ("p_value", "p_value_holm", "standard_error", "weights", "shares", "special_share")
 _MINUS = re.compile(r"(?<![\w.])-(?=\d)")
 
 
@@ -161,23 +162,26 @@ def write_report(scored: ScoredSystems, path: str | None, title: str | None) -> 
 def to_json(document: dict[str, Any]) -> str:
     """Return a JSON document in a line, with null for numbers that do not exist.
 
-    Numbers are rounded to six decimals, and p-values, which may be far smaller, to six significant digits.
+    Numbers are rounded to six decimals, and those in ``_SMALL`` to six significant digits.
     """
     # JSON has escapes of its own for characters that standard output lacks. Unpaired surrogates cannot be written.
     is_ascii = not _encoding_of_output().lower().startswith("utf")
     return for_terminal(json.dumps(_round(document), ensure_ascii=is_ascii, allow_nan=False)) + "\n"
 
 
-def _round(value: Any) -> Any:
-    if isinstance(value, float):
-        return None if math.isnan(value) else round(value, 6)
+def _round(value: Any, *, is_small: bool = False) -> Any:
+    """Round all numbers of a JSON document."""
     if isinstance(value, dict):
-        return {key: _round_p_value(item) if key in _P_VALUES else _round(item) for key, item in value.items()}
-    return [_round(item) for item in value] if isinstance(value, list | tuple) else value
-
-
-def _round_p_value(value: float) -> float | None:
-    return None if math.isnan(value) else float(f"{value:.6g}")
+        return {key: _round(item, is_small=is_small or key in _SMALL) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_round(item, is_small=is_small) for item in value]
+    if not isinstance(value, float):
+        return value
+    if math.isnan(value):
+        return None
+    if is_small:
+        return float(f"{value:.6g}")
+    return round(value, 6)
 
 
 def format_count(number: int, noun: str) -> str:

@@ -102,6 +102,17 @@ def test_share_of_each_token(encoder):
     assert special.split()[-1] == f"{side.special_share:.4f}"
 
 
+def test_small_weights_and_shares_have_six_significant_digits(encoder):
+    ids = encoder.tokenizer(["a cat"]).rows()[0]
+    mapping = dict.fromkeys(range(encoder.tokenizer.vocab_size), 1.0) | {ids[1]: 1 / 3e7}
+    alignment = align("a cat", "the kitten", encoder, idf=mapping)
+    side, written = alignment.candidate, alignment.candidate.to_dict()
+    assert written["weights"] == [3.33333e-8, 1.0]
+    assert 0 < written["shares"][0] < 5e-7
+    assert written["shares"] == pytest.approx(side.shares.tolist(), rel=5e-6, abs=0)
+    assert written["special_share"] == pytest.approx(side.special_share, rel=5e-6, abs=0)
+
+
 def test_weights_that_are_all_zero_leave_no_shares(encoder):
     alignment = compute_alignment("a cat", "the dog", ScoreSettings.create(encoder, True, references=["the dog"]))
     assert alignment.recall == 0
