@@ -17,10 +17,12 @@ install = $(1)/$(SCRIPTS)/python -m pip install --quiet
 endif
 DEMO_ARGS ?=
 TEST_ARGS ?=
-# Of a torch that is at hand for a processor alone; others come with gigabytes for accelerators.
+# torch version for `make lowest`; the default CPU build avoids downloading gigabytes of CUDA packages.
 LOWEST_TORCH ?= $(shell sed -n "s/^torch==//p" tests/lowest.txt)
 # Every worker, and every process that tests start, would compile all files again.
 unexport PYTHONDONTWRITEBYTECODE
+MODULE ?=
+NEWEST_TORCH ?=
 BENCHMARK_ARGS ?=
 INSTALL_BROWSER := DEBIAN_FRONTEND=noninteractive timeout 300 apt-get install --yes --no-install-recommends chromium
 # Names of mutants: the thirteenth of each function that has as many, about 180.
@@ -42,9 +44,11 @@ demo: $(VENV)/demo-ready
 test: $(VENV)/ready
 	$(BIN)/python -m pytest --numprocesses 3 --dist worksteal --durations 25 $(TEST_ARGS)
 
-# Within a minute: a part of every room, and no test that is slow or starts processes.
+# About one minute: fast tests from each folder, none that is slow or starts processes. `make quick MODULE=matching/greedy`
+# runs the test file of a module, tests/matching/test_greedy.py.
 quick: $(VENV)/ready
-	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal -m "not slow and not distributed" $(QUICK_TESTS) $(TEST_ARGS)
+	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal -m "not slow and not distributed" \
+		$(if $(MODULE),tests/$(dir $(MODULE))test_$(notdir $(MODULE)).py,$(QUICK_TESTS)) $(TEST_ARGS)
 
 # Change operators, arguments and values of the code, one at a time, and list the changes that no test notices. mutmut knows
 # a mutant by its file's path, and its call by the module's name: in a copy, in which the folders are where a wheel has them.
@@ -99,10 +103,13 @@ types: dist
 lowest: .venv-lowest/ready
 	.venv-lowest/$(SCRIPTS)/python -m pytest -q -m "not slow and not distributed" $(LOWEST_TESTS)
 
-# With the newest versions, in an environment that is set up anew.
+# With the newest versions, in an environment that is set up anew. A newer torch may come with gigabytes for accelerators:
+# make newest NEWEST_TORCH=2.13.0 keeps one that is at hand.
 newest:
 	rm -rf .venv-newest
-	$(MAKE) test VENV=.venv-newest CONSTRAINTS=
+	mkdir .venv-newest
+	echo "$(if $(NEWEST_TORCH),torch==$(NEWEST_TORCH))" > .venv-newest/constraints.txt
+	$(MAKE) test VENV=.venv-newest CONSTRAINTS="--constraint .venv-newest/constraints.txt"
 
 # Every block of the page on many machines, with the real engines. Spark needs Java.
 engines: $(VENV)/engines-ready
@@ -116,7 +123,7 @@ docs: $(VENV)/ready
 docs-serve: docs
 	$(BIN)/python -m http.server --bind 127.0.0.1 --directory site/html 8000
 
-# The rooms that compute, as on a processor without AVX512.
+# The folders that compute, as on a processor without AVX512.
 avx2: $(VENV)/ready
 	ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 $(BIN)/python -m pytest --numprocesses 2 --dist worksteal -m "not slow and not distributed" tests/encoder tests/matching tests/device tests/losses
 

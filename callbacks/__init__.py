@@ -1,6 +1,6 @@
 """Lightning callbacks: score generated texts, log samples, stop early.
 
-The only room that imports lightning. It may import any other room except cli, and no room imports it.
+The only folder that imports lightning. It may import any other folder except cli, and no folder imports it.
 """
 
 from bertscore_tm.callbacks.early_stopping import BERTScoreEarlyStopping

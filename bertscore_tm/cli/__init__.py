@@ -1,6 +1,6 @@
 """The shell command ``bertscore-tm``: parse arguments, read files, call the library, print.
 
-The top room: it may import every other room except ``losses`` and ``callbacks``, and no room imports it. Each
+The top folder: it may import every other folder except ``losses`` and ``callbacks``, and no folder imports it. Each
 subcommand is a module of its name. Its docstring is the text of its ``--help``, ``add_arguments(parser)`` declares the
 arguments, and ``run(arguments, ranks)`` works on each of the ranks, of which the first prints.
 

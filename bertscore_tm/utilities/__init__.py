@@ -1,1 +1,1 @@
-"""What every room may use: atomic files, warnings that point to the user's line, the version. Imports no room."""
+"""What every folder may use: atomic files, warnings that point to the user's line, the version. Imports no folder."""

@@ -1,4 +1,4 @@
-"""Checks of settings that several rooms share."""
+"""Checks of settings that several folders share."""
 
 import operator
 from collections.abc import Callable, Mapping, Sequence

@@ -11,6 +11,7 @@
 #   saved: step=4-score=4 step=6-score=4 step=9-score=8 step=12-score=8
 #   best: step=9-score=8
 # Exits with 0 if it behaves so, with another status if it does not.
+# Its row, with what this package does: ../docs/library_behaviour.md
 set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT

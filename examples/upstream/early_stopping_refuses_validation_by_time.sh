@@ -10,6 +10,7 @@
 #   default: AttributeError: 'Trainer' object has no attribute 'val_check_interval'
 #   check_on_train_epoch_end=False: trained
 # Exits with 0 if it behaves so, with another status if it does not.
+# Its row, with what this package does: ../docs/library_behaviour.md
 set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT

@@ -12,6 +12,7 @@
 #   fsmt: random state changed
 #   nllb-moe: random state changed
 # Exits with 0 if it behaves so, with another status if it does not.
+# Its row, with what this package does: ../docs/library_behaviour.md
 set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT

@@ -10,6 +10,7 @@
 #   4.57.6: cat -> cat, add_prefix_space in the call -> Ġcat, in from_pretrained -> Ġcat
 #   5.24.0: cat -> cat, add_prefix_space in the call -> cat, in from_pretrained -> Ġcat
 # Exits with 0 if it behaves so, with another status if it does not.
+# Its row, with what this package does: ../docs/library_behaviour.md
 set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT

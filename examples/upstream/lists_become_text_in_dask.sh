@@ -11,6 +11,7 @@
 #   dask: str "['a b', 'c']"
 #   dask, convert-string False: list ['a b', 'c']
 # Exits with 0 if it behaves so, with another status if it does not.
+# Its row, with what this package does: ../docs/library_behaviour.md
 set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT

@@ -12,6 +12,7 @@
 #   2 functions: reward 1.00, rewards/partial/mean 1.00, rewards/constant/mean 0.50
 #   2 functions, none missing: reward 1.50, rewards/partial/mean 1.00, rewards/constant/mean 0.50
 # Exits with 0 if it behaves so, with another status if it does not.
+# Its row, with what this package does: ../docs/library_behaviour.md
 set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT

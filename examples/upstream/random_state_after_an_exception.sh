@@ -11,6 +11,7 @@
 #   isolate_rng, exception: not restored
 #   torch.random.fork_rng, exception: restored
 # Exits with 0 if it behaves so, with another status if it does not.
+# Its row, with what this package does: ../docs/library_behaviour.md
 set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT

@@ -11,6 +11,7 @@
 #   saved after the call: 2, 2 ids with the tokenizers package
 #   transformers: 5 ids; backend of a deep copy: 2 ids
 # Exits with 0 if it behaves so, with another status if it does not.
+# Its row, with what this package does: ../docs/library_behaviour.md
 set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT

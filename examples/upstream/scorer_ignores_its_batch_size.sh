@@ -11,6 +11,7 @@
 #   BERTScorer(batch_size=1).score: texts per pass 4, F1 0.0744
 #   BERTScorer().score(batch_size=1): texts per pass 1, F1 0.0739
 # Exits with 0 if it behaves so, with another status if it does not.
+# Its row, with what this package does: ../docs/library_behaviour.md
 set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT

@@ -9,6 +9,7 @@
 #   'cat': 4 ids, mask of 4
 #   'cat</s>': 4 ids, mask of 5
 # Exits with 0 if it behaves so, with another status if it does not.
+# Its row, with what this package does: ../docs/library_behaviour.md
 set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT

@@ -12,6 +12,7 @@
 #   use_cpu: rank 0 of 2, world_size 2, main process True, 2 steps per epoch
 #   use_cpu: rank 1 of 2, world_size 2, main process False, 2 steps per epoch
 # Exits with 0 if it behaves so, with another status if it does not.
+# Its row, with what this package does: ../docs/library_behaviour.md
 set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT

@@ -1,4 +1,4 @@
-"""The page on libraries names tests that exist, one in each row."""
+"""The page on libraries names a test or a script in each row, and each script names the page."""
 
 import re
 
@@ -20,4 +20,12 @@ def test_the_page_is_short_and_its_rows_are_complete():
     for row in ROWS:
         assert row.count(" | ") == 3, row
         # Nothing can be done about a model that returns vectors without context.
-        assert ".py::" in row or "MRA" in row, row
+        assert ".py::" in row or ".sh)" in row or "MRA" in row, row
+
+
+def test_every_script_has_a_row_and_names_the_page():
+    scripts = sorted((ROOT / "examples/upstream").glob("*.sh"))
+    assert len(scripts) >= 14
+    for script in scripts:
+        assert sum(f"(../upstream/{script.name})" in row for row in ROWS) == 1, script.name
+        assert "../docs/library_behaviour.md" in script.read_text(encoding="utf-8"), script.name

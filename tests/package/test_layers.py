@@ -1,4 +1,4 @@
-"""The rooms of the package: which may import which, and what each keeps to itself.
+"""The folders of the package: which may import which, and what each keeps to itself.
 
 Imports are read from the source, those inside of functions and for type checkers included.
 """
@@ -16,7 +16,7 @@ from tests.support.markdown_blocks import ROOT
 LEAVES = {"catalog", "statistics", "utilities"}
 BOTTOM = LEAVES | {"device", "matching", "pages"}
 LOWER = BOTTOM | {"encoder", "scoring"}
-# What each room may import.
+# What each folder may import.
 ALLOWED = {
     **{leaf: {"utilities"} - {leaf} for leaf in LEAVES},
     "device": {"utilities"},
@@ -33,22 +33,22 @@ ALLOWED = {
     "callbacks": LOWER | {"functional", "metric", "alignment", "report", "losses"},
     "cli": LOWER | {"functional", "alignment", "report"},
 }
-# The package's `__init__` resolves the public names from their rooms; no room imports them from it.
+# The package's `__init__` resolves the public names from their folders; no folder imports them from it.
 FACE = "bertscore_tm"
-# Rooms that import a library; the callbacks score other text metrics of torchmetrics, too.
+# Folders that import a library; the callbacks score other text metrics of torchmetrics, too.
 LIBRARIES = {"torchmetrics": {"metric", "callbacks"}, "lightning": {"callbacks"}}
 
 
 class Import(NamedTuple):
     """An imported module or name, and the file and line that import it."""
 
-    room: str
+    folder: str
     target: str
     place: str
 
 
-def room_of(module: str) -> str:
-    """Return the room of a module of the package, by its import name."""
+def folder_of(module: str) -> str:
+    """Return the folder of a module of the package, by its import name."""
     parts = module.split(".")
     return parts[1] if parts[0] == FACE and len(parts) > 1 and parts[1] in ALLOWED else parts[0]
 
@@ -78,34 +78,34 @@ def imports() -> list[Import]:
                 names = [alias.name for alias in node.names]
             elif isinstance(node, ast.ImportFrom):  # ruff refuses relative ones
                 names = [f"{node.module}.{alias.name}" for alias in node.names]
-            statements += [Import(room_of(module), name, f"{path.relative_to(ROOT)}:{node.lineno}") for name in names]
+            statements += [Import(folder_of(module), name, f"{path.relative_to(ROOT)}:{node.lineno}") for name in names]
     return statements
 
 
 def crossings() -> list[Import]:
-    """Return the imports of one room by another."""
+    """Return the imports of one folder by another."""
     internal = [each for each in imports() if each.target.split(".")[0] == FACE]
-    return [each for each in internal if each.room not in (FACE, room_of(each.target))]
+    return [each for each in internal if each.folder not in (FACE, folder_of(each.target))]
 
 
-def test_every_module_belongs_to_a_room():
-    assert {room_of(module) for module in sources()} == {FACE, *ALLOWED}
+def test_every_module_belongs_to_a_folder():
+    assert {folder_of(module) for module in sources()} == {FACE, *ALLOWED}
 
 
 def test_imports_point_down():
-    assert not [each for each in crossings() if room_of(each.target) not in ALLOWED[each.room]]
+    assert not [each for each in crossings() if folder_of(each.target) not in ALLOWED[each.folder]]
 
 
-def test_no_private_name_crosses_rooms():
+def test_no_private_name_crosses_folders():
     assert not [each for each in crossings() if re.search(r"\._(?!_)", each.target)]
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_a_library_stays_in_its_rooms(library):
-    places = {each.room: each.place for each in imports() if each.target.split(".")[0] == library}
+def test_a_library_stays_in_its_folders(library):
+    places = {each.folder: each.place for each in imports() if each.target.split(".")[0] == library}
     assert places.keys() == LIBRARIES[library], places
 
 
-def test_every_room_states_its_contract():
-    rooms = [path for module, path in sources().items() if path.name == "__init__.py" or module.count(".") == 1]
-    assert not [str(path) for path in rooms if not ast.get_docstring(tree(path))]
+def test_every_folder_states_its_contract():
+    folders = [path for module, path in sources().items() if path.name == "__init__.py" or module.count(".") == 1]
+    assert not [str(path) for path in folders if not ast.get_docstring(tree(path))]

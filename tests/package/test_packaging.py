@@ -167,6 +167,16 @@ def test_dependencies():
     assert set(pinned(ROOT / "constraints.txt")) == requirements.keys() | {"setuptools"}
 
 
+@pytest.mark.parametrize(
+    ("requiring", "required"),
+    [("transformers", "numpy"), ("transformers", "tokenizers"), ("transformers", "tqdm"), ("lightning", "fsspec")],
+)
+def test_dependencies_bring_what_is_imported_with_them(requiring, required):
+    requirements = [Requirement(text) for text in metadata.requires(requiring)]
+    always = {each.name for each in requirements if each.marker is None or each.marker.evaluate({"extra": ""})}
+    assert required in always
+
+
 def test_the_reference_has_every_public_name():
     pages = "".join(page.read_text(encoding="utf-8") for page in (ROOT / "examples/docs/site/api").glob("*.md"))
     modules = re.findall(r"automodule:: bertscore_tm(\S+)", pages)

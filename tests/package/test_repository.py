@@ -49,9 +49,10 @@ def test_all_that_runs_before_a_change_lands_is_one_target():
     assert {"ci", "avx2", "browser"} <= TARGETS
 
 
-def test_the_release_is_dated():
+def test_the_changelog_and_the_citation_name_one_release():
     changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
-    version, date = re.findall(r"^## \[([\d.]+)\] - (\d{4}-\d\d-\d\d)$", changelog, re.MULTILINE)[0]
+    version, date = re.findall(r"^## \[([\d.]+)\] - (unreleased|\d{4}-\d\d-\d\d)$", changelog, re.MULTILINE)[0]
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
     assert (version, version) == (bertscore_tm.__version__, citation["version"])
-    assert date == str(citation["date-released"])
+    assert date == str(citation.get("date-released", "unreleased"))
+    assert len(changelog.splitlines()) <= 60

@@ -90,7 +90,7 @@ From bert-score, torchmetrics or evaluate <examples/docs/migrating>
 :hidden:
 :caption: Evidence
 What the score misses <examples/docs/limitations>
-What libraries do at the corners <examples/docs/library_behaviour>
+Surprising behaviour of libraries <examples/docs/library_behaviour>
 Study: which checkpoint, which signal <examples/research/study/README>
 Agreement with people <examples/research/meta_evaluation/README>
 Speed and memory <examples/research/benchmarks/RESULTS>
