@@ -204,11 +204,11 @@ def compute_alignment(
     if settings.layer is not None:
         vectors = replace(vectors, vectors=vectors.vectors[settings.layer : settings.layer + 1])
     weights = settings.weights.to(settings.device)
-    require_known(weights, vectors.ids, encoder.tokenizer)
+    require_known(weights, vectors.texts.ids, encoder.tokenizer)
     pairs = match_pairs(vectors, np.array([0]), np.array([1]))
     scores = torch.stack(precision_recall_f1(pairs, weights.table, settings.f1))  # (3, 1, 1)
     scores = rescale_scores(scores, settings.baseline)
-    vectors_of_texts = torch.split(vectors.vectors[0], vectors.lengths.tolist())  # (tokens, width) each
+    vectors_of_texts = torch.split(vectors.vectors[0], vectors.texts.lengths.tolist())  # (tokens, width) each
     matrix = cosine_similarities(*vectors_of_texts).cpu()  # (candidate tokens, reference tokens)
     displayed = [split_for_display(text, encoder.tokenizer) for text in texts.values()]
     is_content = [torch.tensor(tokens.is_content, device="cpu") for tokens in displayed]

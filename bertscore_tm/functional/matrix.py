@@ -59,11 +59,11 @@ def score_matrix(
     weights = token_weights(used, idf, columns, used.device)
     unknown = UnknownText()
     encoded = encode_texts(TextPairs([], [rows]), used.encode, used.device)
-    unknown.count(encoded.vectors, used.tokenizer)
+    unknown.count(encoded.vectors.texts, used.tokenizer)
     places, vectors = encoded.indices, encoded.vectors
     numbers = [places[text] for text in rows]
-    require_known(weights, vectors.ids, used.tokenizer)
-    num_truncated = vectors.num_truncated
+    require_known(weights, vectors.texts.ids, used.tokenizer)
+    num_truncated = vectors.texts.num_truncated
     scores = torch.zeros(len(SCORE_NAMES), len(rows), len(columns), dtype=torch.float32, device="cpu")
     shared = [i for i, text in enumerate(columns) if text in places]
     others = [[text] for text in dict.fromkeys(columns) if text not in places]
@@ -75,9 +75,9 @@ def score_matrix(
             bar.update(len(shared))
         texts = TextPairs([], others)
         for _, _, encoded in encode_steps(texts, plan_steps(texts, used, used.device), used, used.device):
-            unknown.count(encoded.vectors, used.tokenizer)
-            require_known(weights, encoded.vectors.ids, used.tokenizer)
-            num_truncated += encoded.vectors.num_truncated
+            unknown.count(encoded.vectors.texts, used.tokenizer)
+            require_known(weights, encoded.vectors.texts.ids, used.tokenizer)
+            num_truncated += encoded.vectors.texts.num_truncated
             both = concatenate([vectors, encoded.vectors])
             step = [i for i, text in enumerate(columns) if text in encoded.indices]
             step_numbers = [len(places) + encoded.indices[columns[i]] for i in step]

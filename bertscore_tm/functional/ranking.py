@@ -190,10 +190,10 @@ def score_items(
     texts = TextPairs([], [[*item.candidates, *(item.references or ())] for item in items])
     steps = plan_steps(texts, encoder, settings.device, keep_order=True)
     for step, _, encoded in encode_steps(texts, steps, encoder, settings.device):
-        unknown.count(encoded.vectors, encoder.tokenizer)
-        is_truncated = encoded.vectors.truncated.tolist()
+        unknown.count(encoded.vectors.texts, encoder.tokenizer)
+        is_truncated = encoded.vectors.texts.truncated.tolist()
         truncated.update(text for text, index in encoded.indices.items() if is_truncated[index])
-        require_known(weights, encoded.vectors.ids, encoder.tokenizer)
+        require_known(weights, encoded.vectors.texts.ids, encoder.tokenizer)
         matrices = []  # (3, candidates, references) each, on the device
         for item in (items[i] for i in step):
             rows = [encoded.indices[text] for text in item.candidates]

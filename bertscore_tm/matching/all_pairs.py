@@ -59,7 +59,8 @@ def score_all_pairs(
         where = block.places[:, None], other.places  # (rows, columns)
         precision[where] = torch.einsum("itj,it->ij", best, block.shares)
         recall[where] = torch.einsum("ijt,jt->ij", other_best, other.shares)
-    scored = send(vectors.has_content[rows][:, None] & vectors.has_content[columns], device)  # (rows, columns)
+    has_content = vectors.texts.has_content  # (texts,)
+    scored = send(has_content[rows][:, None] & has_content[columns], device)  # (rows, columns)
     # Rounding can push the mean of similarities of 1 beyond 1.
     precision, recall = (torch.where(scored, score, 0.0).clamp(-1, 1) for score in (precision, recall))
     scores = torch.stack([precision, recall, harmonic_mean(precision, recall)]).float()  # (3, rows, columns)
@@ -68,14 +69,15 @@ def score_all_pairs(
 
 def _make_blocks(vectors: TokenVectors, weights: Tensor, texts: Ints, limit: int) -> list[_Block]:
     device = vectors.vectors.device
-    lengths = vectors.lengths[texts]  # (texts,)
+    lengths = vectors.texts.lengths[texts]  # (texts,)
     # Texts without tokens have score 0, and no maximum.
     with_tokens = np.flatnonzero(lengths)  # (texts with tokens,)
     blocks = []
     for batch in token_batches(lengths[with_tokens].tolist(), math.isqrt(limit)):
         places = with_tokens[batch]
-        tokens, real = vectors.locate(texts[places])  # (texts, longest)
-        shares = torch.where(send(real, device), weights[send(vectors.ids[tokens], device)], 0.0)  # (texts, longest)
+        tokens, real = vectors.texts.locate(texts[places])  # (texts, longest)
+        token_weights = weights[send(vectors.texts.ids[tokens], device)]  # (texts, longest)
+        shares = torch.where(send(real, device), token_weights, 0.0)  # (texts, longest)
         shares = shares / shares.sum(1, keepdim=True).clamp(min=torch.finfo(shares.dtype).tiny)
         blocks.append(_Block(send(places, device), send(tokens, device), shares))
     return blocks

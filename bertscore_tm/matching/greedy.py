@@ -128,7 +128,7 @@ def match_pairs(vectors: TokenVectors, candidates: Ints, references: Ints) -> Ma
     vectors' device.
     """
     device = vectors.vectors.device
-    num_texts = len(vectors.lengths)
+    num_texts = len(vectors.texts.lengths)
     sides = np.stack([candidates, references])  # (2, pairs)
     # Equal pairs, and those whose texts are exchanged, are compared once.
     codes, numbers = find_distinct((sides.min(0) * num_texts + sides.max(0)).tolist())  # (distinct,), (pairs,)
@@ -137,15 +137,15 @@ def match_pairs(vectors: TokenVectors, candidates: Ints, references: Ints) -> Ma
     else:
         texts = np.stack([codes // num_texts, codes % num_texts])  # (2, distinct)
         parts = torch.cat(_match_distinct(vectors, texts))  # (tokens of both sides, layers)
-        starts = vectors.lengths[texts].cumsum() - vectors.lengths[texts].ravel()  # (2 * distinct,)
+        starts = vectors.texts.lengths[texts].cumsum() - vectors.texts.lengths[texts].ravel()  # (2 * distinct,)
         second = np.stack([candidates > references, candidates <= references])  # (2, pairs)
         places = starts[numbers + second * len(codes)]  # (2, pairs)
-        tokens = map(places_of, places, vectors.lengths[sides])
+        tokens = map(places_of, places, vectors.texts.lengths[sides])
         best = [parts.index_select(0, send(of_side, device)) for of_side in tokens]
     matched = []
     for texts, similarities in zip(sides, best, strict=True):
-        lengths = vectors.lengths[texts]  # (pairs,)
-        ids = vectors.ids[places_of(vectors.starts[texts], lengths)]  # (tokens,)
+        lengths = vectors.texts.lengths[texts]  # (pairs,)
+        ids = vectors.texts.ids[vectors.texts.places(texts)]  # (tokens,)
         matched.append(MatchedTokens(send(ids, device), similarities, send(lengths, device)))
     return MatchedPairs(*matched)
 
@@ -161,10 +161,10 @@ def _match_distinct(vectors: TokenVectors, texts: Ints) -> list[Tensor]:
     device = vectors.vectors.device
     limit = numbers_per_step(device)
     num_layers, _, width = vectors.vectors.shape
-    lengths = vectors.lengths[texts]  # (2, pairs)
+    lengths = vectors.texts.lengths[texts]  # (2, pairs)
     starts = lengths.cumsum(1) - lengths  # (2, pairs)
     best = [vectors.vectors.new_zeros(size, num_layers) for size in lengths.sum(1).tolist()]
-    scored = np.flatnonzero(vectors.has_content[texts].all(0))  # (scored pairs,)
+    scored = np.flatnonzero(vectors.texts.has_content[texts].all(0))  # (scored pairs,)
     longer = lengths[:, scored].max(0)  # (scored pairs,)
     costs = (longer * (longer + 2 * width) * num_layers).tolist()
     # Used again and again, where the allocator would be left with holes in many places.
@@ -173,7 +173,7 @@ def _match_distinct(vectors: TokenVectors, texts: Ints) -> list[Tensor]:
         pairs = scored[batch]
         masks, states = [], []
         for side, buffer in zip(texts[:, pairs], memory, strict=True):
-            places, mask = vectors.locate(side)  # (pairs, tokens)
+            places, mask = vectors.texts.locate(side)  # (pairs, tokens)
             padded = vectors.gather(places, None, buffer)  # (layers, pairs, tokens, width)
             masks.append(mask)
             states.append(padded.flatten(0, 1).unsqueeze(1))  # (layers * pairs, 1, tokens, width)

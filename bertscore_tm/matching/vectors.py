@@ -1,12 +1,11 @@
-"""Texts as flat arrays: token ids one text after the other, facts of each text, and packed vectors of the tokens."""
+"""Batches of texts as flat arrays: concatenated token ids, lengths and facts of each text, and token vectors."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any, Self
 
 import numpy as np
 import torch
@@ -43,6 +42,12 @@ class TokenizedTexts:
     text_sizes: Ints
     unknown_sizes: Ints
 
+    @classmethod
+    def concatenate(cls, parts: Sequence[TokenizedTexts]) -> TokenizedTexts:
+        """Return the texts of at least one part, one part after the other."""
+        names = [field.name for field in fields(cls)]
+        return cls(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in names})
+
     @cached_property
     def starts(self) -> Ints:
         """Place of each text's first token among all tokens, shape (texts,)."""
@@ -55,58 +60,72 @@ class TokenizedTexts:
 
     def rows(self) -> list[list[int]]:
         """Return the token ids of each text."""
-        ends = (self.starts + self.lengths).tolist()
-        return [self.ids[start:end].tolist() for start, end in zip(self.starts.tolist(), ends, strict=True)]
+        ends = self.starts + self.lengths  # (texts,)
+        return [self.ids[start:end].tolist() for start, end in zip(self.starts, ends, strict=True)]
 
-    def select(self, texts: Ints) -> Self:
-        """Return the texts with these indices, shape (texts,), in the given order."""
-        return self._take(texts, places_of(self.starts[texts], self.lengths[texts]))
+    def places(self, indices: Ints) -> Ints:
+        """Return the places of the tokens of the texts with these indices, text by text, shape (selected tokens,)."""
+        return places_of(self.starts[indices], self.lengths[indices])
+
+    def select(self, indices: Ints) -> TokenizedTexts:
+        """Return the texts with these indices, shape (selected texts,), in the given order."""
+        return TokenizedTexts(
+            ids=self.ids[self.places(indices)],
+            lengths=self.lengths[indices],
+            has_content=self.has_content[indices],
+            truncated=self.truncated[indices],
+            text_sizes=self.text_sizes[indices],
+            unknown_sizes=self.unknown_sizes[indices],
+        )
 
     def trim(self, before: int, after: int) -> TokenizedTexts:
         """Return the texts without some tokens at the start and at the end of each."""
-        lengths = self.lengths - before - after
+        lengths = self.lengths - before - after  # (texts,)
         ids = self.ids[places_of(self.starts + before, lengths)]  # (remaining tokens,)
-        facts = self.has_content, self.truncated, self.text_sizes, self.unknown_sizes
-        return TokenizedTexts(ids, lengths, *facts)
+        return replace(self, ids=ids, lengths=lengths)
 
-    def _take(self, texts: Ints, tokens: Ints) -> Self:
-        return type(self)(self.ids[tokens], *self._facts(texts))
-
-    def _facts(self, texts: Ints) -> tuple[Ints, Bools, Bools, Ints, Ints]:
-        lengths, has_content, truncated = self.lengths[texts], self.has_content[texts], self.truncated[texts]
-        return lengths, has_content, truncated, self.text_sizes[texts], self.unknown_sizes[texts]
-
-
-@dataclass(frozen=True, eq=False)
-class TokenVectors(TokenizedTexts):
-    """Unit vectors of the tokens of several texts, stored without padding.
-
-    Args:
-        vectors: shape (layers, tokens, width), float32 or wider, each of L2 norm 1, on the encoder's device.
-    """
-
-    vectors: Tensor
-
-    def _take(self, texts: Ints, tokens: Ints) -> Self:
-        vectors = self.vectors.index_select(1, send(tokens, self.vectors.device))  # (layers, tokens, width)
-        return type(self)(self.ids[tokens], *self._facts(texts), vectors)
-
-    def locate(self, texts: Ints) -> tuple[Ints, Bools]:
+    def locate(self, indices: Ints) -> tuple[Ints, Bools]:
         """Return the places of some texts' tokens, and which are real, as padded batches, shape (batch, longest).
 
         Padding has the place of the text's last token. There is at least one column, also where no text has a token.
         """
-        lengths = self.lengths[texts][:, None]  # (batch, 1)
-        # A maximum over no positions would be undefined.
+        starts = self.starts[indices][:, None]  # (batch, 1)
+        lengths = self.lengths[indices][:, None]  # (batch, 1)
+        # At least one column, because the maximum over no positions is undefined.
         steps = np.arange(max(int(lengths.max()), 1))  # (longest,)
-        starts = (self.lengths.cumsum() - self.lengths)[texts][:, None]  # (batch, 1)
-        return np.maximum(starts + np.minimum(steps, lengths - 1), 0), steps < lengths
+        is_real = steps < lengths  # (batch, longest)
+        places = starts + np.minimum(steps, lengths - 1)  # (batch, longest)
+        # The first text would have the place -1 if it had no token.
+        return np.maximum(places, 0), is_real
+
+
+@dataclass(frozen=True, eq=False)
+class TokenVectors:
+    """Several texts, and the unit vectors of their tokens, stored without padding.
+
+    Args:
+        texts: the texts, in the order of their vectors.
+        vectors: shape (layers, tokens, width), float32 or wider, each of L2 norm 1, on the encoder's device.
+    """
+
+    texts: TokenizedTexts
+    vectors: Tensor
+
+    def select(self, indices: Ints) -> TokenVectors:
+        """Return the texts with these indices, shape (selected texts,), in the given order."""
+        tokens = send(self.texts.places(indices), self.vectors.device)  # (selected tokens,)
+        return TokenVectors(self.texts.select(indices), self.vectors.index_select(1, tokens))
+
+    def split(self) -> list[TokenVectors]:
+        """Return each text alone, as views of the vectors."""
+        parts = torch.split(self.vectors, self.texts.lengths.tolist(), dim=1)  # (layers, tokens, width) each
+        return [TokenVectors(self.texts.select(np.array([i])), part) for i, part in enumerate(parts)]
 
     def gather(self, index: Ints, mask: Tensor | None, memory: Tensor | None = None) -> Tensor:
         """Return the vectors of tokens, as a padded batch, shape (layers, batch, longest, width).
 
-        ``index`` and ``mask`` are those of :meth:`locate`, the mask on the vectors' device, which sets padding to zero.
-        ``memory`` is a buffer for the vectors, used if they fit.
+        ``index`` and ``mask`` are those of :meth:`TokenizedTexts.locate`. The mask sets padding to zero; it is on the
+        vectors' device. ``memory`` is a buffer for the vectors, used if they fit.
         """
         layers, num_tokens, width = self.vectors.shape
         if not num_tokens:
@@ -137,9 +156,8 @@ def concatenate(parts: Sequence[TokenVectors]) -> TokenVectors:
     # A part from a validation in inference mode is copied, since a training step could not save it for backward.
     if len(parts) == 1 and not parts[0].vectors.is_inference():
         return parts[0]
-    names = (field.name for field in fields(TokenizedTexts))
-    flat: dict[str, Any] = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
-    return TokenVectors(**flat, vectors=torch.cat([part.vectors for part in parts], dim=1))
+    texts = TokenizedTexts.concatenate([part.texts for part in parts])
+    return TokenVectors(texts, torch.cat([part.vectors for part in parts], dim=1))
 
 
 def token_batches(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:

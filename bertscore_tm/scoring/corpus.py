@@ -174,7 +174,7 @@ def match_encoded(texts: TextPairs, encoded: EncodedTexts) -> MatchedTexts:
     counts = np.fromiter(map(len, texts.references), np.int64, len(texts.references))
     candidates = np.repeat(np.array([indices[text] for text in texts.candidates], np.int64), counts)  # (pairs,)
     references = np.array([indices[text] for text in chain.from_iterable(texts.references)], np.int64)  # (pairs,)
-    pairs, num_truncated = match_pairs(vectors, candidates, references), int(vectors.truncated.sum())
+    pairs, num_truncated = match_pairs(vectors, candidates, references), vectors.texts.num_truncated
     return MatchedTexts(pairs.candidate, pairs.reference, send(counts, vectors.vectors.device), num_truncated)
 
 
@@ -236,7 +236,7 @@ def score_corpus(
     unknown = UnknownText()
     steps = plan_steps(texts, encoder, device)
     for step, part, encoded in encode_steps(texts, steps, encoder, device):
-        unknown.count(encoded.vectors, encoder.tokenizer)
+        unknown.count(encoded.vectors.texts, encoder.tokenizer)
         matched = match_encoded(part, encoded)
         step_scores, step_best = compute_scores(matched, settings)
         places = send(np.array(step), device)
@@ -268,7 +268,7 @@ def match_batch(texts: TextPairs, settings: ScoreSettings, cache_bytes: int = 0)
         steps = plan_steps(texts, encoder, device, keep_order=True)
         references = encoder.reference_cache(device, cache_bytes)
         for _, part, encoded in encode_steps(texts, steps, encoder, device, references):
-            unknown.count(encoded.vectors, encoder.tokenizer)
+            unknown.count(encoded.vectors.texts, encoder.tokenizer)
             parts.append(match_encoded(part, encoded))
         latest = _latest[cache] = texts, parts[0] if len(parts) == 1 else _join_steps(parts), unknown
     _, matched, unknown = latest

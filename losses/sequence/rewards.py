@@ -210,8 +210,8 @@ class BERTScoreReward:
         cache = self.encoder.reference_cache(device, self.cache_bytes, of_losses=True)
         steps = plan_steps(texts, self.encoder, device)
         for step, part, encoded in encode_steps(texts, steps, self.encoder, device, cache):
-            require_known(weights, encoded.vectors.ids, self.encoder.tokenizer)
-            self._unknown.count(encoded.vectors, self.encoder.tokenizer)
+            require_known(weights, encoded.vectors.texts.ids, self.encoder.tokenizer)
+            self._unknown.count(encoded.vectors.texts, self.encoder.tokenizer)
             matched = match_encoded(part, encoded)
             # Of each reference, before the reduction: the largest F1 may be one beside its pole.
             of_pairs = precision_recall_f1(matched, weights.table, self._settings.f1)[component][0].cpu()

@@ -62,18 +62,18 @@ def encode_references(
     encoded = encode_texts(texts, encoder.encode, device, cache, tokenized=tokenized)
     vectors = encoded.vectors
     rows = np.array([encoded.indices[text] for text in chain.from_iterable(references)])
-    index, mask = vectors.locate(rows)  # (references, tokens)
+    index, mask = vectors.texts.locate(rows)  # (references, tokens)
     keys = send(mask, device)
     padded = vectors.gather(index, keys)  # (1, references, tokens, width)
     # Padding has the id that is appended, as there may be no other.
-    ids = np.append(vectors.ids, 0)[np.where(mask, index, -1)]  # (references, tokens)
+    ids = np.append(vectors.texts.ids, 0)[np.where(mask, index, -1)]  # (references, tokens)
     weights = vocabulary.encoder_weights.to(padded.dtype)[send(ids, device)] * keys
-    tokens = EncodedTokens(padded[0], TokenMass(keys, weights), send(vectors.has_content[rows], device))
+    tokens = EncodedTokens(padded[0], TokenMass(keys, weights), send(vectors.texts.has_content[rows], device))
     items = None
     if len(rows) != len(references):
         counts = [len(of_item) for of_item in references]
         items = send(np.repeat(np.arange(len(references)), counts), device)  # (references,)
-    return EncodedReferences(tokens, items, len(references), int(vectors.truncated.sum()), encoder=encoder)
+    return EncodedReferences(tokens, items, len(references), vectors.texts.num_truncated, encoder=encoder)
 
 
 def encode_labels(

@@ -169,7 +169,7 @@ def test_a_part_of_a_batch_keeps_no_memory_of_the_whole():
     cache.add(TARGET, vectors, bytes_of(encoder, TARGET[0]))
     (entry,) = cache.get(TARGET).values()
     assert entry.vectors.untyped_storage().nbytes() == cache.num_bytes == bytes_of(encoder, TARGET[0])
-    assert torch.equal(entry.vectors, vectors.vectors[:, : len(entry.ids)])
+    assert torch.equal(entry.vectors, vectors.vectors[:, : len(entry.texts.ids)])
 
 
 def test_the_function_neither_keeps_nor_reads(encoded):

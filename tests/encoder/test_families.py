@@ -162,7 +162,7 @@ def test_the_length_limit_is_the_number_of_positions(family):
     with pytest.raises(ValueError, match=f"exceeds the {limit} positions"):
         FrozenEncoder(model, tokenizer, num_layers=1, max_length=limit + 1).tokenizer(["a"])
     encoder = FrozenEncoder(model, tokenizer, num_layers=1, max_length=limit)
-    assert encoder.encode(["a " * 100]).lengths.tolist() == [limit]
+    assert encoder.encode(["a " * 100]).texts.lengths.tolist() == [limit]
     ids = torch.tensor([tokenizer("a " * 100, truncation=True, max_length=limit + 1)["input_ids"]])
     assert ids.shape == (1, limit + 1)
     if family in TAKE_MORE:
@@ -291,7 +291,7 @@ def test_a_ready_model_with_fewer_positions_needs_a_configuration_that_says_so(f
     ):
         FrozenEncoder(model, tokenizer, num_layers=2)
     model.config.max_position_embeddings = count
-    assert FrozenEncoder(model, tokenizer, num_layers=2).encode(["a " * 100]).lengths.tolist() == [count]
+    assert FrozenEncoder(model, tokenizer, num_layers=2).encode(["a " * 100]).texts.lengths.tolist() == [count]
 
 
 def test_a_model_that_gives_nan_for_padding_is_not_padded():

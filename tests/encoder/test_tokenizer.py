@@ -68,7 +68,7 @@ def test_a_tokenizer_without_a_and_without_an_unknown_token():
     bases = PreTrainedTokenizerFast(tokenizer_object=tokenizer, **roles)
     encoder = FrozenEncoder(tiny_model("bert")[0], bases, num_layers=2, exclude_special_tokens=True)
     assert encoder.tokenizer.special_affixes == ([1], [2])
-    assert encoder.encode(["CGC", "G", "a"]).lengths.tolist() == [2, 1, 0]
+    assert encoder.encode(["CGC", "G", "a"]).texts.lengths.tolist() == [2, 1, 0]
 
 
 def test_truncation_keeps_special_tokens_and_is_counted(make_tokenizer):

@@ -14,7 +14,7 @@ from bertscore_tm.matching.greedy import (
     match_greedily,
     match_pairs,
 )
-from bertscore_tm.matching.vectors import TokenVectors, cosine_similarities, token_batches
+from bertscore_tm.matching.vectors import TokenizedTexts, TokenVectors, cosine_similarities, token_batches
 from tests.support.rounding import rounding
 
 
@@ -25,12 +25,12 @@ def packed(texts, has_content=None):
     has_content = [True] * len(texts) if has_content is None else has_content
     sizes = np.zeros(len(lengths), dtype=np.int64), np.zeros(len(lengths), dtype=np.int64)
     facts = np.array(has_content), np.zeros(len(lengths), dtype=bool), *sizes
-    return TokenVectors(np.arange(vectors.shape[1]), lengths, *facts, vectors)
+    return TokenVectors(TokenizedTexts(np.arange(vectors.shape[1]), lengths, *facts), vectors)
 
 
 def looped(vectors, pairs):
     """Best similarities of every pair, token by token."""
-    texts = vectors.vectors.split(vectors.lengths.tolist(), dim=1)
+    texts = vectors.vectors.split(vectors.texts.lengths.tolist(), dim=1)
     candidate_best, reference_best = [], []
     for c, r in pairs:
         for layer_c, layer_r in zip(texts[c], texts[r], strict=True):
@@ -157,7 +157,7 @@ def test_token_batches_keep_to_the_budget_and_lose_nothing(lengths, budget):
 def test_vectors_after_the_end_of_a_text_are_zero(buffer):
     vectors = packed([[[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], [[7.0, 8.0]]])
     memory = None if buffer is None else torch.full((buffer,), torch.nan)
-    index, mask = vectors.locate(np.array([1, 0]))
+    index, mask = vectors.texts.locate(np.array([1, 0]))
     padded = vectors.gather(index, torch.from_numpy(mask), memory)
     assert padded.tolist() == [[[[7, 8], [0, 0], [0, 0]], [[1, 2], [3, 4], [5, 6]]]]
     assert mask.tolist() == [[True, False, False], [True, True, True]]

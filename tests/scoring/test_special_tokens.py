@@ -47,9 +47,9 @@ def test_vectors_are_those_of_the_other_tokens(family, options):
     content = ~torch.tensor([special for mask in masks for special in mask]).bool()
     expected, result = with_special.encode(TEXTS), without.encode(TEXTS)
     assert torch.equal(result.vectors, expected.vectors[:, content])
-    assert result.ids.tolist() == expected.ids[content.numpy()].tolist()
-    assert result.lengths.tolist() == [mask.count(0) for mask in masks]
-    assert result.has_content.tolist() == expected.has_content.tolist()
+    assert result.texts.ids.tolist() == expected.texts.ids[content.numpy()].tolist()
+    assert result.texts.lengths.tolist() == [mask.count(0) for mask in masks]
+    assert result.texts.has_content.tolist() == expected.texts.has_content.tolist()
 
 
 def scores_of_the_loss(encoder, references):
