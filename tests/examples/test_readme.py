@@ -21,8 +21,10 @@ BLOCKS = blocks(ROOT / "README.md")
 
 
 def test_why_comes_before_how():
-    """What it is, why to change and how to install it are on the first screen, then a block with its output."""
-    assert [block.language for block in BLOCKS[:4]] == ["console", "python", "text", "python"]
+    """What it is, why to change and the first commands are on the first screen, then a block with its output."""
+    assert [block.language for block in BLOCKS[:5]] == ["console", "console", "python", "text", "python"]
+    assert [line for line in BLOCKS[0].content.splitlines() if line.startswith("make ")] == ["make demo", "make test"]
+    assert "constraints.txt torch" in BLOCKS[1].content.splitlines()[0]
     assert BLOCKS[0].line < 20
     assert README.index("## What differs") < README.index("**Metric**")
     assert 4 <= len(re.findall(r"^- \*\*", README.partition("## What differs")[0], re.MULTILINE)) <= 5
@@ -36,7 +38,12 @@ def test_the_number_of_families_is_that_of_the_tested_ones():
 
 
 def test_links_are_whole_as_a_package_index_has_no_files():
-    assert not [link for link in re.findall(r"\]\(([^)\s]+)\)", README) if not link.startswith(("https://", "#"))]
+    targets = dict(re.findall(r"^\[([^]]+)\]: (\S+)$", README, re.MULTILINE))
+    assert len(targets) > 20
+    assert not [target for target in targets.values() if not target.startswith("https://")]
+    assert not [link for link in re.findall(r"\]\(([^)\s]+)\)", README) if not link.startswith("#")]
+    # The raw page can be read, because links are collected at its end.
+    assert targets.keys() == {*re.findall(r"\]\[([\w-]+)\]", README)}
 
 
 @pytest.mark.slow

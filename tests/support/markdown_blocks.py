@@ -81,7 +81,10 @@ def anchors(path: Path) -> set[str]:
 def links(path: Path) -> Iterator[str]:
     """Yield the targets of a page's links and pictures, from its folder, except those on other sites."""
     to_root = "../" * (len(path.relative_to(ROOT).parts) - 1)
-    for link in re.findall(r"\]\(([^)\s]+)\)", _without_blocks(path)):
+    page = _without_blocks(path)
+    inline = re.findall(r"\]\(([^)\s]+)\)", page)
+    collected = re.findall(r"^\[[^]]+\]: (\S+)$", page, re.MULTILINE)
+    for link in [*inline, *collected]:
         target = _REPOSITORY.sub(to_root, link)
         if not re.match(r"[a-z]+:", target):
             yield target

@@ -138,7 +138,7 @@ def _add_contents(app: Any, name: str, source: list[str]) -> None:
             r"https://(github|raw\.githubusercontent)\.com/bertscore-tm/bertscore-tm/(blob/)?main/", "", source[0]
         )
         # Hosts of sites leave out folders that start with a dot.
-        source[0] = source[0].replace("(.github/CONTRIBUTING.md)", "(examples/docs/site/contributing.md)") + _CONTENTS
+        source[0] = source[0].replace(": .github/CONTRIBUTING.md", ": examples/docs/site/contributing.md") + _CONTENTS
 
 
 def _visit_math(writer: Any, node: nodes.math) -> None:
