@@ -142,26 +142,26 @@ def compare_systems(
     groups: ArrayLike | None = None,
 ) -> list[PairedComparison]:
     """Compare pairs of systems, a and b by their numbers, as :func:`compare_paired` does, with one draw of signs."""
-    gains = torch.stack([score_gains(*_as_paired_values(scores[a], scores[b])) for a, b in pairs])
-    # Sums of integers are exact, so that equal ones are counted as equal.
-    steps, sizes = (_sum_groups(values, groups) for values in ((gains / TIE).round(), torch.ones_like(gains[0])))
-    test: Test | None = "exact permutations" if 2 ** len(sizes) <= _PERMUTATIONS else "drawn permutations"
-    means, errors, freedom = _estimate_mean(gains, groups)
-    if len(sizes) < _MIN_COMPARED:
-        test, p_values = None, np.full(len(pairs), math.nan)
-    elif (sizes == sizes[0]).all():
-        p_values = _permutation_p_values(steps.numpy(), is_exact=test == "exact permutations")
-    else:
-        test, p_values = "t", 2 * scipy_stats().t.sf(means.abs() / errors, freedom)
-        # The least p-value of a permutation test is that of two choices of signs. A mean of 0 may have no error.
-        p_values = np.where(steps.sum(1) == 0, 1, np.maximum(p_values, 2.0 ** (1 - len(sizes))))
+    gains = torch.stack([score_gains(*_as_paired_values(scores[a], scores[b])) for a, b in pairs])  # (pairs, texts)
+    test, p_values = _test_gains(gains, groups)
+    means = gains.mean(1)
     span = bounds[1] - bounds[0]
     lows, highs = mean_interval(gains, confidence, bounds=(-span, span), groups=groups)
-    counts = (gains.sign()[..., None] == torch.tensor([1, 0, -1], device="cpu")).sum(1)  # (comparisons, 3)
-    rows = zip(*(values.tolist() for values in (means, lows, highs, p_values, counts)), strict=True)
+    wins = (gains > 0).sum(1)
+    ties = (gains == 0).sum(1)
+    losses = (gains < 0).sum(1)
     return [
-        PairedComparison(mean, low, high, p, test, wins, ties, losses)
-        for mean, low, high, p, (wins, ties, losses) in rows
+        PairedComparison(
+            difference=means[i].item(),
+            low=lows[i].item(),
+            high=highs[i].item(),
+            p_value=float(p_values[i]),
+            test=test,
+            wins=int(wins[i]),
+            ties=int(ties[i]),
+            losses=int(losses[i]),
+        )
+        for i in range(len(pairs))
     ]
 
 
@@ -170,9 +170,14 @@ def compare_all_pairs(
 ) -> dict[tuple[int, int], tuple[PairedComparison, float]]:
     """Compare each two of these systems by :func:`compare_systems`, with p-values that :func:`holm` adjusts for all."""
     pairs = list(combinations(systems, 2))
-    comparisons = compare_systems(scores, pairs, **settings) if pairs else []
+    if not pairs:
+        return {}
+    comparisons = compare_systems(scores, pairs, **settings)
     p_values = [comparison.p_value for comparison in comparisons]
-    adjusted = p_values if any(map(math.isnan, p_values)) else holm(p_values)
+    if comparisons[0].test is None:  # p-values are NaN
+        adjusted = p_values
+    else:
+        adjusted = holm(p_values)
     return dict(zip(pairs, zip(comparisons, adjusted, strict=True), strict=True))
 
 
@@ -182,16 +187,25 @@ def describe_best(
     comparisons: dict[tuple[int, int], tuple[PairedComparison, float]],
     best_by: str = "Best",
 ) -> str:
-    """Say which system has the best mean, and which of those compared with it are significantly below it, or ``""``."""
+    """Return a sentence naming the best system and those significantly worse, or ``""`` if it was not compared."""
     best, *others = sorted(range(len(names)), key=lambda number: -means[number])
-    places = {number: (min(best, number), max(best, number)) for number in others}
-    p_values = {number: comparisons[place][1] for number, place in places.items() if place in comparisons}
-    near = [names[number] for number, p in p_values.items() if p >= _SIGNIFICANT]
-    below = [names[number] for number, p in p_values.items() if p < _SIGNIFICANT]
+    near = []
+    below = []
+    for other in others:
+        pair = (min(best, other), max(best, other))
+        if pair not in comparisons:
+            continue
+        _, p_value = comparisons[pair]
+        if p_value < _SIGNIFICANT:
+            below.append(names[other])
+        elif p_value >= _SIGNIFICANT:  # not NaN
+            near.append(names[other])
     if not near and not below:
         return ""
-    adjusted = "Below (p < .05, Holm)" if len(comparisons) > 1 else "Below (p < .05)"
-    parts = {best_by: [names[best]], "Not significantly below it": near, adjusted: below}
+    label_below = "Below (p < .05)"
+    if len(comparisons) > 1:
+        label_below = "Below (p < .05, Holm)"
+    parts = {best_by: [names[best]], "Not significantly below it": near, label_below: below}
     return " ".join(f"{label}: {', '.join(listed)}." for label, listed in parts.items() if listed)
 
 
@@ -227,7 +241,8 @@ def format_p_value(p_value: float, is_at_most: bool) -> str:
     """Return a p-value with four decimals, or a smaller one with two digits, or a dash; ``≤`` marks an upper bound."""
     if math.isnan(p_value):
         return "-"
-    return ("≤" if is_at_most else "") + (f"{p_value:.4f}" if p_value >= 5e-5 else f"{p_value:.1e}")
+    digits = f"{p_value:.4f}" if p_value >= 5e-5 else f"{p_value:.1e}"
+    return f"≤{digits}" if is_at_most else digits
 
 
 def scipy_stats() -> Any:
@@ -241,14 +256,15 @@ def scipy_stats() -> Any:
 
 def _estimate_mean(values: Tensor, groups: ArrayLike | None) -> tuple[Tensor, Tensor, float]:
     """Return the mean of values of shape (..., n), its standard error, and the error's degrees of freedom."""
-    mean = values.mean(-1)
+    mean = values.mean(-1)  # (...)
     residuals = _sum_groups(values - mean[..., None], groups)  # (..., groups)
     count = values.shape[-1]
     if residuals.shape[-1] < 2:
         return mean, mean * math.nan, math.nan
-    shares = _sum_groups(torch.full((count,), 1 / count, dtype=torch.float64, device="cpu"), groups)  # (groups,)
-    error = (residuals.square() / (1 - shares)).sum(-1).sqrt() / count
-    leverage = shares.square() / (1 - shares)
+    share_of_text = torch.full((count,), 1 / count, dtype=torch.float64, device="cpu")  # (n,)
+    shares = _sum_groups(share_of_text, groups)  # (groups,)
+    error = (residuals.square() / (1 - shares)).sum(-1).sqrt() / count  # (...)
+    leverage = shares.square() / (1 - shares)  # (groups,)
     freedom = 1 / (shares.square().sum() + leverage.sum().square() - leverage.square().sum())
     return mean, error, freedom.item()
 
@@ -261,21 +277,72 @@ def _sum_groups(values: Tensor, groups: ArrayLike | None) -> Tensor:
     if labels.shape != values.shape[-1:]:
         raise ValueError(f"groups must have one label for each of {values.shape[-1]} texts, got shape {labels.shape}")
     names, numbers = np.unique(labels, return_inverse=True)
-    return values.new_zeros(*values.shape[:-1], len(names)).index_add(-1, torch.from_numpy(numbers), values)
+    sums = values.new_zeros(*values.shape[:-1], len(names))  # (..., groups)
+    return sums.index_add(-1, torch.from_numpy(numbers), values)
 
 
-def _permutation_p_values(differences: NDArray[np.float64], is_exact: bool) -> NDArray[np.float64]:
-    """Return the two-sided p-value of each row's sum, if the sign of each difference is random, by the same signs."""
-    count, rng = differences.shape[1], np.random.default_rng(0)
-    total, batch = 2**count if is_exact else _PERMUTATIONS, max(1, _BATCH // count)
-    # Of permutations that are drawn, the observed one is another.
-    above = below = np.full(len(differences), int(not is_exact))
-    for start in range(0, total, batch):
-        numbers = np.arange(start, min(start + batch, total))[:, None]
-        bits = (numbers >> np.arange(count)) & 1 if is_exact else rng.integers(2, size=(len(numbers), count))
-        sums, observed = (2.0 * bits - 1) @ differences.T, differences.sum(1)  # (permutations, rows)
-        above, below = above + (sums >= observed).sum(0), below + (sums <= observed).sum(0)
-    return np.asarray(np.minimum(2 * np.minimum(above, below) / (total + int(not is_exact)), 1))
+def _test_gains(gains: Tensor, groups: ArrayLike | None) -> tuple[Test | None, NDArray[np.float64]]:
+    """Choose the test for gains of shape (comparisons, texts), and return its name and p-values, (comparisons,)."""
+    # Whole numbers, whose sums are exact, so that equal sums are counted as equal.
+    sums = _sum_groups((gains / TIE).round(), groups).numpy()  # (comparisons, groups)
+    sizes = _sum_groups(torch.ones_like(gains[0]), groups)  # texts per group, (groups,)
+    if len(sizes) < _MIN_COMPARED:
+        return None, np.full(len(gains), math.nan)
+    have_unequal_sizes = bool((sizes != sizes[0]).any())
+    if have_unequal_sizes:
+        return "t", _t_test(gains, sums, groups)
+    if 2 ** len(sizes) <= _PERMUTATIONS:
+        return "exact permutations", _permute_exactly(sums)
+    return "drawn permutations", _permute_by_draws(sums)
+
+
+def _t_test(gains: Tensor, sums: NDArray[np.float64], groups: ArrayLike | None) -> NDArray[np.float64]:
+    """Return the two-sided p-values of the t test of mean gains, but at least the least of a permutation test."""
+    means, errors, freedom = _estimate_mean(gains, groups)
+    p_values = 2 * scipy_stats().t.sf(means.abs() / errors, freedom)  # (comparisons,)
+    least = 2.0 ** (1 - sums.shape[1])  # two of all choices of signs
+    # A mean of 0 may have an error of 0, and its p-value would be NaN.
+    has_no_gain = sums.sum(1) == 0
+    return np.where(has_no_gain, 1.0, np.maximum(p_values, least))
+
+
+def _permute_exactly(gains: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the two-sided p-value of each row's sum among the sums with all choices of signs, shape (comparisons,)."""
+    num_groups = gains.shape[1]
+    num_choices = 2**num_groups
+    bits = (np.arange(num_choices)[:, None] >> np.arange(num_groups)) & 1  # (choices, groups)
+    above, below = _count_extreme(gains, bits)
+    return _two_sided(above, below, num_choices)
+
+
+def _permute_by_draws(gains: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the two-sided p-value of each row's sum among the sums with drawn signs, shape (comparisons,)."""
+    num_groups = gains.shape[1]
+    rng = np.random.default_rng(0)
+    # The observed signs count as one more draw.
+    above = np.ones(len(gains), np.int64)
+    below = np.ones(len(gains), np.int64)
+    batch = max(1, _BATCH // num_groups)
+    for start in range(0, _PERMUTATIONS, batch):
+        num_draws = min(batch, _PERMUTATIONS - start)
+        bits = rng.integers(2, size=(num_draws, num_groups))
+        batch_above, batch_below = _count_extreme(gains, bits)
+        above += batch_above
+        below += batch_below
+    return _two_sided(above, below, _PERMUTATIONS + 1)
+
+
+def _count_extreme(gains: NDArray[np.float64], bits: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Count the choices of signs, shape (choices, groups), whose sum is at least, or at most, that of each row."""
+    sums = (2.0 * bits - 1) @ gains.T  # (choices, comparisons)
+    observed = gains.sum(1)  # (comparisons,)
+    return (sums >= observed).sum(0), (sums <= observed).sum(0)
+
+
+def _two_sided(above: NDArray[np.int64], below: NDArray[np.int64], total: int) -> NDArray[np.float64]:
+    """Return the p-value of both directions from the counts of each."""
+    p_values: NDArray[np.float64] = 2 * np.minimum(above, below) / total
+    return np.minimum(p_values, 1.0)
 
 
 def _as_paired_values(a: Scores, b: Scores) -> tuple[Tensor, Tensor]:
@@ -286,7 +353,13 @@ def _as_paired_values(a: Scores, b: Scores) -> tuple[Tensor, Tensor]:
             f"a and b must both have shape (texts,) with at least two texts, got shapes {tuple(first.shape)} and "
             f"{tuple(second.shape)}"
         )
-    for name, values in (("a", first), ("b", second)):
-        for index in (~values.isfinite()).nonzero()[:1]:
-            raise ValueError(f"{name}[{int(index)}] is {values[index].item()}: all values must be finite")
+    _require_finite("a", first)
+    _require_finite("b", second)
     return first, second
+
+
+def _require_finite(name: str, values: Tensor) -> None:
+    """Raise an error that names the first value that is not finite."""
+    for index, value in enumerate(values.tolist()):
+        if not math.isfinite(value):
+            raise ValueError(f"{name}[{index}] is {value}: all values must be finite")
