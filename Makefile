@@ -35,14 +35,18 @@ QUICK_TESTS := tests/package/test_layers.py tests/matching/test_greedy.py tests/
 LOWEST_TESTS := tests/package/test_docstrings.py tests/callbacks/test_scoring.py \
 	tests/callbacks/test_scoring_errors.py
 
-.PHONY: demo test quick avx2 mutants benchmark gpu parity lint dist release types lowest newest engines docs docs-serve check browser ci clean
+.PHONY: demo test nightly quick avx2 mutants benchmark gpu parity lint dist release types lowest newest engines docs docs-serve check browser ci clean
 
 demo: $(VENV)/demo-ready
 	$(BIN)/python -m examples.programs.demo $(DEMO_ARGS)
 
 # More workers than the two cores that it is meant for: tests that start processes leave cores idle.
 test: $(VENV)/ready
-	$(BIN)/python -m pytest --numprocesses 3 --dist worksteal --durations 25 $(TEST_ARGS)
+	$(BIN)/python -m pytest --numprocesses 3 --dist worksteal --durations 25 -m "not nightly" $(TEST_ARGS)
+
+# The research programs: study, meta-evaluation, layers, parity and benchmarks.
+nightly: $(VENV)/ready
+	$(BIN)/python -m pytest --numprocesses 3 --dist worksteal -m nightly tests/examples $(TEST_ARGS)
 
 # About one minute: fast tests from each folder, none that is slow or starts processes. `make quick MODULE=matching/greedy`
 # runs the test file of a module, tests/matching/test_greedy.py.

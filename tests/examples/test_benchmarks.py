@@ -17,7 +17,7 @@ from examples.research.benchmarks.rounds import Figure, in_turn, ratios
 from examples.research.benchmarks.texts import Options, cut_sentences, short_texts
 from tests.support.texts import real_pairs
 
-pytestmark = [pytest.mark.slow, pytest.mark.distributed]
+pytestmark = [pytest.mark.nightly, pytest.mark.slow, pytest.mark.distributed]
 
 WIDTH = 384
 WORDS = ["a", "cat", "sat", "on", "the", "mat"]

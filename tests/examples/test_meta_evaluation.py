@@ -15,6 +15,8 @@ from examples.research.meta_evaluation import __main__ as command
 from examples.research.meta_evaluation import paraphrases, protocols
 from examples.research.meta_evaluation.judgements import Judged, read, score
 
+pytestmark = pytest.mark.nightly
+
 RANKED = {"reference": "a cat sat", "better": "a cat was sitting", "worse": "the dog"}
 IDF = ["a cat sat", "a dog ran", "it rains"]
 

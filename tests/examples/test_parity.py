@@ -8,6 +8,7 @@ from examples.research import parity
 from tests.support.models import save_tiny_model
 
 pytestmark = [
+    pytest.mark.nightly,
     pytest.mark.usefixtures("padding_is_masked", "corpus"),
     pytest.mark.filterwarnings("ignore"),
 ]

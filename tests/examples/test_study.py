@@ -25,6 +25,8 @@ from tests.support.lightning_runs import Logs, trainer
 from tests.support.markdown_blocks import ROOT
 from tests.support.texts import real_pairs
 
+pytestmark = pytest.mark.nightly
+
 STUDY = ROOT / "examples" / "research" / "study"
 
 MAN = r"""'\" t

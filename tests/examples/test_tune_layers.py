@@ -23,6 +23,8 @@ from examples.research.tune_layers.layers import (
 from tests.support.shell import numbers_in, write_records
 from tests.support.texts import real_pairs
 
+pytestmark = pytest.mark.nightly
+
 COUNT = 12
 SYSTEMS = [f"system {i % 6}" for i in range(COUNT)]
 QUALITY = np.random.default_rng(0).normal(size=COUNT)
