@@ -21,15 +21,7 @@ from bertscore_tm.device.locks import cached_property
 from bertscore_tm.device.memory import device_with_index, empty_cache, is_out_of_memory, send
 from bertscore_tm.device.precision import may_use_tf32
 from bertscore_tm.encoder.cache import ReferenceCache, VectorCache, shared_caches
-from bertscore_tm.encoder.families import (
-    Family,
-    ModelSpec,
-    family_of,
-    find_own_classes,
-    ready_encoder,
-    require_whole,
-    text_config,
-)
+from bertscore_tm.encoder.families import Family, ModelSpec
 from bertscore_tm.encoder.identity import ModelSource, hash_tokenizer
 from bertscore_tm.encoder.loading import (
     copy_tokenizer,
@@ -40,6 +32,7 @@ from bertscore_tm.encoder.loading import (
     require_tokenizer,
 )
 from bertscore_tm.encoder.model import Backbone
+from bertscore_tm.encoder.probe import family_of, find_own_classes, ready_encoder, require_whole, text_config
 from bertscore_tm.encoder.signature import Signature
 from bertscore_tm.encoder.tokenizer import LongText, TextTokenizer, Windows
 from bertscore_tm.matching.vectors import TokenizedTexts, TokenVectors, unit_vectors

@@ -1,22 +1,15 @@
-"""Properties of each model family, listed by ``config.model_type`` or found in a model's structure and by a probe."""
+"""Properties of model families, and the table of the families that need no probe."""
 
 from collections.abc import Callable, Hashable, Mapping
-from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from operator import attrgetter
 from typing import Any, Literal, NamedTuple, cast
 
-import torch
 from torch import Tensor, nn
-from transformers import AutoModel, PretrainedConfig, PreTrainedTokenizerBase
+from transformers import PretrainedConfig
 
 from bertscore_tm.encoder.packing import UNLIMITED
-
-# An adapter that is saved into the folder of its merged model would be applied twice.
-MERGE_REMEDY = "merge the adapter with merge_and_unload() and save the merged model into a folder of its own"
-# Names of tables of absolute positions.
-_POSITION_TABLES = ("position_embeddings", "embed_positions", "wpe")
 
 
 class Batching(NamedTuple):
@@ -144,57 +137,73 @@ class ModelSpec:
         return self.family.max_positions(self.config)
 
 
-_BART = Family(layers=("layers",), batching=PADDED)
-_BART_WITH_FINAL_NORM = replace(_BART, final_modules=("layer_norm",))
-_T5 = Family(
-    encoder_class=True,
-    layers=("block",),
-    final_modules=("final_layer_norm",),
-    absolute_positions=None,
-    fits_float16=False,
-)
-_LLAMA = Family(layers=("layers",), final_modules=("norm",))
+# Further properties of the families in the table.
+_AFTER_PADDING: dict[str, Any] = {"positions_after_padding": True}
+_PREFIX_SPACE: dict[str, Any] = {"prefix_space": True}
+_ROBERTA: dict[str, Any] = {"positions_after_padding": True, "prefix_space": True}
+_MPNET_POSITIONS: dict[str, Any] = {"positions_after_padding": True, "padding_id": 1}
+_LED_POSITIONS: dict[str, Any] = {"absolute_positions": "max_encoder_position_embeddings"}
+_RELATIVE: dict[str, Any] = {"absolute_positions": None}
+_T5: dict[str, Any] = {"encoder_class": True, "absolute_positions": None, "fits_float16": False}
+_ALBERT_COUNTER: dict[str, Any] = {"counter": "config.num_hidden_layers"}
+_XLM_COUNTER: dict[str, Any] = {"counter": "n_layers"}
+# XLM has a list for each part of a layer.
+_XLM_LAYERS = "attentions layer_norm1 ffns layer_norm2"
 
-FAMILIES: dict[str, Family] = {
-    "albert": Family(layers=("encoder.albert_layer_groups",), counter="config.num_hidden_layers"),
-    "bart": _BART,
-    "bert": Family(),
-    "big_bird": Family(batching=EQUAL),
-    "blenderbot": _BART_WITH_FINAL_NORM,
-    "blenderbot-small": _BART,
-    "camembert": Family(positions_after_padding=True),
-    "convbert": Family(batching=EQUAL),
-    "deberta": Family(),
-    "deberta-v2": Family(),
-    "distilbert": Family(layers=("transformer.layer",)),
-    "electra": Family(),
-    "gemma": _LLAMA,
-    "gemma2": replace(_LLAMA, batching=PADDED),
-    "gpt2": Family(layers=("h",), final_modules=("ln_f",), prefix_space=True),
-    "led": replace(_BART, absolute_positions="max_encoder_position_embeddings"),
-    "llama": _LLAMA,
-    "longformer": Family(positions_after_padding=True, batching=PADDED),
-    "mbart": _BART_WITH_FINAL_NORM,
-    "megatron-bert": Family(final_modules=("encoder.ln",), batching=PADDED),
-    "mistral": _LLAMA,
-    "modernbert": replace(_LLAMA, final_modules=("final_norm",)),
-    "mpnet": Family(positions_after_padding=True, padding_id=1),
-    "mt5": _T5,
-    "olmo2": _LLAMA,
-    "opt": Family(layers=("decoder.layers",), final_modules=("decoder.final_layer_norm",), prefix_space=True),
-    "pegasus": _BART_WITH_FINAL_NORM,
-    "phi3": _LLAMA,
-    "prophetnet": _BART,
-    "qwen2": _LLAMA,
-    "qwen3": _LLAMA,
-    "roberta": Family(positions_after_padding=True, prefix_space=True),
-    "squeezebert": Family(layers=("encoder.layers",), batching=PADDED),
-    "t5": _T5,
-    "umt5": replace(_T5, batching=PADDED),
-    "xlm": Family(layers=("attentions", "layer_norm1", "ffns", "layer_norm2"), counter="n_layers", batching=PADDED),
-    "xlm-roberta": Family(positions_after_padding=True),
-    "xlm-roberta-xl": Family(positions_after_padding=True, final_modules=("encoder.LayerNorm",)),
-    "xlnet": Family(layers=("layer",), absolute_positions=None, batching=PADDED),
+# One family in each row:
+#   model type: ``config.model_type`` in transformers.
+#   layers: path of the list of layers within the encoder. Several paths are separated by spaces.
+#   final module: path of the norm after the last layer, or "".
+#   batch: the fastest batching that the family may support.
+#   further properties: attributes of ``Family`` that differ from their defaults.
+# fmt: off
+_TABLE: list[tuple[str, str, str, Batching, dict[str, Any]]] = [
+    # model type         layers                         final module                batch   further properties
+    ("albert",           "encoder.albert_layer_groups", "",                         PACKED, _ALBERT_COUNTER),
+    ("bart",             "layers",                      "",                         PADDED, {}),
+    ("bert",             "encoder.layer",               "",                         PACKED, {}),
+    ("big_bird",         "encoder.layer",               "",                         EQUAL,  {}),
+    ("blenderbot",       "layers",                      "layer_norm",               PADDED, {}),
+    ("blenderbot-small", "layers",                      "",                         PADDED, {}),
+    ("camembert",        "encoder.layer",               "",                         PACKED, _AFTER_PADDING),
+    ("convbert",         "encoder.layer",               "",                         EQUAL,  {}),
+    ("deberta",          "encoder.layer",               "",                         PACKED, {}),
+    ("deberta-v2",       "encoder.layer",               "",                         PACKED, {}),
+    ("distilbert",       "transformer.layer",           "",                         PACKED, {}),
+    ("electra",          "encoder.layer",               "",                         PACKED, {}),
+    ("gemma",            "layers",                      "norm",                     PACKED, {}),
+    ("gemma2",           "layers",                      "norm",                     PADDED, {}),
+    ("gpt2",             "h",                           "ln_f",                     PACKED, _PREFIX_SPACE),
+    ("led",              "layers",                      "",                         PADDED, _LED_POSITIONS),
+    ("llama",            "layers",                      "norm",                     PACKED, {}),
+    ("longformer",       "encoder.layer",               "",                         PADDED, _AFTER_PADDING),
+    ("mbart",            "layers",                      "layer_norm",               PADDED, {}),
+    ("megatron-bert",    "encoder.layer",               "encoder.ln",               PADDED, {}),
+    ("mistral",          "layers",                      "norm",                     PACKED, {}),
+    ("modernbert",       "layers",                      "final_norm",               PACKED, {}),
+    ("mpnet",            "encoder.layer",               "",                         PACKED, _MPNET_POSITIONS),
+    ("mt5",              "block",                       "final_layer_norm",         PACKED, _T5),
+    ("olmo2",            "layers",                      "norm",                     PACKED, {}),
+    ("opt",              "decoder.layers",              "decoder.final_layer_norm", PACKED, _PREFIX_SPACE),
+    ("pegasus",          "layers",                      "layer_norm",               PADDED, {}),
+    ("phi3",             "layers",                      "norm",                     PACKED, {}),
+    ("prophetnet",       "layers",                      "",                         PADDED, {}),
+    ("qwen2",            "layers",                      "norm",                     PACKED, {}),
+    ("qwen3",            "layers",                      "norm",                     PACKED, {}),
+    ("roberta",          "encoder.layer",               "",                         PACKED, _ROBERTA),
+    ("squeezebert",      "encoder.layers",              "",                         PADDED, {}),
+    ("t5",               "block",                       "final_layer_norm",         PACKED, _T5),
+    ("umt5",             "block",                       "final_layer_norm",         PADDED, _T5),
+    ("xlm",              _XLM_LAYERS,                   "",                         PADDED, _XLM_COUNTER),
+    ("xlm-roberta",      "encoder.layer",               "",                         PACKED, _AFTER_PADDING),
+    ("xlm-roberta-xl",   "encoder.layer",               "encoder.LayerNorm",        PACKED, _AFTER_PADDING),
+    ("xlnet",            "layer",                       "",                         PADDED, _RELATIVE),
+]
+# fmt: on
+
+FAMILIES = {
+    model_type: Family(layers=tuple(layers.split()), final_modules=tuple(final.split()), batching=batching, **further)
+    for model_type, layers, final, batching, further in _TABLE
 }
 
 
@@ -208,144 +217,4 @@ class OwnModelConfig(PretrainedConfig):  # type: ignore[no-untyped-call]
     num_hidden_layers: int = 0
 
 
-_OWN = Family(layers=(), absolute_positions=None)
-
-
-def text_config(config: PretrainedConfig) -> PretrainedConfig:
-    """Return the part of a configuration for texts: that of an encoder, or one of several, next to images or sound."""
-    if config.model_type in FAMILIES:
-        return config
-    if getattr(config, "is_encoder_decoder", False):
-        encoder_config = getattr(config, "encoder", None)
-        return text_config(encoder_config) if isinstance(encoder_config, PretrainedConfig) else config
-    return config.get_text_config()
-
-
-def encoder_of(model: nn.Module) -> nn.Module:
-    """Return the encoder of texts within a base model of transformers, with or without a decoder."""
-    config = cast(Any, model).config
-    if getattr(config, "is_encoder_decoder", False):
-        encoder: nn.Module | None = getattr(model, "encoder", None)
-        if encoder is None:
-            return model
-        if not hasattr(encoder, "config"):  # FSMT
-            config = cast(Any, model).config
-            raise ValueError(describe_refusal(config, "structure", "its encoder has no configuration"))
-        return encoder_of(encoder)
-    part = text_config(config)
-    if part is config:
-        listed = FAMILIES.get(config.model_type)
-        inner: nn.Module = getattr(model, "encoder", model)
-        return inner if listed is not None and listed.encoder_class else model
-    types = ((module, getattr(getattr(module, "config", None), "model_type", None)) for module in model.modules())
-    text_model: Any = next((module for module, model_type in types if model_type == part.model_type), model)
-    return model if text_model is model else encoder_of(text_model.base_model)
-
-
-def ready_encoder(
-    model: nn.Module, tokenizer: PreTrainedTokenizerBase, *, has_forward_fn: bool
-) -> tuple[nn.Module, PretrainedConfig]:
-    """Return the encoder within a ready model, or the whole that a function runs, and a copy of its configuration."""
-    # Slow to import; already imported by anyone who has a model of transformers.
-    from transformers import PreTrainedModel
-
-    if not has_forward_fn and not isinstance(model, PreTrainedModel):
-        raise ValueError(f"{type(model).__name__} is not a model of transformers: {_find_remedy(model)}")
-    encoder = model if has_forward_fn else encoder_of(cast(Any, model).base_model)
-    config: Any = getattr(encoder, "config", None)
-    if not has_forward_fn or (isinstance(config, PretrainedConfig) and config.model_type in FAMILIES):
-        return encoder, deepcopy(config)
-    return encoder, OwnModelConfig(vocab_size=len(tokenizer))
-
-
-def _find_remedy(model: nn.Module) -> str:
-    """Return what to pass instead of a wrapper of a model, or together with a model of the user."""
-    if hasattr(model, "get_base_model"):  # PEFT
-        return f"pass the model that merge_and_unload() returns, or {MERGE_REMEDY}"
-    if type(model).__name__ == "FullyShardedDataParallel":
-        return "pass the model before it is wrapped, because FSDP has sharded its weights"
-    for attribute in ("_orig_mod", "module"):  # torch.compile and DDP
-        if isinstance(getattr(model, attribute, None), nn.Module):
-            return f"pass its .{attribute}"
-    return (
-        "pass forward_fn= too, a function of the model and a dictionary of input_ids and attention_mask that returns "
-        "token vectors"
-    )
-
-
-def find_own_classes(model: nn.Module) -> frozenset[type[nn.Module]]:
-    """Return the classes of a model's modules that belong neither to transformers nor to torch."""
-    classes = {type(module) for module in model.modules()}
-    return frozenset(kind for kind in classes if kind.__module__.partition(".")[0] not in ("transformers", "torch"))
-
-
-def require_whole(encoder: nn.Module, config: PretrainedConfig, family: Family) -> None:
-    """Raise an error if a ready model has fewer layers or positions than its configuration says, as after a cut."""
-    layers = "num_hidden_groups" if hasattr(config, "num_hidden_groups") else "num_hidden_layers"  # of ALBERT
-    counts = [(layers, path, len(cast(Any, encoder.get_submodule(path)))) for path in family.layers]
-    for path, module in encoder.named_modules():
-        if isinstance(module, nn.Embedding) and path.rpartition(".")[2] in _POSITION_TABLES:
-            rows = len(module.weight) - getattr(module, "offset", 0)  # BART's first two are not in use
-            counts.append((family.absolute_positions or "", path, rows))
-    for name, path, count in counts:
-        number = getattr(config, name, count)
-        if count < number:
-            raise ValueError(
-                f"{type(encoder).__name__} has {count} entries in {path}, but its configuration says {name}={number}: "
-                f"set model.config.{name} = {count}, or pass the whole model"
-            )
-
-
-def family_of(config: PretrainedConfig, encoder: nn.Module | None = None, *, trust_remote_code: bool = False) -> Family:
-    """Return the family of a model's configuration; of a type that is not listed, what its structure shows.
-
-    Without the encoder, a type that is not listed is built without weights; a ValueError if its layers are not found.
-    """
-    if isinstance(config, OwnModelConfig):
-        return _OWN
-    part = text_config(config)
-    # With this option, as in PaliGemma, Gemma's attention is bidirectional without padding and causal with it.
-    if part.model_type in FAMILIES and not getattr(part, "use_bidirectional_attention", False):
-        return FAMILIES[part.model_type]
-    if encoder is None:
-        try:
-            with torch.random.fork_rng(devices=[]), torch.device("meta"):
-                auto: Any = AutoModel
-                base: nn.Module = auto.from_config(config, trust_remote_code=trust_remote_code).base_model
-        except (AttributeError, ImportError, NotImplementedError, RuntimeError, TypeError, ValueError) as error:
-            raise ValueError(describe_refusal(part, "structure", f"{type(error).__name__}: {error}")) from error
-        encoder = encoder_of(base)
-    return _find_family(encoder, part)
-
-
-def _find_family(encoder: nn.Module, config: PretrainedConfig) -> Family:
-    """Find an encoder's layers and the convention of its positions in its structure, for a probe to complete."""
-    count = getattr(config, "num_hidden_layers", 0)
-    lists = {name: module for name, module in encoder.named_modules() if isinstance(module, nn.ModuleList)}
-    outer = {name: module for name, module in lists.items() if not any(name.startswith(f"{path}.") for path in lists)}
-    layers = tuple(name for name, module in outer.items() if len(module) == count > 0)
-    if not layers:
-        raise ValueError(describe_refusal(config, "structure", f"no list of {count} layers, one module each"))
-    tables = (
-        module
-        for name, module in encoder.named_modules()
-        if "position" in name.rpartition(".")[2] and isinstance(module, nn.Embedding)
-    )
-    padding_id = next((table.padding_idx for table in tables), None)
-    return Family(
-        layers=layers,
-        counter=next((name for name in ("n_layers", "num_layers") if getattr(encoder, name, None) == count), None),
-        absolute_positions="max_position_embeddings" if hasattr(config, "max_position_embeddings") else None,
-        positions_after_padding=padding_id is not None,
-        padding_id=padding_id,
-        probed=True,
-    )
-
-
-def describe_refusal(config: PretrainedConfig, probe: str, finding: str) -> str:
-    """Return the message of an error about a model that failed a probe, with the remedy."""
-    return (
-        f"models of type {config.model_type!r} are not supported as encoder: the probe of the {probe} failed "
-        f"({finding}). Types that need no probe: {', '.join(sorted(FAMILIES))}. For any other model pass "
-        f"FrozenEncoder(model, tokenizer, forward_fn=...), with a function that returns its token vectors"
-    )
+OWN_FAMILY = Family(layers=(), absolute_positions=None)

@@ -31,8 +31,9 @@ from transformers.utils.peft_utils import find_adapter_config_file
 from bertscore_tm.device.locks import Lock
 from bertscore_tm.device.memory import is_out_of_memory
 from bertscore_tm.device.switches import ProcessSwitch
-from bertscore_tm.encoder.families import MERGE_REMEDY, Family, encoder_of
+from bertscore_tm.encoder.families import Family
 from bertscore_tm.encoder.identity import ModelSource, describe_tokenizer
+from bertscore_tm.encoder.probe import MERGE_REMEDY, encoder_of
 from bertscore_tm.utilities.checks import shorten
 from bertscore_tm.utilities.warnings import warn_user
 

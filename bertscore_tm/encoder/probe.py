@@ -1,18 +1,37 @@
-"""Probe of a model whose type is not listed: whether its layers can be cut, and whether padding affects real tokens."""
+"""Structure of a model, and a probe of models whose type is not listed.
+
+The structure: the encoder of texts within a model, its layers, and the numbering of its positions. The probe: whether
+layers can be dropped, and how texts can share a forward pass.
+"""
 
 from collections.abc import Hashable
 from contextlib import ExitStack
+from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from transformers import AutoModel, PretrainedConfig, PreTrainedTokenizerBase
 
 from bertscore_tm.device.memory import is_out_of_memory
-from bertscore_tm.encoder.families import EQUAL, PACKED, PADDED, Family, ModelSpec, describe_refusal
+from bertscore_tm.encoder.families import (
+    EQUAL,
+    FAMILIES,
+    OWN_FAMILY,
+    PACKED,
+    PADDED,
+    Family,
+    ModelSpec,
+    OwnModelConfig,
+)
 from bertscore_tm.encoder.forward import ForwardPass, are_same_vectors, draw_texts
 
+# An adapter that is saved into the folder of its merged model would be applied twice.
+MERGE_REMEDY = "merge the adapter with merge_and_unload() and save the merged model into a folder of its own"
+# Names of tables of absolute positions.
+_POSITION_TABLES = ("position_embeddings", "embed_positions", "wpe")
 # Tokens of the texts that are tried: short ones, and some that fill several blocks of models with local attention.
 _LENGTHS = (64, 34, 21, 21, 3)
 # A row of more tokens than the model has positions is tried too, unless that is expensive.
@@ -22,12 +41,198 @@ _LARGEST_ROW = 1024
 _results: dict[Hashable, Family] = {}
 
 
+def text_config(config: PretrainedConfig) -> PretrainedConfig:
+    """Return the part of a configuration that describes the encoder of texts."""
+    if config.model_type in FAMILIES:
+        return config
+    if not getattr(config, "is_encoder_decoder", False):
+        # Models of images or sound have a part for texts. Others return themselves.
+        return config.get_text_config()
+    encoder_config = getattr(config, "encoder", None)
+    if isinstance(encoder_config, PretrainedConfig):
+        return text_config(encoder_config)
+    return config
+
+
+def encoder_of(model: nn.Module) -> nn.Module:
+    """Return the encoder of texts within a base model of transformers, with or without a decoder."""
+    config = cast(Any, model).config
+    encoder: nn.Module | None = getattr(model, "encoder", None)
+    if getattr(config, "is_encoder_decoder", False):
+        if encoder is None:
+            return model
+        if not hasattr(encoder, "config"):  # FSMT
+            raise ValueError(describe_refusal(config, "structure", "its encoder has no configuration"))
+        return encoder_of(encoder)
+    part = text_config(config)
+    if part is not config:
+        return _find_text_model(model, part.model_type)
+    family = FAMILIES.get(config.model_type)
+    if family is not None and family.encoder_class and encoder is not None:
+        return encoder
+    return model
+
+
+def _find_text_model(model: nn.Module, model_type: str) -> nn.Module:
+    """Return the encoder within the first module whose configuration has a type."""
+    for module in model.modules():
+        config = getattr(module, "config", None)
+        if getattr(config, "model_type", None) == model_type:
+            return module if module is model else encoder_of(cast(Any, module).base_model)
+    return model
+
+
+def ready_encoder(
+    model: nn.Module, tokenizer: PreTrainedTokenizerBase, *, has_forward_fn: bool
+) -> tuple[nn.Module, PretrainedConfig]:
+    """Return the encoder within a ready model, or the whole that a function runs, and a copy of its configuration."""
+    if has_forward_fn:
+        config = getattr(model, "config", None)
+        if isinstance(config, PretrainedConfig) and config.model_type in FAMILIES:
+            return model, deepcopy(config)
+        return model, OwnModelConfig(vocab_size=len(tokenizer))
+    # Slow to import; already imported by anyone who has a model of transformers.
+    from transformers import PreTrainedModel
+
+    if not isinstance(model, PreTrainedModel):
+        raise ValueError(f"{type(model).__name__} is not a model of transformers: {_find_remedy(model)}")
+    encoder: Any = encoder_of(model.base_model)
+    return encoder, deepcopy(encoder.config)
+
+
+def _find_remedy(model: nn.Module) -> str:
+    """Return what to pass instead of a wrapper of a model, or together with a model of the user."""
+    if hasattr(model, "get_base_model"):  # PEFT
+        return f"pass the model that merge_and_unload() returns, or {MERGE_REMEDY}"
+    if type(model).__name__ == "FullyShardedDataParallel":
+        return "pass the model before it is wrapped, because FSDP has sharded its weights"
+    for attribute in ("_orig_mod", "module"):  # torch.compile and DDP
+        if isinstance(getattr(model, attribute, None), nn.Module):
+            return f"pass its .{attribute}"
+    return (
+        "pass forward_fn= too, a function of the model and a dictionary of input_ids and attention_mask that returns "
+        "token vectors"
+    )
+
+
+def find_own_classes(model: nn.Module) -> frozenset[type[nn.Module]]:
+    """Return the classes of a model's modules that belong neither to transformers nor to torch."""
+    classes = {type(module) for module in model.modules()}
+    return frozenset(kind for kind in classes if kind.__module__.partition(".")[0] not in ("transformers", "torch"))
+
+
+def require_whole(encoder: nn.Module, config: PretrainedConfig, family: Family) -> None:
+    """Raise an error if a ready model has fewer layers or positions than its configuration says, as after a cut."""
+    layers = "num_hidden_groups" if hasattr(config, "num_hidden_groups") else "num_hidden_layers"  # of ALBERT
+    counts = []
+    for path in family.layers:
+        modules = cast(nn.ModuleList, encoder.get_submodule(path))
+        counts.append((layers, path, len(modules)))
+    for path, module in encoder.named_modules():
+        if isinstance(module, nn.Embedding) and path.rpartition(".")[2] in _POSITION_TABLES:
+            rows = len(module.weight) - getattr(module, "offset", 0)  # BART's first two are not in use
+            counts.append((family.absolute_positions or "", path, rows))
+    for name, path, count in counts:
+        number = getattr(config, name, count)
+        if count < number:
+            raise ValueError(
+                f"{type(encoder).__name__} has {count} entries in {path}, but its configuration says {name}={number}: "
+                f"set model.config.{name} = {count}, or pass the whole model"
+            )
+
+
+def family_of(config: PretrainedConfig, encoder: nn.Module | None = None, *, trust_remote_code: bool = False) -> Family:
+    """Return the family of a model: listed in the table, or found in the structure of its encoder.
+
+    Without the encoder, a model whose type is not listed is built without weights. A ValueError if its layers are not
+    found.
+    """
+    if isinstance(config, OwnModelConfig):
+        return OWN_FAMILY
+    part = text_config(config)
+    # With this option, as in PaliGemma, Gemma's attention is bidirectional without padding and causal with it.
+    is_other_gemma = getattr(part, "use_bidirectional_attention", False)
+    if part.model_type in FAMILIES and not is_other_gemma:
+        return FAMILIES[part.model_type]
+    if encoder is None:
+        encoder = _build_encoder(config, part, trust_remote_code=trust_remote_code)
+    return _find_family(encoder, part)
+
+
+def _build_encoder(config: PretrainedConfig, part: PretrainedConfig, *, trust_remote_code: bool) -> nn.Module:
+    """Build the encoder of texts without weights."""
+    auto: Any = AutoModel
+    try:
+        with torch.random.fork_rng(devices=[]), torch.device("meta"):
+            model = auto.from_config(config, trust_remote_code=trust_remote_code).base_model
+    except (AttributeError, ImportError, NotImplementedError, RuntimeError, TypeError, ValueError) as error:
+        raise ValueError(describe_refusal(part, "structure", f"{type(error).__name__}: {error}")) from error
+    return encoder_of(model)
+
+
+def _find_family(encoder: nn.Module, config: PretrainedConfig) -> Family:
+    """Find an encoder's layers and the numbering of its positions, for a probe to complete."""
+    layers = _find_layers(encoder, config)
+    absolute_positions = None
+    if hasattr(config, "max_position_embeddings"):
+        absolute_positions = "max_position_embeddings"
+    padding_id = _find_padding_id(encoder)
+    return Family(
+        layers=layers,
+        counter=_find_counter(encoder, config.num_hidden_layers),
+        absolute_positions=absolute_positions,
+        positions_after_padding=padding_id is not None,
+        padding_id=padding_id,
+        probed=True,
+    )
+
+
+def _find_layers(encoder: nn.Module, config: PretrainedConfig) -> tuple[str, ...]:
+    """Return the paths of the lists with one module per layer, without lists within other lists."""
+    count = getattr(config, "num_hidden_layers", 0)
+    lists = {path: module for path, module in encoder.named_modules() if isinstance(module, nn.ModuleList)}
+    layers = []
+    for path, modules in lists.items():
+        is_inner = any(path.startswith(f"{outer}.") for outer in lists)
+        if len(modules) == count > 0 and not is_inner:
+            layers.append(path)
+    if not layers:
+        raise ValueError(describe_refusal(config, "structure", f"no list of {count} layers, one module each"))
+    return tuple(layers)
+
+
+def _find_counter(encoder: nn.Module, count: int) -> str | None:
+    """Return the attribute with the number of layers that the forward pass runs, or ``None``."""
+    for name in ("n_layers", "num_layers"):
+        if getattr(encoder, name, None) == count:
+            return name
+    return None
+
+
+def _find_padding_id(encoder: nn.Module) -> int | None:
+    """Return the padding id of the first table of positions, or ``None`` if positions are counted from 0."""
+    for path, module in encoder.named_modules():
+        name = path.rpartition(".")[2]
+        if "position" in name and isinstance(module, nn.Embedding):
+            return module.padding_idx
+    return None
+
+
+def describe_refusal(config: PretrainedConfig, probe: str, finding: str) -> str:
+    """Return the message of an error about a model that failed a probe, with the remedy."""
+    return (
+        f"models of type {config.model_type!r} are not supported as encoder: the probe of the {probe} failed "
+        f"({finding}). Types that need no probe: {', '.join(sorted(FAMILIES))}. For any other model pass "
+        f"FrozenEncoder(model, tokenizer, forward_fn=...), with a function that returns its token vectors"
+    )
+
+
 def _key(spec: ModelSpec) -> Hashable:
     return spec.config.to_json_string(), spec.layers_kept, spec.code
 
 
 def needs_probe(spec: ModelSpec) -> bool:
-    """Return whether a model has to be probed, as this process has not seen its like yet."""
+    """Return whether the probe must run: no result is cached for this configuration."""
     return spec.family.probed and _key(spec) not in _results
 
 

@@ -12,7 +12,8 @@ from tokenizers.models import WordPiece
 from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 from bertscore_tm.device.locks import cached_property
-from bertscore_tm.encoder.families import Family, family_of
+from bertscore_tm.encoder.families import Family
+from bertscore_tm.encoder.probe import family_of
 from bertscore_tm.matching.vectors import Bools, Ints, TokenizedTexts, places_of
 from bertscore_tm.utilities.warnings import warn_user
 

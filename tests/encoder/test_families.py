@@ -19,7 +19,8 @@ from transformers import (
 from transformers.utils import logging as transformers_logging
 
 from bertscore_tm import FrozenEncoder
-from bertscore_tm.encoder.families import FAMILIES, family_of
+from bertscore_tm.encoder.families import FAMILIES
+from bertscore_tm.encoder.probe import family_of
 from bertscore_tm.encoder.soft_tokens import encode_soft
 from tests.support.models import (
     EVERY_FAMILY,
