@@ -1,6 +1,7 @@
-"""This package's objects among the hyperparameters that Lightning writes into checkpoints.
+"""Leave objects of this package out of the hyperparameters of a checkpoint.
 
-Checkpoints with them can be loaded with ``weights_only=False`` only, which is not the default.
+Lightning saves the arguments of modules as hyperparameters. With such objects, a checkpoint could be loaded only with
+``weights_only=False``, which is not the default.
 """
 
 from typing import Any
@@ -15,21 +16,37 @@ def drop_saved_objects(checkpoint: dict[str, Any]) -> None:
     """Remove hyperparameters that hold objects of this package from a checkpoint, in place, with a warning."""
     for owner in (pl.LightningModule, pl.LightningDataModule):
         hparams = checkpoint.get(owner.CHECKPOINT_HYPER_PARAMS_KEY)
-        # Containers of OmegaConf, which are not dictionaries, need weights_only=False anyway.
+        # Skip the containers of OmegaConf, which are not dictionaries: they need weights_only=False anyway.
         if not isinstance(hparams, dict):
             continue
-        dropped = [name for name, value in hparams.items() if any(map(_is_of_this_package, tree_leaves(value)))]
-        checkpoint[owner.CHECKPOINT_HYPER_PARAMS_KEY] = {
-            name: value for name, value in hparams.items() if name not in dropped
-        }
+        kept = {}
+        dropped = []
+        for name, value in hparams.items():
+            if _holds_our_object(value):
+                dropped.append(name)
+            else:
+                kept[name] = value
+        checkpoint[owner.CHECKPOINT_HYPER_PARAMS_KEY] = kept
         if dropped:
             rank_zero_warn(
-                f"checkpoints with encoders, metrics or losses among the hyperparameters could only be loaded with "
-                f"weights_only=False, so these are left out: write self.save_hyperparameters(ignore={dropped}) in the "
-                f"{owner.__name__}, and pass them to load_from_checkpoint"
+                f"the hyperparameters {dropped} are left out of the checkpoint, because weights_only=True cannot load "
+                f"them. Call self.save_hyperparameters(ignore={dropped}) in the {owner.__name__}, and pass them to "
+                f"load_from_checkpoint"
             )
 
 
+def _holds_our_object(value: Any) -> bool:
+    """Return whether a hyperparameter is or contains an object of this package, or of a class derived from one."""
+    for leaf in tree_leaves(value):
+        parts = leaf.modules() if isinstance(leaf, nn.Module) else [leaf]
+        if any(_is_of_this_package(part) for part in parts):
+            return True
+    return False
+
+
 def _is_of_this_package(value: Any) -> bool:
-    parts = value.modules() if isinstance(value, nn.Module) else [value]
-    return any(base.__module__.partition(".")[0] == "bertscore_tm" for part in parts for base in type(part).__mro__)
+    for base in type(value).__mro__:
+        package = base.__module__.partition(".")[0]
+        if package == "bertscore_tm":
+            return True
+    return False

@@ -1,4 +1,4 @@
-"""Questions that the callbacks ask the trainer that runs them."""
+"""State of the trainer that the callbacks read: its callbacks, run, folder, dataloaders and ranks."""
 
 import os
 from typing import Any, TypeVar
@@ -16,7 +16,10 @@ CallbackT = TypeVar("CallbackT", bound=pl.Callback)
 
 
 def is_of_class(value: object, name: str) -> bool:
-    """Return whether an object's class has, or is derived from one of, this name, in either package of Lightning."""
+    """Return whether an object's class, or one of its base classes, has a name.
+
+    Unlike ``isinstance``, this also finds the classes of the package ``pytorch_lightning``, without importing it.
+    """
     return any(base.__name__ == name for base in type(value).__mro__)
 
 
@@ -26,81 +29,114 @@ def find_callbacks(trainer: pl.Trainer, kind: type[CallbackT]) -> list[CallbackT
 
 
 def is_training_validation(trainer: pl.Trainer) -> bool:
-    """Return whether the running validation is one of a training, other than the sanity check."""
+    """Return whether a validation of ``trainer.fit`` runs that is not the sanity check."""
     return trainer.state.fn == TrainerFn.FITTING and not trainer.sanity_checking
 
 
 def find_unused_average(trainer: pl.Trainer) -> str | None:
-    """Return the class of a callback that validates an average of the weights before it has averaged any."""
+    """Return the class name of a ``WeightAveraging`` callback that has not averaged any weights yet, or ``None``.
+
+    Such a callback validates the initial weights.
+    """
     for callback in trainer.callbacks:  # type: ignore[attr-defined]
+        if not is_of_class(callback, "WeightAveraging"):
+            continue
         average = getattr(callback, "_average_model", None)
-        if is_of_class(callback, "WeightAveraging") and average is not None and average.n_averaged == 0:
+        if average is not None and average.n_averaged == 0:
             return type(callback).__name__
     return None
 
 
 def name_run(trainer: pl.Trainer) -> str:
-    """Return the start of the names of a run's files: ``val`` in a training, otherwise ``validate`` or ``test``."""
-    return "val" if is_training_validation(trainer) else trainer.state.fn.value  # type: ignore[union-attr]
+    """Return the prefix of a run's file names: ``val`` in a training, otherwise ``validate`` or ``test``."""
+    if is_training_validation(trainer):
+        return "val"
+    return trainer.state.fn.value  # type: ignore[union-attr]
 
 
 def find_run_folder(trainer: pl.Trainer, logger: Logger | None) -> str:
-    """Return the folder of a logger's run, in which Lightning's ModelCheckpoint writes; known on rank 0 only."""
+    """Return the folder of a logger's run, the one that ModelCheckpoint uses. Only rank 0 knows it."""
     if logger is None:
         return trainer.default_root_dir
-    version = logger.version if isinstance(logger.version, str) else f"version_{logger.version}"
-    return os.path.join(logger.save_dir or trainer.default_root_dir, str(logger.name), version)  # noqa: PTH118 - URLs
+    version = logger.version
+    if not isinstance(version, str):
+        version = f"version_{version}"
+    root = logger.save_dir or trainer.default_root_dir
+    return os.path.join(root, str(logger.name), version)  # noqa: PTH118 - Path would change URLs
 
 
 def restart_validation(trainer: pl.Trainer) -> None:
-    """Let a validation in which the checkpoint of a resumed training was written run from its first to its last batch.
+    """Let a resumed validation run over all batches, if its checkpoint was written during the validation.
 
-    Lightning counts the batches that were validated before as fetched, and ends as many batches too early.
+    Lightning counts the batches before the checkpoint as fetched, reads the data from the start, and stops as many
+    batches too early.
     """
     loop = trainer.fit_loop.epoch_loop.val_loop
-    if loop._data_fetcher is not None and loop.batch_progress.current.ready:
-        loop._data_fetcher.fetched -= loop.batch_progress.current.ready
-        loop.batch_progress.reset_on_run()
+    num_batches_before = loop.batch_progress.current.ready
+    if loop._data_fetcher is None or num_batches_before == 0:
+        return
+    loop._data_fetcher.fetched -= num_batches_before
+    loop.batch_progress.reset_on_run()
 
 
 def list_loaders(trainer: pl.Trainer, *, with_numbers: bool) -> list[tuple[int, list[list[int]] | None]]:
-    """Return batch size (0: unknown) and, on request, numbers of this rank's examples of each separate dataloader.
+    """Return (batch size, numbers of the examples of each batch) for each dataloader of the running evaluation.
 
-    The numbers, per batch, are known for a plain ``BatchSampler`` over a plain ``DistributedSampler``, else an error.
+    Args:
+        trainer: the trainer.
+        with_numbers: whether to find the numbers of this rank's examples, which are ``None`` otherwise.
+
+    Returns:
+        A pair per dataloader. The batch size is 0 if it is unknown. Dataloaders whose examples share batches count as
+        one.
+
+    Raises:
+        MisconfigurationException: the numbers are needed, but unknown.
     """
     dataloaders = trainer._evaluation_loop._combined_loader  # `trainer.val_dataloaders` does not contain the mode
     assert dataloaders is not None
-    is_combined = dataloaders._mode != "sequential" and len(dataloaders.flattened) > 1
-    remedy = (
-        "Let each batch contain the indices of its examples in the whole data set, and pass their key as "
-        "BERTScoreCallback(index_key=...)"
-    )
-    if with_numbers and is_combined:
-        raise MisconfigurationException(
-            f"BERTScoreCallback cannot know which examples several ranks score, because a CombinedLoader with the mode "
-            f"{dataloaders._mode!r} puts examples of several dataloaders into one batch. {remedy}"
-        )
+    shares_batches = dataloaders._mode != "sequential" and len(dataloaders.flattened) > 1
+    if shares_batches:
+        if with_numbers:
+            raise _unknown_numbers(f"a CombinedLoader with mode={dataloaders._mode!r} mixes dataloaders in a batch")
+        return [(0, None)]
     loaders = []
     for loader in dataloaders.flattened:
-        batches: Any = getattr(loader, "batch_sampler", None)
-        sampler: Any = getattr(batches, "sampler", None)
-        if with_numbers and (type(batches), type(sampler)) != (BatchSampler, DistributedSampler):
-            raise MisconfigurationException(
-                f"BERTScoreCallback cannot know which examples several ranks score, because it got a "
-                f"{full_class_name(batches)} with a {full_class_name(sampler)} instead of torch's "
-                f"BatchSampler with a DistributedSampler. {remedy}"
-            )
-        loaders.append((getattr(loader, "batch_size", None) or 0, list(batches) if with_numbers else None))
-    return [(0, None)] if is_combined else loaders  # each batch has examples of all
+        batch_size = getattr(loader, "batch_size", None) or 0
+        numbers = _read_numbers(loader) if with_numbers else None
+        loaders.append((batch_size, numbers))
+    return loaders
+
+
+def _read_numbers(loader: Any) -> list[list[int]]:
+    """Return the numbers of this rank's examples in each batch of a dataloader."""
+    batch_sampler: Any = getattr(loader, "batch_sampler", None)
+    sampler: Any = getattr(batch_sampler, "sampler", None)
+    # A derived class or another sampler may draw other numbers when it is read a second time.
+    has_known_numbers = type(batch_sampler) is BatchSampler and type(sampler) is DistributedSampler
+    if not has_known_numbers:
+        raise _unknown_numbers(
+            f"the dataloader has a {full_class_name(batch_sampler)} with a {full_class_name(sampler)} instead of "
+            f"torch's BatchSampler with a DistributedSampler"
+        )
+    return list(batch_sampler)
+
+
+def _unknown_numbers(reason: str) -> MisconfigurationException:
+    """Return the error for dataloaders that do not tell which examples this rank reads."""
+    return MisconfigurationException(
+        f"BERTScoreCallback cannot know which examples each rank scores, because {reason}. Add the indices of the "
+        f"examples to each batch, and pass their key as BERTScoreCallback(index_key=...)"
+    )
 
 
 def count_steps(trainer: pl.Trainer) -> int:
-    """Return the step at which Lightning logs; a batch that steps several optimizers counts once."""
+    """Return the step at which Lightning logs. A batch that steps several optimizers counts once."""
     return trainer.fit_loop.epoch_loop._batches_that_stepped
 
 
 def gather_objects(trainer: pl.Trainer, value: Any) -> list[Any]:
-    """Return the picklable objects of all ranks, in rank order; a collective call."""
+    """Return the picklable objects of all ranks, in the order of the ranks. A collective call."""
     if trainer.world_size == 1:
         return [value]
     gathered: list[Any] = [None] * trainer.world_size

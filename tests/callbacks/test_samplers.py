@@ -207,7 +207,7 @@ def test_combined_loaders_are_refused_by_their_mode(pairs, tmp_path):
     both = CombinedLoader([loader(3), loader(3)], "max_size")
     with pytest.raises(MisconfigurationException) as caught:
         trainer(tmp_path, [ListsLoaders()]).validate(chooser(pairs), both, verbose=False)
-    assert "because a CombinedLoader with the mode 'max_size' puts examples of several" in str(caught.value)
+    assert "because a CombinedLoader with mode='max_size' mixes dataloaders" in str(caught.value)
     assert "BatchSampler" not in str(caught.value)
 
 
