@@ -1,4 +1,4 @@
-"""Generate texts in callback hooks without changing the state of training."""
+"""Generate texts with Hugging Face models in validation, without changing the state of training."""
 
 import os
 import random
@@ -28,9 +28,13 @@ Tokenizer = PreTrainedTokenizerBase | str | os.PathLike[str]
 
 @contextmanager
 def isolate_random_state(device: torch.device) -> Generator[None, None, None]:
-    """Run a block and restore the random states of Python, NumPy, torch and, if on one, of all CUDA devices."""
-    python_state, numpy_state = random.getstate(), np.random.get_state()
-    devices = range(torch.cuda.device_count()) if device.type == "cuda" else []
+    """Run a block and restore the random states of Python, NumPy and torch, with ``device`` on CUDA of all its GPUs."""
+    python_state = random.getstate()
+    numpy_state = np.random.get_state()
+    devices: Sequence[int] = []
+    if device.type == "cuda":
+        # A model may be spread over several devices.
+        devices = range(torch.cuda.device_count())
     try:
         with torch.random.fork_rng(devices=devices):
             yield
@@ -74,30 +78,24 @@ class HuggingFaceGenerate(ABC):
             MisconfigurationException: DeepSpeed partitions the model's weights (ZeRO stage 3), or the batch has no
                 example, no references, rows without a prompt, no prompts or mask, or no labels that mark the prompts.
         """
-        if self.target_key not in batch:
-            raise MisconfigurationException(
-                f"the batch has no references under target_key={self.target_key!r}, only the keys "
-                f"{sorted(map(str, batch))}. Set target_key= to the key of the references"
-            )
-        target = batch[self.target_key]
-        if not len(target):
-            raise MisconfigurationException(f"the batch has no example: {self.target_key!r} is empty")
+        target = self._read_target(batch)
         model = _find_generator(pl_module, self.model)
+        inputs, num_prompt_ids = self._prepare(model, batch)
         options = dict(self.generate_kwargs)
         if any(isinstance(module, FSDPModule | FullyShardedDataParallel) for module in model.modules()):
-            # Ranks whose texts are complete must keep running, since the others need their shards.
+            # A rank with complete texts must keep running, because the other ranks need its shards.
             options.setdefault("synced_gpus", True)
-        inputs, num_prompt_ids = self._prepare(model, batch)
-        with _gather_weights(pl_module, model) as whole:
-            generated = whole.generate(**{**inputs, **options})
-        # An output object with return_dict_in_generate=True.
+        with _gather_weights(pl_module, model) as generator:
+            generated = generator.generate(**{**inputs, **options})
+        # With return_dict_in_generate=True, generate returns an object that holds the ids.
         ids = generated if isinstance(generated, Tensor) else generated.sequences
         preds = self._decode(ids[:, num_prompt_ids:])
         if self.postprocess is not None:
             preds = [self.postprocess(text) for text in preds]
         if isinstance(target, Tensor):
             is_reference = self._find_references(target)  # (pairs, tokens)
-            target = self._decode([row[is_kept] for row, is_kept in zip(target, is_reference, strict=True)])
+            rows = [row[is_kept] for row, is_kept in zip(target, is_reference, strict=True)]
+            target = self._decode(rows)
         return preds, target
 
     def inputs(self, batch: Mapping[str, Any]) -> list[str]:
@@ -108,16 +106,31 @@ class HuggingFaceGenerate(ABC):
         """Return whether the inputs of the model are token ids, unlike images and speech."""
         return self._input_key in batch
 
+    def _read_target(self, batch: Any) -> Any:
+        """Return the references of a batch, texts or labels."""
+        if self.target_key not in batch:
+            keys = sorted(map(str, batch))
+            raise MisconfigurationException(
+                f"the batch has no references under target_key={self.target_key!r}, only the keys {keys}. Set "
+                f"target_key= to the key of the references"
+            )
+        target = batch[self.target_key]
+        if not len(target):
+            raise MisconfigurationException(
+                f"the batch has no example: {self.target_key!r} is empty. Leave empty batches out"
+            )
+        return target
+
     def _input_rows(self, batch: Mapping[str, Any]) -> Any:
         """Return the ids of each input."""
         return batch[self._input_key]
 
     @abstractmethod
     def _prepare(self, model: nn.Module, batch: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
-        """Return arguments of ``generate``, and the number of ids that its output repeats."""
+        """Return the inputs for ``generate``, and the number of prompt ids at the start of its output."""
 
     def _find_references(self, target: Tensor) -> Tensor:
-        """Return which ids of the target are references."""
+        """Return a mask of the ids of the target that are references, shape (pairs, tokens)."""
         return target != self.ignore_index
 
     def _decode(self, rows: Any) -> list[str]:
@@ -129,7 +142,7 @@ class Seq2SeqGenerate(HuggingFaceGenerate):
     """Generate texts with a Hugging Face encoder-decoder, for :class:`BERTScoreCallback` or in any step.
 
     The tensors of the batch that are parameters of the model's ``forward`` are passed to ``generate``, except labels
-    and decoder inputs. For a wrapper, such as PEFT's, the parameters of the wrapped model count; a model that is not
+    and decoder inputs. For a wrapper, such as PEFT's, the parameters of the wrapped model are used. A model that is not
     from Hugging Face gets all tensors. The references are texts or decoded labels. Picklable if ``postprocess`` is.
 
     Args:
@@ -152,26 +165,29 @@ class Seq2SeqGenerate(HuggingFaceGenerate):
 
     def _prepare(self, model: nn.Module, batch: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
         names = _list_input_names(model)
-        inputs = {
-            key: value
-            for key, value in batch.items()
-            if isinstance(value, Tensor)
-            and (names is None or key in names)
-            and key not in ("labels", self.target_key)
-            and not key.startswith("decoder_")
-        }
+        inputs = {}
+        for key, value in batch.items():
+            if not isinstance(value, Tensor):
+                continue
+            if names is not None and key not in names:
+                continue
+            is_label = key in ("labels", self.target_key) or key.startswith("decoder_")
+            if not is_label:
+                inputs[key] = value
         return inputs, 0
 
 
 class CausalGenerate(HuggingFaceGenerate):
     """Generate texts with a Hugging Face decoder, for :class:`BERTScoreCallback` or in any step.
 
-    Prompts are token ids with a mask, padded on either side; the model gets them padded on the left, and the generated
-    text excludes the prompt. By default, ``input_ids`` hold prompts and answers, and labels mark the answers: the
-    batch's ``labels``, or its references, have the shape of the ids, are ``ignore_index`` at the prompts, and repeat
-    the ids of the answers at their own positions. Of a chat with several answers, which are unbroken spans of labels,
-    the last one is generated and is the reference, and all before it is the prompt. Any other batch, such as one with
-    prompts as texts or with images, needs a function as ``generate``. Picklable if ``postprocess`` is.
+    Prompts are token ids with a mask, padded on either side. The model gets them padded on the left, and the generated
+    text excludes the prompt.
+
+    By default, ``input_ids`` hold prompts and answers, and labels mark the answers: the batch's ``labels``, or its
+    references, have the shape of the ids, are ``ignore_index`` at the prompts, and repeat the ids of the answers at
+    the same positions. If a chat has several answers, which are unbroken spans of labels, the last one is generated
+    and is the reference, and everything before it is the prompt. Any other batch, such as one with prompts as texts or
+    with images, needs a function as ``generate``. Picklable if ``postprocess`` is.
 
     Args:
         tokenizer: the model's tokenizer, or its name.
@@ -195,98 +211,132 @@ class CausalGenerate(HuggingFaceGenerate):
 
     def _prepare(self, model: nn.Module, batch: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
         rows = self._input_rows(batch)
-        empty = [i for i, row in enumerate(rows) if not len(row)]
-        if empty:
+        empty_rows = [i for i, row in enumerate(rows) if not len(row)]
+        if empty_rows:
+            # A row is empty, all padding, or has labels that equal its ids from the first token on.
             raise MisconfigurationException(
-                f"{type(self).__name__} found no prompt in rows {empty} of {self._input_key!r}: they are empty or "
-                f"padding, or the labels equal the ids from the first token on. Set the labels to {self.ignore_index} "
-                f"at the tokens of the prompt, or pass prompt_key='input_ids' if these are prompts alone"
+                f"{type(self).__name__} found no prompt in rows {empty_rows} of {self._input_key!r}. Set labels to "
+                f"{self.ignore_index} at prompts, or pass prompt_key='input_ids' for prompts without answers"
             )
         padding_id = self.tokenizer.pad_token_id
         if padding_id is None:
             padding_id = self.tokenizer.eos_token_id
+        # Padding is on the left, because the model continues each row at its end.
         ids = pad_sequence(rows, batch_first=True, padding_value=padding_id, padding_side="left")  # (pairs, tokens)
-        mask = pad_sequence([torch.ones_like(row) for row in rows], batch_first=True, padding_side="left")
+        ones = [torch.ones_like(row) for row in rows]
+        mask = pad_sequence(ones, batch_first=True, padding_side="left")  # (pairs, tokens)
         return {"input_ids": ids, "attention_mask": mask, "pad_token_id": padding_id}, ids.shape[1]
 
     def _input_rows(self, batch: Mapping[str, Any]) -> list[Tensor]:
         """Return the ids of each prompt, without padding and answer."""
-        ids, mask_key = batch.get(self._input_key), self._input_key.replace("input_ids", "attention_mask")
+        mask_key = self._input_key.replace("input_ids", "attention_mask")
+        ids = batch.get(self._input_key)
         mask = batch.get(mask_key)
-        if ids is None or mask is None or mask is ids or mask.shape != ids.shape:
+        # Another prompt_key is its own mask key, because it does not contain "input_ids".
+        has_mask = ids is not None and mask is not None and mask is not ids and mask.shape == ids.shape
+        if not has_mask:
             raise MisconfigurationException(
                 f"{type(self).__name__} needs token ids {self._input_key!r} and their mask {mask_key!r} of equal shape "
-                f"in the batch: name prompts 'input_ids' and 'attention_mask', or 'prompt_input_ids' and "
-                f"'prompt_attention_mask', or pass a function as generate="
+                f"in the batch. Rename the keys, or pass a function as generate="
             )
         is_prompt = mask.bool()  # (pairs, tokens)
         if self.prompt_key is None:
-            is_prompt = is_prompt & ~_from_last_span(self._find_answers(ids, batch))
+            is_answer = self._find_answers(ids, batch)
+            is_prompt = is_prompt & ~_from_last_span(is_answer)
         return [row[is_kept] for row, is_kept in zip(ids, is_prompt, strict=True)]
 
     def _find_references(self, target: Tensor) -> Tensor:
         is_answer = super()._find_references(target)
-        return is_answer & _from_last_span(is_answer) if self.prompt_key is None else is_answer
+        if self.prompt_key is not None:
+            return is_answer
+        return is_answer & _from_last_span(is_answer)
 
     def _find_answers(self, ids: Tensor, batch: Mapping[str, Any]) -> Tensor:
-        """Return which ids are labelled."""
-        labels = next((batch[key] for key in ("labels", self.target_key) if isinstance(batch.get(key), Tensor)), None)
-        if labels is not None and labels.shape == ids.shape:
+        """Return a mask of the ids that have labels, shape (pairs, tokens)."""
+        labels = batch.get("labels")
+        if not isinstance(labels, Tensor):
+            labels = batch.get(self.target_key)
+        if not isinstance(labels, Tensor):
+            problem = "no labels"
+        elif labels.shape != ids.shape:
+            problem = "labels of another shape"
+        else:
             is_answer: Tensor = labels != self.ignore_index  # (pairs, tokens)
+            # Labels that are shifted by a token would cut the rows at the wrong places.
             if torch.equal(labels[is_answer], ids[is_answer]):
                 return is_answer
+            problem = "labels with other ids"
         raise MisconfigurationException(
-            f"{type(self).__name__} cuts each row of 'input_ids' at its last answer's labels, but the batch has "
-            f"{'no labels' if labels is None else 'labels other than the ids at their positions'}: pass "
-            f"prompt_key='input_ids' if these are prompts alone, prompt_key= with the key of the prompts, or labels "
-            f"that are {self.ignore_index} at the prompts and repeat the ids of the answers"
+            f"{type(self).__name__} found {problem} for 'input_ids'. Pass labels that repeat the ids of the answers, "
+            f"or prompt_key='input_ids' if these are prompts alone"
         )
 
 
 def _from_last_span(is_label: Tensor) -> Tensor:
-    """Return which positions of each row are not before its last unbroken span of labels, shape (pairs, tokens)."""
-    is_start = is_label & ~nn.functional.pad(is_label, (1, 0))[:, :-1]
-    return (is_start.cumsum(1) == is_start.sum(1, keepdim=True)) & (is_start.cumsum(1) > 0)
+    """Return a mask of the positions from the last unbroken span of labels in each row on, shape (pairs, tokens).
+
+    For the labels 0 1 1 0 1 0 of a row, it is 0 0 0 0 1 1.
+    """
+    is_before = nn.functional.pad(is_label, (1, 0))[:, :-1]  # the label of the previous token
+    is_start = is_label & ~is_before
+    span = is_start.cumsum(dim=1)  # number of the last span that has started, from 1
+    num_spans = is_start.sum(dim=1, keepdim=True)
+    return (span == num_spans) & (span > 0)
 
 
 def _find_generator(pl_module: nn.Module, path: str) -> Any:
     """Return the model that generates, without the wrappers of ``torch.compile`` and DDP."""
     is_model = hasattr(pl_module, "generate") and not isinstance(pl_module, pl.LightningModule)
     model: Any = pl_module if is_model else pl_module.get_submodule(path)
-    # Compiled models have a forward without named parameters.
+    # Compiled models have a forward without named parameters, which decide on the inputs.
     while hasattr(model, "_orig_mod"):
         model = model._orig_mod
-    return model.module if isinstance(model, DistributedDataParallel) else model
+    if isinstance(model, DistributedDataParallel):
+        return model.module
+    return model
 
 
 def _list_input_names(model: nn.Module) -> set[str] | None:
-    """Return the names of the inputs that a Hugging Face model takes; ``None``, for all inputs, of another model."""
+    """Return the names of the inputs of a Hugging Face model, or ``None`` for another model."""
+    # A wrapper such as PEFT's is not a GenerationMixin, so this finds the model inside.
     wrapped = next((part for part in model.modules() if isinstance(part, GenerationMixin)), None)
     if wrapped is None:
         return None
-    # `forward(*args, **kwargs)` of a subclass does not name them.
-    forwards = [vars(base)["forward"] for base in type(wrapped).__mro__ if "forward" in vars(base)]
-    return {name for forward in forwards for name in signature(forward).parameters}
+    names: set[str] = set()
+    # Read all base classes, because a subclass with `forward(*args, **kwargs)` does not name the inputs.
+    for base in type(wrapped).__mro__:
+        forward = vars(base).get("forward")
+        if forward is not None:
+            names |= set(signature(forward).parameters)
+    return names
 
 
 @contextmanager
 def _gather_weights(pl_module: nn.Module, model: Any) -> Generator[Any, None, None]:
-    """Yield the model with the weights that FSDP gathers only in a forward pass of the whole, unlike ``generate``."""
+    """Yield the model with complete weights, also if FSDP shards them.
+
+    FSDP gathers the weights of its root module in ``forward`` only, which ``generate`` does not call on the root.
+    """
     trainer = getattr(pl_module, "_trainer", None)
     strategy: Any = None if trainer is None else trainer.strategy
     if is_of_class(strategy, "DeepSpeedStrategy") and strategy.zero_stage_3:
         raise MisconfigurationException(
-            "generating with weights that DeepSpeed ZeRO stage 3 partitions is not tested, so it is refused: use stage "
-            "2 or FSDP, or pass a function that calls the model's generate with synced_gpus=True as generate="
+            "generating with weights that DeepSpeed ZeRO stage 3 partitions is not supported. Use stage 2 or FSDP, or "
+            "pass a function that calls generate with synced_gpus=True as generate="
         )
+    # With FSDP 1, the strategy wraps the whole module.
     roots = [model] if trainer is None else [strategy.model, model]
-    is_sharded = isinstance(model, FSDPModule)
     wrapper = next((root for root in roots if isinstance(root, FullyShardedDataParallel)), None)
+    is_sharded = isinstance(model, FSDPModule)
     with ExitStack() as stack:
         if wrapper is not None:
-            whole = FullyShardedDataParallel.summon_full_params(wrapper, recurse=False, writeback=False)
-            stack.enter_context(whole)
+            # Only the root's own weights are gathered: the other modules gather theirs in their forward passes.
+            full_weights = FullyShardedDataParallel.summon_full_params(wrapper, recurse=False, writeback=False)
+            stack.enter_context(full_weights)
         elif is_sharded and "generate" not in vars(model):
+            # FSDP 2 gathers the weights in each registered method.
             register_fsdp_forward_method(model, "generate")
             stack.callback(delattr, model, "generate")
-        yield model.module if isinstance(model, FullyShardedDataParallel) else model
+        if isinstance(model, FullyShardedDataParallel):
+            model = model.module
+        yield model

@@ -130,22 +130,30 @@ def without(key):
     return lambda batch: {name: value for name, value in batch.items() if name != key}
 
 
-OTHER_IDS = "labels other than the ids at their positions.*pass prompt_key='input_ids' if these are prompts"
+OTHER_LABELS = "found labels {} for 'input_ids'.*prompt_key='input_ids' if these are prompts alone"
 NO_MASK = "needs token ids '{}' and their mask"
 # The end of a prompt and its mask are never guessed: (key of the prompts, change of a batch, error).
 REFUSED = {
     "no ids": (None, without("input_ids"), NO_MASK.format("input_ids")),
-    "no labels": (None, without("labels"), "no labels.*pass prompt_key='input_ids' if these are prompts"),
-    "short labels": (None, lambda batch: batch | {"labels": batch["labels"][:, 1:]}, OTHER_IDS),
+    "no labels": (
+        None,
+        without("labels"),
+        "found no labels for 'input_ids'.*prompt_key='input_ids' if these are prompts alone",
+    ),
+    "short labels": (
+        None,
+        lambda batch: batch | {"labels": batch["labels"][:, 1:]},
+        OTHER_LABELS.format("of another shape"),
+    ),
     "shifted labels": (
         None,
         lambda batch: batch | {"labels": nn.functional.pad(batch["labels"][:, 1:], (0, 1), value=-100)},
-        OTHER_IDS,
+        OTHER_LABELS.format("with other ids"),
     ),
     "labels of prompts": (
         None,
         lambda batch: batch | {"labels": batch["input_ids"].masked_fill(batch["attention_mask"] == 0, -100)},
-        r"no prompt in rows \[0, 1, 2, 3\].*labels equal the ids.*-100 at the tokens of the prompt, or pass prompt_",
+        r"no prompt in rows \[0, 1, 2, 3\].*Set labels to -100 at prompts, or pass prompt_key='input_ids'",
     ),
     "no mask": ("prompt_input_ids", without("prompt_attention_mask"), NO_MASK.format("prompt_input_ids")),
     "mask of other ids": (
@@ -253,7 +261,7 @@ def test_deepspeed_stage_3_is_refused_and_stage_2_is_not(stage):
     if stage == 2:
         assert len(generate(module, batch)[0]) == 1
     else:
-        with pytest.raises(MisconfigurationException, match=r"stage 3.*use stage 2.*synced_gpus=True as generate="):
+        with pytest.raises(MisconfigurationException, match=r"stage 3.*Use stage 2.*synced_gpus=True as generate="):
             generate(module, batch)
 
 
