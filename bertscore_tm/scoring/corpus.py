@@ -4,8 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial
-from itertools import chain
+from itertools import chain, repeat
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -15,7 +14,6 @@ from torch import Tensor
 from bertscore_tm.device.memory import device_with_index, return_freed_memory, send
 from bertscore_tm.encoder import FrozenEncoder
 from bertscore_tm.encoder.cache import ReferenceCache, VectorCache
-from bertscore_tm.encoder.tokenizer import TextTokenizer
 from bertscore_tm.matching.greedy import MatchedPairs, MatchedTokens, match_pairs
 from bertscore_tm.matching.scores import best_of_references, precision_recall_f1
 from bertscore_tm.matching.vectors import TokenizedTexts, TokenVectors, concatenate
@@ -24,8 +22,8 @@ from bertscore_tm.scoring.inputs import TextPairs
 from bertscore_tm.scoring.settings import ScoreSettings
 from bertscore_tm.scoring.warnings import UnknownText
 
-# A method of an encoder that takes texts, or the token ids of texts, and a device.
-EncodeFunction = Callable[[Sequence[str] | TokenizedTexts, torch.device], TokenVectors]
+# A function that encodes texts on a device, such as a method of an encoder.
+EncodeFunction = Callable[[Sequence[str], torch.device], TokenVectors]
 
 # Elements of the token vectors of one step, of all layers: 48 MB in float32, several times as much during encoding and
 # matching.
@@ -73,37 +71,52 @@ def encode_texts(
     device: torch.device,
     cache: ReferenceCache | None = None,
     *,
-    repeated: Mapping[str, TokenVectors] | None = None,
-    tokenized: TokenizedTexts | None = None,
+    known: Mapping[str, TokenVectors] | None = None,
 ) -> EncodedTexts:
-    """Encode texts, each distinct one once, by a method of an encoder.
+    """Encode texts, each distinct one once, except those whose vectors are ``known`` or cached.
 
-    References are read from ``cache``, if there is one, and added to it. ``repeated`` are vectors of texts that an
-    earlier step has encoded, ``tokenized`` the token ids of ``texts.distinct()``, if they are known.
+    References are read from ``cache``, if there is one, and added to it.
     """
-    vectors = dict(repeated or {})
-    references = [] if cache is None else [*dict.fromkeys(chain.from_iterable(texts.references))]
+    vectors = dict(known or {})  # by text, those that need not be encoded
+    new_references: list[str] = []
     if cache is not None:
-        vectors |= cache.vectors.get(text for text in references if text not in vectors)
-    missing = [text for text in references if text not in vectors]
-    known = {*vectors, *missing}
-    others = [text for text in dict.fromkeys(chain(texts.candidates, *texts.references)) if text not in known]
-    # On a CPU apart, so that the last digits of candidates' vectors, which depend on the batch, are those of later
-    # epochs. An accelerator would run all layers twice.
-    batches = [missing, others] if device.type == "cpu" else [missing + others]
-    batches = [batch for batch in batches if batch] or ([] if vectors else [[]])
-    places = {} if tokenized is None else {text: i for i, text in enumerate(texts.distinct())}
-    encoded = []
-    for batch in batches:
-        ids = None if tokenized is None else tokenized.select(np.array([places[text] for text in batch], np.int64))
-        encoded.append(encode(batch if ids is None else ids, device))
-    if cache is not None and missing:
-        new = encoded[0]
-        if len(batches[0]) > len(missing):
-            new = new.select(np.arange(len(missing)))
-        cache.vectors.add(missing, new, cache.max_bytes)
-    names = chain(vectors, *batches)
-    return EncodedTexts({text: i for i, text in enumerate(names)}, concatenate([*vectors.values(), *encoded]))
+        references = [text for text in TextPairs([], texts.references).distinct() if text not in vectors]
+        vectors |= cache.vectors.get(references)
+        new_references = [text for text in references if text not in vectors]
+    found = {*vectors, *new_references}
+    others = [text for text in texts.distinct() if text not in found]
+
+    parts = list(vectors.values())
+    if new_references or others or not vectors:
+        encoded = _encode_new(new_references, others, encode, device)
+        parts.append(encoded)
+        if cache is not None and new_references:
+            added = encoded.select(np.arange(len(new_references)))
+            cache.vectors.add(new_references, added, cache.max_bytes)
+    order = [*vectors, *new_references, *others]
+    return EncodedTexts({text: i for i, text in enumerate(order)}, concatenate(parts))
+
+
+def _encode_new(references: list[str], others: list[str], encode: EncodeFunction, device: torch.device) -> TokenVectors:
+    """Encode references that will be cached, and then other texts."""
+    if device.type == "cpu" and references and others:
+        # The last digits of vectors depend on the batch. Later epochs read these references from the cache and encode
+        # the other texts alone, so do the same in the first epoch. An accelerator would have to run all layers twice.
+        return concatenate([encode(references, device), encode(others, device)])
+    return encode(references + others, device)
+
+
+def encode_by_ids(
+    encode: Callable[[TokenizedTexts, torch.device], TokenVectors], texts: Sequence[str], tokenized: TokenizedTexts
+) -> EncodeFunction:
+    """Return a function that encodes some of these texts, whose token ids are known."""
+    indices = {text: i for i, text in enumerate(texts)}
+
+    def encode_batch(batch: Sequence[str], device: torch.device) -> TokenVectors:
+        selected = np.array([indices[text] for text in batch], np.int64)  # (texts of the batch,)
+        return encode(tokenized.select(selected), device)
+
+    return encode_batch
 
 
 def encode_steps(
@@ -124,70 +137,97 @@ def encode_steps(
 
     Raises:
         ValueError: the vectors are not finite. Those of an accelerator are checked after the last step, because each
-            check waits for it. A cache gets checked vectors only.
+            check synchronizes with it. A cache gets checked vectors only.
     """
-    checks_at_end = device.type != "cpu" and cache is None
-    method = encoder.encode_unchecked if checks_at_end else encoder.encode
-    sums = []  # 0-d each, finite if the vectors are
+    is_accelerator = device.type != "cpu"
+    checks_at_end = is_accelerator and cache is None
+    encode = encoder.encode_unchecked if checks_at_end else encoder.encode
     parts = [texts.select(step) for step in steps]
-    counts = Counter(chain.from_iterable(part.distinct() for part in parts)) if len(parts) > 1 else Counter()
-    repeated_texts = VectorCache() if counts else None
-    encode = partial(encode_texts, encode=method, device=device, cache=cache)
-    # The cores of a CPU are busy.
-    is_ahead = len(parts) > 1 and device.type != "cpu"
-    ahead = _tokenize_ahead(parts, encoder.tokenizer) if is_ahead else [None] * len(parts)
-    for step, part, tokenized in zip(steps, parts, ahead, strict=True):
-        repeated = {}
-        if repeated_texts is not None:
-            repeated = repeated_texts.get(text for text in part.distinct() if counts[text] > 1)
-        encoded = encode(part, repeated=repeated, tokenized=tokenized)
-        new = [text for text in encoded.indices if counts[text] > 1 and text not in repeated]
-        if repeated_texts is not None and new:
-            numbers = np.array([encoded.indices[text] for text in new])
-            repeated_texts.add(new, encoded.vectors.select(numbers), _BYTES_OF_REPEATED_TEXTS)
+    repeated = _RepeatedTexts(parts)
+    functions: Iterator[EncodeFunction] = repeat(encode, len(parts))
+    if is_accelerator and len(parts) > 1:
+        # On a CPU a thread that tokenizes would compete with the encoder for the cores.
+        functions = _tokenize_ahead(parts, encoder.tokenizer, encode)
+    sums = []  # 0-d each, finite if the vectors are
+    for step, part, encode_part in zip(steps, parts, functions, strict=True):
+        known = repeated.read(part)
+        encoded = encode_texts(part, encode_part, device, cache, known=known)
+        repeated.add(encoded, known)
         if checks_at_end:
             sums.append(encoded.vectors.vectors.sum())
         yield step, part, encoded
         if len(parts) > 1:
-            # The caller's loop holds the object until it has the next one.
+            # The caller still references this object while the next step runs: free the vectors now.
             del encoded.vectors
-            if not is_ahead:  # an accelerator's vectors are not in this memory
+            if not is_accelerator:
                 return_freed_memory()
     if sums and not torch.isfinite(torch.stack(sums).sum()):
         raise encoder.error_of_values(device)
 
 
-def _tokenize_ahead(parts: Sequence[TextPairs], tokenizer: TextTokenizer) -> Iterator[TokenizedTexts]:
-    """Yield the token ids of each step's distinct texts, made while an accelerator encodes the step before."""
+class _RepeatedTexts:
+    """Vectors of texts that occur in several steps of a corpus, which the first of the steps encodes."""
+
+    def __init__(self, parts: Sequence[TextPairs]) -> None:
+        counts = Counter(chain.from_iterable(part.distinct() for part in parts))
+        self._texts = {text for text, count in counts.items() if count > 1}
+        self._cache = VectorCache()
+
+    def read(self, part: TextPairs) -> dict[str, TokenVectors]:
+        """Return the vectors of the texts of a step that an earlier step has encoded."""
+        return self._cache.get(text for text in part.distinct() if text in self._texts)
+
+    def add(self, encoded: EncodedTexts, known: Mapping[str, TokenVectors]) -> None:
+        """Keep the vectors that other steps need and that are not known yet, at most 256 MiB of all."""
+        new = [text for text in encoded.indices if text in self._texts and text not in known]
+        if new:
+            indices = np.array([encoded.indices[text] for text in new])  # (new texts,)
+            self._cache.add(new, encoded.vectors.select(indices), _BYTES_OF_REPEATED_TEXTS)
+
+
+def _tokenize_ahead(
+    parts: Sequence[TextPairs],
+    tokenizer: Callable[[list[str]], TokenizedTexts],
+    encode: Callable[[TokenizedTexts, torch.device], TokenVectors],
+) -> Iterator[EncodeFunction]:
+    """Yield a function for each step that encodes its texts, tokenized while an accelerator encodes the step before."""
+    distinct = [part.distinct() for part in parts]
     with ThreadPoolExecutor(1) as pool:
-        following = pool.submit(tokenizer, parts[0].distinct())
-        for part in [*parts[1:], None]:
+        following = pool.submit(tokenizer, distinct[0])
+        for number, part in enumerate(distinct):
             tokenized = following.result()
-            if part is not None:
-                following = pool.submit(tokenizer, part.distinct())
-            yield tokenized
+            if number + 1 < len(distinct):
+                following = pool.submit(tokenizer, distinct[number + 1])
+            yield encode_by_ids(encode, part, tokenized)
 
 
 def match_encoded(texts: TextPairs, encoded: EncodedTexts) -> MatchedTexts:
     """Match each candidate with its references; the result holds no vectors and no texts."""
-    vectors, indices = encoded.vectors, encoded.indices
-    counts = np.fromiter(map(len, texts.references), np.int64, len(texts.references))
-    candidates = np.repeat(np.array([indices[text] for text in texts.candidates], np.int64), counts)  # (pairs,)
-    references = np.array([indices[text] for text in chain.from_iterable(texts.references)], np.int64)  # (pairs,)
-    pairs, num_truncated = match_pairs(vectors, candidates, references), vectors.texts.num_truncated
-    return MatchedTexts(pairs.candidate, pairs.reference, send(counts, vectors.vectors.device), num_truncated)
+    vectors = encoded.vectors
+    counts = np.array([len(references) for references in texts.references], np.int64)  # (candidates,)
+    indices = np.array([encoded.indices[text] for text in texts.candidates], np.int64)  # (candidates,)
+    candidates = np.repeat(indices, counts)  # (pairs,)
+    all_references = chain.from_iterable(texts.references)
+    references = np.array([encoded.indices[text] for text in all_references], np.int64)  # (pairs,)
+    pairs = match_pairs(vectors, candidates, references)
+    return MatchedTexts(
+        candidate=pairs.candidate,
+        reference=pairs.reference,
+        counts=send(counts, vectors.vectors.device),
+        num_truncated=vectors.texts.num_truncated,
+    )
 
 
 def compute_scores(matched: MatchedTexts, settings: ScoreSettings) -> tuple[Tensor, Tensor]:
     """Return ``scores`` and ``best_reference`` of :class:`CorpusScores`, on the device of the matched tokens."""
     weights = settings.weights.to(matched.counts.device)
-    if weights.source.kind == "mapping":
-        for tokens in (matched.candidate, matched.reference):
-            require_known(weights, tokens.ids, settings.encoder.tokenizer)
+    for tokens in (matched.candidate, matched.reference):
+        require_known(weights, tokens.ids, settings.encoder.tokenizer)
     scores = torch.stack(precision_recall_f1(matched, weights.table, settings.f1))  # (3, layers, pairs)
-    shape = *scores.shape[:2], len(matched.counts)  # (3, layers, candidates)
-    best, which = (found.view(shape) for found in best_of_references(scores.flatten(0, 1), matched.counts))
-    return best, which[2]
+    best_scores, best = best_of_references(scores.flatten(0, 1), matched.counts)  # (3 * layers, candidates) each
+    shape = (*scores.shape[:2], len(matched.counts))  # (3, layers, candidates)
+    best_by_f1 = best.view(shape)[2]
+    return best_scores.view(shape), best_by_f1
 
 
 def plan_steps(
@@ -195,27 +235,34 @@ def plan_steps(
 ) -> list[list[int]]:
     """Divide a corpus into steps, the indices of their candidates, whose token vectors fit into memory.
 
-    Candidates with equal references are in the same step, where each distinct text is encoded once, and so are texts
-    of similar length; not so with ``keep_order``.
+    Unless ``keep_order`` is set, candidates with equal references share a step, where each distinct text is encoded
+    once, and so do texts of similar length.
     """
     width = int(encoder.config.hidden_size) * encoder.num_outputs
-    numbers = _ELEMENTS_PER_STEP * (1 if torch.device(device).type == "cpu" else _ACCELERATOR_FACTOR)
-    budget = numbers // width * _CHARACTERS_PER_TOKEN
+    num_elements = _ELEMENTS_PER_STEP
+    if torch.device(device).type != "cpu":
+        num_elements *= _ACCELERATOR_FACTOR
+    budget = num_elements // width * _CHARACTERS_PER_TOKEN
     special = encoder.tokenizer.num_special_tokens * _CHARACTERS_PER_TOKEN
     order = list(range(len(texts.references)))
     if not keep_order:
         order.sort(key=lambda i: (len(texts.references[i][0]), texts.references[i]))
     steps: list[list[int]] = []
     num_characters = 0
+    previous = None  # references of the candidate before
     for i in order:
-        characters = special + (len(texts.candidates[i]) if texts.candidates else 0)
-        if not steps or texts.references[i] != texts.references[steps[-1][-1]]:
-            characters += sum(len(text) + special for text in texts.references[i])
-        if not steps or num_characters + characters > budget:
+        references = texts.references[i]
+        added = special
+        if texts.candidates:
+            added += len(texts.candidates[i])
+        if references != previous:
+            added += sum(len(text) + special for text in references)
+        previous = references
+        if not steps or num_characters + added > budget:
             steps.append([])
             num_characters = 0
         steps[-1].append(i)
-        num_characters += characters
+        num_characters += added
     return steps
 
 
@@ -226,10 +273,11 @@ def score_corpus(
     progress: Callable[[int], None] | None = None,
 ) -> CorpusScores:
     """Score candidates against their references, step by step; progress is called with each number of candidates."""
-    encoder, device = settings.encoder, device_with_index(settings.device)
+    encoder = settings.encoder
+    device = device_with_index(settings.device)
     settings = replace(settings, weights=settings.weights.to(device))
-    # Allocated once: small results between large blocks would fragment the allocator's memory. An accelerator keeps
-    # them, and is not waited for until the end.
+    # Allocate the results once: small results between large blocks would fragment the allocator's memory. They stay on
+    # the device until the end, because copying them would synchronize with an accelerator.
     scores = torch.empty(3, encoder.num_outputs, len(texts), dtype=torch.float32, device=device)
     best_reference = torch.empty(encoder.num_outputs, len(texts), dtype=torch.long, device=device)
     num_truncated = 0
@@ -259,27 +307,38 @@ def match_batch(texts: TextPairs, settings: ScoreSettings, cache_bytes: int = 0)
     Returns:
         The matched texts, and how much of them is unknown.
     """
-    encoder, device, layer = settings.encoder, settings.device, settings.layer
-    cache = encoder.cache(device)
+    cache = settings.encoder.cache(settings.device)
     latest = _latest.get(cache)
     if latest is None or latest[0] != texts:
+        # Free the memory of the earlier batch before the next one is encoded.
         _latest.pop(cache, None)
-        parts, unknown = [], UnknownText()
-        steps = plan_steps(texts, encoder, device, keep_order=True)
-        references = encoder.reference_cache(device, cache_bytes)
-        for _, part, encoded in encode_steps(texts, steps, encoder, device, references):
-            unknown.count(encoded.vectors.texts, encoder.tokenizer)
-            parts.append(match_encoded(part, encoded))
-        latest = _latest[cache] = texts, parts[0] if len(parts) == 1 else _join_steps(parts), unknown
+        matched, unknown = _match_all_layers(texts, settings, cache_bytes)
+        latest = _latest[cache] = (texts, matched, unknown)
     _, matched, unknown = latest
-    if layer is None:
+    if settings.layer is None:
         return matched, unknown
-    # Copies, or states would hold the memory of all layers.
-    candidate, reference = (
-        tokens._replace(best=tokens.best[:, layer : layer + 1].clone())  # (tokens, 1)
-        for tokens in (matched.candidate, matched.reference)
-    )
+    candidate = _select_layer(matched.candidate, settings.layer)
+    reference = _select_layer(matched.reference, settings.layer)
     return replace(matched, candidate=candidate, reference=reference), unknown
+
+
+def _match_all_layers(texts: TextPairs, settings: ScoreSettings, cache_bytes: int) -> tuple[MatchedTexts, UnknownText]:
+    """Match the texts of an update in steps, and count their unknown characters."""
+    encoder = settings.encoder
+    device = settings.device
+    cache = encoder.reference_cache(device, cache_bytes)
+    parts = []
+    unknown = UnknownText()
+    steps = plan_steps(texts, encoder, device, keep_order=True)
+    for _, part, encoded in encode_steps(texts, steps, encoder, device, cache):
+        unknown.count(encoded.vectors.texts, encoder.tokenizer)
+        parts.append(match_encoded(part, encoded))
+    return _join_steps(parts), unknown
+
+
+def _select_layer(tokens: MatchedTokens, layer: int) -> MatchedTokens:
+    """Return a copy of one layer, because a view would keep the memory of all layers."""
+    return tokens._replace(best=tokens.best[:, layer : layer + 1].clone())  # (tokens, 1)
 
 
 def forget_batch(encoder: FrozenEncoder, device: torch.device) -> None:
@@ -288,9 +347,20 @@ def forget_batch(encoder: FrozenEncoder, device: torch.device) -> None:
 
 
 def _join_steps(steps: Sequence[MatchedTexts]) -> MatchedTexts:
-    candidate, reference = (
-        MatchedTokens(*map(torch.cat, zip(*parts, strict=True)))
-        for parts in ([step.candidate for step in steps], [step.reference for step in steps])
+    """Return the pairs of all steps, in the order of steps."""
+    if len(steps) == 1:
+        return steps[0]
+    return MatchedTexts(
+        candidate=_join_tokens([step.candidate for step in steps]),
+        reference=_join_tokens([step.reference for step in steps]),
+        counts=torch.cat([step.counts for step in steps]),
+        num_truncated=sum(step.num_truncated for step in steps),
     )
-    counts = torch.cat([step.counts for step in steps])  # (candidates,)
-    return MatchedTexts(candidate, reference, counts, sum(step.num_truncated for step in steps))
+
+
+def _join_tokens(parts: Sequence[MatchedTokens]) -> MatchedTokens:
+    return MatchedTokens(
+        ids=torch.cat([part.ids for part in parts]),
+        best=torch.cat([part.best for part in parts]),
+        lengths=torch.cat([part.lengths for part in parts]),
+    )

@@ -23,7 +23,7 @@ from bertscore_tm.losses.soft.predictions import (
 )
 from bertscore_tm.matching.greedy import TokenMass
 from bertscore_tm.matching.vectors import TokenizedTexts
-from bertscore_tm.scoring.corpus import encode_texts
+from bertscore_tm.scoring.corpus import EncodeFunction, encode_by_ids, encode_texts
 from bertscore_tm.scoring.inputs import TextPairs
 from bertscore_tm.utilities.compilation import untraced
 from bertscore_tm.utilities.warnings import warn_user
@@ -59,7 +59,10 @@ def encode_references(
     encoder, device = vocabulary.encoder, vocabulary.table.device
     texts = TextPairs([], references)
     cache = encoder.reference_cache(device, cache_bytes, of_losses=True)
-    encoded = encode_texts(texts, encoder.encode, device, cache, tokenized=tokenized)
+    encode: EncodeFunction = encoder.encode
+    if tokenized is not None:
+        encode = encode_by_ids(encoder.encode, texts.distinct(), tokenized)
+    encoded = encode_texts(texts, encode, device, cache)
     vectors = encoded.vectors
     rows = np.array([encoded.indices[text] for text in chain.from_iterable(references)])
     index, mask = vectors.texts.locate(rows)  # (references, tokens)

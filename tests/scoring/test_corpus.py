@@ -59,15 +59,23 @@ def test_the_next_step_is_tokenized_while_one_is_encoded(encoder, repeated):
         next(event for event in begun if not event.is_set()).set()
         return encoder.tokenizer(batch)
 
-    steps = corpus._tokenize_ahead(parts, tokenizer)
-    for number, (part, tokenized) in enumerate(zip(parts, steps, strict=True)):
+    batches = []
+
+    def encode(tokenized, device):
+        batches.append(tokenized.rows())
+        return encoder.encode(tokenized, device)
+
+    steps = corpus._tokenize_ahead(parts, tokenizer, encode)
+    for number, (part, encode_step) in enumerate(zip(parts, steps, strict=True)):
         # The work on a step.
         assert number + 1 == len(parts) or begun[number + 1].wait(60)
-        assert tokenized.rows() == encoder.tokenizer(part.distinct()).rows()
         cache = encoder.reference_cache("cpu", 2**20)
         expected = corpus.encode_texts(part, encoder.encode, torch.device("cpu"), cache)
         encoder.cache("cpu").clear()
-        encoded = corpus.encode_texts(part, encoder.encode, torch.device("cpu"), cache, tokenized=tokenized)
+        batches.clear()
+        encoded = corpus.encode_texts(part, encode_step, torch.device("cpu"), cache)
+        rows = [row for batch in batches for row in batch]
+        assert rows == encoder.tokenizer(list(encoded.indices)).rows()
         assert encoded.indices == expected.indices
         assert torch.equal(encoded.vectors.vectors, expected.vectors.vectors)
         encoder.cache("cpu").clear()
