@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypedDict, Unpack
+from typing import Any, Literal, NamedTuple, TypedDict, Unpack
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ from bertscore_tm.device.memory import device_with_index, empty_cache, is_out_of
 from bertscore_tm.device.precision import may_use_tf32
 from bertscore_tm.encoder.cache import ReferenceCache, VectorCache, shared_caches
 from bertscore_tm.encoder.families import Family, ModelSpec
+from bertscore_tm.encoder.forward import ForwardPass
 from bertscore_tm.encoder.identity import ModelSource, hash_tokenizer
 from bertscore_tm.encoder.loading import (
     copy_tokenizer,
@@ -35,7 +36,7 @@ from bertscore_tm.encoder.model import Backbone
 from bertscore_tm.encoder.probe import family_of, find_own_classes, ready_encoder, require_whole, text_config
 from bertscore_tm.encoder.signature import Signature
 from bertscore_tm.encoder.tokenizer import LongText, TextTokenizer, Windows
-from bertscore_tm.matching.vectors import TokenizedTexts, TokenVectors, unit_vectors
+from bertscore_tm.matching.vectors import Bools, Ints, TokenizedTexts, TokenVectors, unit_vectors
 from bertscore_tm.utilities.checks import as_integer, full_class_name, require_at_least, require_choice
 from bertscore_tm.utilities.compilation import untraced
 from bertscore_tm.utilities.warnings import warn_user
@@ -402,58 +403,66 @@ class FrozenEncoder:
                 "texts cannot be encoded on the device 'meta', which holds no values: create the metric outside of "
                 "`with torch.device('meta')`"
             )
-        tokenized = texts if isinstance(texts, TokenizedTexts) else self.tokenizer(texts)
-        windows = Windows.of(tokenized, self.tokenizer)
-        lengths, ends = windows.lengths, np.cumsum(windows.lengths)
-        compared = tokenized.trim(*self.tokenizer.num_excluded) if any(self.tokenizer.num_excluded) else tokenized
-        if not len(lengths):
+        if not isinstance(texts, TokenizedTexts):
+            texts = self.tokenizer(texts)
+        compared = texts.trim(*self.tokenizer.num_excluded)
+        plan = self._plan(texts)
+        if len(plan.lengths) == 0:
             dtype = torch.promote_types(torch.float32, self._backbone.resolve_dtype(device))
             vectors = torch.empty(self.num_outputs, 0, int(self.config.hidden_size), dtype=dtype, device=device)
             return TokenVectors(compared, vectors)
+        return TokenVectors(compared, self._run(plan, device))
+
+    def _plan(self, texts: TokenizedTexts) -> _Plan:
+        """Divide texts into parts, and find the place of each vector among those that are returned."""
+        windows = Windows.of(texts, self.tokenizer)
+        is_compared = texts.is_inside(*self.tokenizer.num_excluded)  # (tokens of the texts,)
+        places = np.cumsum(is_compared) - 1  # of a compared token among the compared tokens, (tokens of the texts,)
+        return _Plan(
+            ids=texts.ids[windows.tokens],
+            lengths=windows.lengths,
+            places=places[windows.tokens],
+            is_returned=windows.is_used & is_compared[windows.tokens],
+        )
+
+    def _run(self, plan: _Plan, device: torch.device) -> Tensor:
+        """Encode the parts of texts in batches, which are halved when memory runs out.
+
+        Returns:
+            Unit vectors in the order of the plan's places, shape (layers, returned tokens, width).
+        """
         loaded = self._backbone.loaded(device)
-        usual = _TOKENS_PER_BATCH[device.type == "cpu"]
-        budget = self._budgets.pop(device, usual)
-        next_budget = int(budget * _RECOVERY) + 1
-        ids = send(tokenized.ids[windows.tokens], device)
-        places = send(windows.vectors, device)
-        skips = windows.vectors.min() < 0
-        encoded: Tensor | None = None
-        done = start = 0
-        # Otherwise transformers tells, for example, that Longformer and BigBird pad texts.
-        with torch.no_grad(), nullcontext() if loaded.batching.way == "packed" else quiet_transformers.turned():
-            while done < len(lengths):
-                count = int(np.searchsorted(ends, start + budget, side="right")) - done
-                count = max(1, min(count, self.batch_size or count))
-                stop = int(ends[done + count - 1])
-                used = send(np.flatnonzero(windows.vectors[start:stop] >= 0), device) if skips else None
-                batch: Tensor | None = None
-                try:
-                    batch = loaded.run(ids[start:stop], lengths[done : done + count])
-                    batch = unit_vectors(batch if used is None else batch.index_select(1, used))
-                    if encoded is None:
-                        encoded = batch.new_empty(self.num_outputs, len(compared.ids), batch.shape[-1])
-                except RuntimeError as error:
-                    if count == 1 or not is_out_of_memory(error):
-                        raise
-                    batch = None
-                if encoded is None or batch is None:
-                    # After the handler, since the error keeps alive what the failed batch had computed.
-                    half = count // 2
-                    budget = next_budget = int(ends[done + half - 1]) - start
+        usual_budget = _TOKENS_PER_BATCH[device.type == "cpu"]
+        batches = Batches(plan.lengths, self._budgets.pop(device, usual_budget), self.batch_size)
+        ids = send(plan.ids, device)
+        vectors: Tensor | None = None
+        # Other models log messages that need no action, for example that Longformer and BigBird pad texts.
+        quiet = nullcontext() if loaded.batching.way == "packed" else quiet_transformers.turned()
+        with torch.no_grad(), quiet:
+            for batch in batches:
+                lengths = plan.lengths[batch.texts]
+                is_returned = plan.is_returned[batch.tokens]
+                encoded = _run_batch(loaded, ids[batch.tokens], lengths, is_returned)
+                if encoded is None:
+                    half = batches.shrink()
                     warn_user(
-                        f"out of memory on {device} with {count} texts of up to {lengths[done]} tokens; continuing "
+                        f"out of memory on {device} with {len(lengths)} texts of up to {lengths[0]} tokens; continuing "
                         f"with batches of {half} (scores are unaffected). Set batch_size (--batch-size) to {half} to "
                         f"avoid the failed attempts"
                     )
                     empty_cache(device)
                     continue
-                chosen = places[start:stop]
-                encoded.index_copy_(1, chosen if used is None else chosen[used], batch)  # (layers, tokens, width)
-                done, start = done + count, stop
-        if next_budget < usual:
-            self._budgets[device] = next_budget
-        assert encoded is not None
-        return TokenVectors(compared, encoded)
+                if vectors is None:
+                    num_returned = int(plan.is_returned.sum())
+                    vectors = encoded.new_empty(self.num_outputs, num_returned, encoded.shape[-1])
+                places = send(plan.places[batch.tokens][is_returned], device)  # (returned tokens of the batch,)
+                vectors.index_copy_(1, places, encoded)
+                # Free this memory before the next batch needs it.
+                del encoded
+        if batches.next_budget < usual_budget:
+            self._budgets[device] = batches.next_budget
+        assert vectors is not None
+        return vectors
 
     def error_of_values(self, device: torch.device) -> ValueError:
         """Return the error about token vectors that are not finite."""
@@ -522,6 +531,96 @@ class FrozenEncoder:
     def __repr__(self) -> str:
         layers = f"layers 0-{self.num_layers}" if self.all_layers else f"layer {self.num_layers}"
         return f"{type(self).__name__}({self.name!r}, {layers}, {_name_dtype(self.dtype)})"
+
+
+class _Plan(NamedTuple):
+    """The parts of texts that are encoded, longest first, one after the other."""
+
+    ids: Ints  # token ids, (tokens,)
+    lengths: Ints  # tokens per part, (parts,)
+    is_returned: Bools  # tokens whose vectors are returned, (tokens,); the others are context
+    places: Ints  # where their vectors go, (tokens,); arbitrary for the others
+
+
+def _run_batch(loaded: ForwardPass, ids: Tensor, lengths: Ints, is_returned: Bools) -> Tensor | None:
+    """Return the unit vectors of a batch, shape (layers, returned tokens, width), or ``None`` if memory runs out.
+
+    A single text that does not fit raises the error.
+    """
+    try:
+        states = loaded.run(ids, lengths)  # (layers, tokens, width)
+        if not is_returned.all():
+            states = states.index_select(1, send(np.flatnonzero(is_returned), ids.device))
+        return unit_vectors(states)
+    except RuntimeError as error:
+        if len(lengths) == 1 or not is_out_of_memory(error):
+            raise
+    # The handler is left first, because the error refers to everything that the batch computed.
+    return None
+
+
+class Batch(NamedTuple):
+    """Neighbouring texts that share a forward pass."""
+
+    texts: slice
+    tokens: slice
+
+
+class Batches:
+    """Batches of neighbouring texts within a budget of tokens, which shrinks when memory runs out.
+
+    Args:
+        lengths: tokens per text, shape (texts,).
+        budget: maximum number of tokens per batch; a longer text is a batch of its own.
+        batch_size: maximum number of texts per batch. Default: no maximum.
+
+    Attributes:
+        next_budget: budget with which the next call should start.
+
+    Example:
+        >>> batches = Batches(np.array([5, 5, 4, 2]), budget=12)
+        >>> [batch.texts for batch in batches]
+        [slice(0, 2, None), slice(2, 4, None)]
+    """
+
+    def __init__(self, lengths: Ints, budget: int, batch_size: int | None = None) -> None:
+        self._ends = np.cumsum(lengths)  # (texts,)
+        self._budget = budget
+        self._batch_size = batch_size or len(lengths)
+        self._batch = Batch(slice(0, 0), slice(0, 0))
+        self._has_failed = False
+        self.next_budget = int(budget * _RECOVERY) + 1
+
+    def __iter__(self) -> Iterator[Batch]:
+        num_texts = 0  # in the batches that are done
+        num_tokens = 0
+        while num_texts < len(self._ends):
+            self._batch = self._fit(num_texts, num_tokens)
+            self._has_failed = False
+            yield self._batch
+            if not self._has_failed:
+                num_texts = self._batch.texts.stop
+                num_tokens = self._batch.tokens.stop
+
+    def _fit(self, num_texts: int, num_tokens: int) -> Batch:
+        """Return the largest batch that may follow these numbers of texts and tokens."""
+        stop = int(np.searchsorted(self._ends, num_tokens + self._budget, side="right"))
+        stop = min(stop, num_texts + self._batch_size)
+        stop = max(stop, num_texts + 1)
+        return Batch(slice(num_texts, stop), slice(num_tokens, int(self._ends[stop - 1])))
+
+    def shrink(self) -> int:
+        """Repeat the last batch with half of its texts, and keep to their number of tokens.
+
+        Returns:
+            The number of these texts.
+        """
+        texts, tokens = self._batch
+        half: int = (texts.stop - texts.start) // 2
+        self._budget = int(self._ends[texts.start + half - 1]) - tokens.start
+        self.next_budget = self._budget
+        self._has_failed = True
+        return half
 
 
 def _optional_integer(name: str, value: int | None) -> int | None:

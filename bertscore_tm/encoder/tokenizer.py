@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from tokenizers.models import WordPiece
@@ -105,13 +105,18 @@ class TextTokenizer:
     @cached_property
     def num_special_tokens(self) -> int:
         """Number of special tokens that the tokenizer adds to a text."""
-        return sum(map(len, self.special_affixes))
+        return sum(self.num_affixes)
 
     @cached_property
+    def num_affixes(self) -> tuple[int, int]:
+        """Number of special tokens that the tokenizer adds before and after a text."""
+        before, after = self.special_affixes
+        return len(before), len(after)
+
+    @property
     def num_excluded(self) -> tuple[int, int]:
         """Number of special tokens before and after a text that are encoded but not compared."""
-        before, after = self.special_affixes if self.exclude_special_tokens else ([], [])
-        return len(before), len(after)
+        return self.num_affixes if self.exclude_special_tokens else (0, 0)
 
     @cached_property
     def unweighted_ids(self) -> list[int]:
@@ -206,7 +211,9 @@ class TextTokenizer:
         if not places:
             return sizes, unknown_sizes
         encoded = self.encode_whole([texts[place] for place in places], offsets=True)
-        first = self._first_kept(lengths, kept) + len(self.special_affixes[0])
+        first = np.full_like(kept, self.num_affixes[0])
+        if self.tokenizer.truncation_side == "left":
+            first += lengths - kept
         for place, ids, spans in zip(places, encoded["input_ids"], encoded["offset_mapping"], strict=True):
             text, content = texts[place], slice(first[place], first[place] + num_tokens[place])
             unknown_sizes[place] = _count_characters(self._read_unknown(text, ids[content], spans[content]))
@@ -260,7 +267,7 @@ class TextTokenizer:
         if marks is not None:
             return ids, lengths, np.fromiter(chain.from_iterable(marks), np.bool_, len(ids))
         is_special, ends = np.zeros(len(ids), np.bool_), np.cumsum(lengths)
-        before, after = map(len, self.special_affixes)
+        before, after = self.num_affixes
         for step in range(before):
             is_special[ends - lengths + step] = True
         for step in range(after):
@@ -278,7 +285,7 @@ class TextTokenizer:
         texts = ["a", "", " ".join(["\u00c9 1", *self.special_tokens, "b\n"])]
         backend = tokenizer.backend_tokenizer
         backend.encode_special_tokens = tokenizer.split_special_tokens
-        before, after = map(len, self.special_affixes)
+        before, after = self.num_affixes
         encoded = self.encode_whole(texts)
         marks = [[1] * before + [0] * (len(ids) - before - after) + [1] * after for ids in encoded["input_ids"]]
         ids = [encoding.ids for encoding in backend.encode_batch_fast(texts)]
@@ -328,29 +335,15 @@ class TextTokenizer:
         """Return the places of the tokens of texts cut at the limit, and the number of tokens of each."""
         if self.max_length is None or self.long_text != "truncate":
             return np.arange(lengths.sum()), lengths
-        kept = np.minimum(lengths, self.max_length)
-        first = self._first_kept(lengths, kept)
-        return self.places_of_parts(np.cumsum(lengths) - lengths, lengths, first, kept), kept
-
-    def _first_kept(self, lengths: Ints, kept: Ints) -> Ints:
-        """Return how many content tokens at the start of each text are truncated, shape (texts,)."""
-        is_left = self.tokenizer.truncation_side == "left"
-        return lengths - kept if is_left else np.zeros_like(lengths)
-
-    def places_of_parts(self, starts: Ints, lengths: Ints, first: Ints, kept: Ints) -> Ints:
-        """Return the places of the tokens of parts of texts, which have all special tokens of their texts.
-
-        Texts have places from ``starts``; a part has ``kept`` of a text's tokens, with content from ``first`` on; shape
-        (parts,) each.
-        """
-        places = places_of(starts, kept)
-        if (kept < lengths).any():
-            before, after = map(len, self.special_affixes)
-            steps = places - np.repeat(starts, kept)  # (tokens,)
-            is_behind = steps >= np.repeat(kept - after, kept)
-            places += np.where(steps < before, 0, np.repeat(first, kept))
-            places += np.where(is_behind, np.repeat(lengths - kept - first, kept), 0)
-        return places
+        kept = np.minimum(lengths, self.max_length)  # (texts,)
+        starts = np.cumsum(lengths) - lengths  # (texts,)
+        # Special tokens are kept on both sides.
+        first_dropped = starts + self.num_affixes[0]  # (texts,)
+        if self.tokenizer.truncation_side == "right":
+            first_dropped += kept - self.num_special_tokens
+        is_kept = np.ones(lengths.sum(), np.bool_)
+        is_kept[places_of(first_dropped, lengths - kept)] = False
+        return np.flatnonzero(is_kept), kept
 
 
 def _count_characters(text: str) -> int:
@@ -364,55 +357,75 @@ def _count_in_texts(marks: Bools, starts: Ints, ends: Ints) -> Ints:
     return before[ends] - before[starts]
 
 
+class Window(NamedTuple):
+    """A part of a long text that is encoded with all special tokens of the text."""
+
+    places: Ints  # places of the window's tokens in the text, (length limit,)
+    is_used: Bools  # tokens whose vectors are taken from this window, (length limit,)
+
+
 @dataclass(frozen=True)
 class Windows:
-    """The parts of texts that are encoded, longest first: overlapping windows of texts over the limit, else the texts.
+    """The parts of texts that are encoded, longest first: the windows of long texts, and all other texts as they are.
 
     Args:
-        lengths: tokens per window, shape (windows,).
-        tokens: places of the windows' tokens among all tokens of the texts, shape (tokens,).
-        vectors: places of their vectors among those of the compared tokens; -1 for context only. The vector of a token
-            is taken from the window in which its distance to the nearer end is largest, from the earlier of two.
+        lengths: tokens per part, shape (parts,).
+        tokens: places of the parts' tokens among all tokens of the texts, shape (tokens in parts,).
+        is_used: tokens whose vectors are used, shape (tokens in parts,). The others are context in overlapping windows:
+            the vector of a token is taken from the window in which its distance to the nearer end is largest, from the
+            earlier of two.
     """
 
     lengths: Ints
     tokens: Ints
-    vectors: Ints
+    is_used: Bools
 
     @classmethod
     def of(cls, texts: TokenizedTexts, tokenizer: TextTokenizer) -> Windows:
-        """Cut texts into windows; texts without tokens have none."""
-        skipped, excluded_after = tokenizer.num_excluded
-        limit, stride = tokenizer.max_length, tokenizer.stride
-        is_long = texts.lengths > (limit if limit is not None and stride is not None else _NO_LIMIT)
-        short = np.flatnonzero(~is_long & (texts.lengths > 0))
-        ends = texts.lengths[short]
-        # Text, first content token, number of tokens, and from where to where vectors are taken, of each window.
-        rows = np.stack([short, ends * 0, ends, ends * 0 + skipped, ends - excluded_after], 1)  # (windows, 5)
-        if is_long.any():
-            rows = np.concatenate(
-                [rows, *(_cut(i, int(texts.lengths[i]), tokenizer) for i in np.flatnonzero(is_long).tolist())]
-            )
-            rows = rows[np.argsort(rows[:, 0], kind="stable")]
-        text, first, lengths, low, high = rows[np.argsort(-rows[:, 2], kind="stable")].T
-        starts = texts.starts[text]
-        if not (is_long.any() or skipped or excluded_after):
-            tokens = places_of(starts, lengths)
-            return cls(lengths, tokens, tokens)
-        tokens = tokenizer.places_of_parts(starts, texts.lengths[text], first, lengths)
-        inside = tokens - np.repeat(starts, lengths)  # (tokens,), places within their texts
-        is_used = (inside >= np.repeat(low, lengths)) & (inside < np.repeat(high, lengths))
-        compared = starts - text * (skipped + excluded_after) - skipped
-        return cls(lengths, tokens, np.where(is_used, inside + np.repeat(compared, lengths), -1))
+        """Cut long texts into windows, where the tokenizer does. Texts without tokens have no part."""
+        limit = tokenizer.max_length
+        if limit is None or tokenizer.stride is None:
+            return cls._whole(texts, np.arange(len(texts.lengths)))
+        is_long = texts.lengths > limit  # (texts,)
+        short = cls._whole(texts, np.flatnonzero(~is_long))
+        tokens = []
+        is_used = []
+        for start, length in zip(texts.starts[is_long].tolist(), texts.lengths[is_long].tolist(), strict=True):
+            for window in _cut(length, limit, tokenizer.stride, tokenizer.num_affixes):
+                tokens.append(start + window.places)
+                is_used.append(window.is_used)
+        # The windows come first, because they are as long as the limit.
+        return cls(
+            lengths=np.concatenate([np.full(len(tokens), limit), short.lengths]),
+            tokens=np.concatenate([*tokens, short.tokens]),
+            is_used=np.concatenate([*is_used, short.is_used]),
+        )
+
+    @classmethod
+    def _whole(cls, texts: TokenizedTexts, indices: Ints) -> Windows:
+        """Return the texts with these indices, one part each, except those without tokens."""
+        lengths = texts.lengths[indices]  # (selected texts,)
+        order = np.argsort(-lengths, kind="stable")
+        order = order[lengths[order] > 0]  # (parts,)
+        tokens = texts.places(indices[order])
+        return cls(lengths[order], tokens, np.ones(len(tokens), np.bool_))
 
 
-def _cut(text: int, length: int, tokenizer: TextTokenizer) -> Ints:
-    """Return the rows of a text's windows, half of whose content is in the next one."""
-    skipped, excluded_after = tokenizer.num_excluded
-    limit, before = tokenizer.max_length or 0, len(tokenizer.special_affixes[0])
-    room, last = limit - tokenizer.num_special_tokens, length - limit
-    starts = [*range(0, last, tokenizer.stride or 1), last]
-    # The border between two windows is the middle of their overlap.
-    middles = (before + (a + b + room + 1) // 2 for a, b in pairwise(starts))
-    borders = [skipped, *middles, length - excluded_after]
-    return np.array([(text, start, limit, *ends) for start, ends in zip(starts, pairwise(borders), strict=True)])
+def _cut(length: int, limit: int, stride: int, num_affixes: tuple[int, int]) -> Iterator[Window]:
+    """Yield the windows of a text, each of which has half of its content in common with the next one."""
+    before, after = num_affixes
+    size = limit - before - after  # content tokens per window
+    last = length - limit  # content tokens before the last window
+    starts = [*range(0, last, stride), last]
+    # Vectors are taken up to the middle of the overlap with the next window.
+    borders = [0]
+    for start, next_start in pairwise(starts):
+        overlap_end = start + size
+        borders.append(before + (next_start + overlap_end + 1) // 2)
+    borders.append(length)
+    special_before = np.arange(before)
+    special_after = np.arange(length - after, length)
+    for start, (low, high) in zip(starts, pairwise(borders), strict=True):
+        content = before + start + np.arange(size)
+        places = np.concatenate([special_before, content, special_after])  # (length limit,)
+        yield Window(places, is_used=(places >= low) & (places < high))

@@ -22,6 +22,7 @@ from bertscore_tm import BERTScore, FrozenEncoder, bert_score
 from bertscore_tm.cli.options import add_encoder_arguments
 from bertscore_tm.encoder import EncoderOptions
 from bertscore_tm.encoder import model as model_module
+from bertscore_tm.encoder.encoder import Batches
 from bertscore_tm.encoder.model import warn_of_slow_bfloat16
 from bertscore_tm.encoder.soft_tokens import encode_soft
 from tests.support.models import last_hidden_state, live_models, save_tiny_model, soft_texts, tiny_model
@@ -335,3 +336,27 @@ def test_signature_options_and_shell_agree():
 def test_the_options_of_the_shell_import_no_torch():
     program = "import sys, bertscore_tm.cli.options; assert not {'torch', 'transformers'} & sys.modules.keys()"
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_a_batch_that_does_not_fit_is_repeated_in_halves():
+    lengths = np.array([6, 6, 5, 5, 2, 1])
+    batches = Batches(lengths, budget=24)
+    memory, texts = 12, []
+    for batch in batches:
+        if lengths[batch.texts].sum() > memory:
+            assert batches.shrink() == (batch.texts.stop - batch.texts.start) // 2
+            continue
+        assert lengths[: batch.texts.start].sum() == batch.tokens.start
+        assert lengths[batch.texts].sum() == batch.tokens.stop - batch.tokens.start
+        texts.append(lengths[batch.texts].tolist())
+    assert texts == [[6, 6], [5, 5, 2], [1]]
+    assert batches.next_budget == 12
+
+
+def test_batches_keep_to_the_budget_except_for_a_single_text():
+    lengths = np.array([9, 4, 4, 4, 1])
+    sizes = [lengths[batch.texts].tolist() for batch in Batches(lengths, budget=8)]
+    assert sizes == [[9], [4, 4], [4, 1]]
+    sizes = [lengths[batch.texts].tolist() for batch in Batches(lengths, budget=100, batch_size=2)]
+    assert sizes == [[9, 4], [4, 4], [1]]
+    assert Batches(lengths, budget=100).next_budget > 100

@@ -290,5 +290,6 @@ def windows_of(tokenized: TokenizedTexts, tokenizer: TextTokenizer) -> list[tupl
     """Ids of each window of texts, and the place of each vector among those of all texts, -1 for context."""
     windows = Windows.of(tokenized, tokenizer)
     borders = np.cumsum(windows.lengths)[:-1]
-    ids, places = (np.split(values, borders) for values in (tokenized.ids[windows.tokens], windows.vectors))
+    vectors = np.where(windows.is_used, windows.tokens, -1)
+    ids, places = (np.split(values, borders) for values in (tokenized.ids[windows.tokens], vectors))
     return [(of_window.tolist(), used.tolist()) for of_window, used in zip(ids, places, strict=True)]
