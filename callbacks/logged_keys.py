@@ -1,6 +1,7 @@
-"""Keys under which scores are logged: metrics with the same key, and others that read the scores."""
+"""Logged keys: metrics that share a key, and callbacks and schedulers that read a stale score."""
 
 import math
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -15,53 +16,86 @@ from bertscore_tm.utilities.warnings import warn_user
 
 
 def find_repeated_keys(metrics: Iterable[tuple[str, Metric]]) -> list[str]:
-    """Return the keys under which several metrics, given with their names, log."""
-    ends = [f"_{score}" for score in (*SCORE_NAMES, "empty")]
-    keys = [name + end for name, metric in metrics for end in (ends if isinstance(metric, BERTScore) else [""])]
-    return sorted({key for key in keys if keys.count(key) > 1})
+    """Return the keys under which several of the named metrics log."""
+    num_metrics: Counter[str] = Counter()
+    for name, metric in metrics:
+        if isinstance(metric, BERTScore):
+            num_metrics.update(f"{name}_{score}" for score in (*SCORE_NAMES, "empty"))
+        else:
+            num_metrics[name] += 1
+    return sorted(key for key, count in num_metrics.items() if count > 1)
 
 
 def warn_of_stale_scores(trainer: pl.Trainer, names: Iterable[str], every_n: int, first: int) -> None:
-    """Warn of callbacks and schedulers to which the trainer shows the last score again where there is no new one."""
-    starts = tuple(f"val_{name}_" for name in names)
-    readers: list[tuple[Any, str | None, str | None]] = []
+    """Warn about callbacks and learning-rate schedulers that would count a stale score again, with a remedy.
+
+    After a validation without scores, the trainer still shows the last ones to everybody who monitors their keys.
+
+    Args:
+        trainer: the trainer.
+        names: names of the metrics whose keys are monitored.
+        every_n: every n-th validation is scored.
+        first: number of the first scored validation, from 1.
+    """
+    prefixes = tuple(f"val_{name}_" for name in names)
     for callback in trainer.callbacks:  # type: ignore[attr-defined]
-        remedy = _find_callback_remedy(trainer, callback, every_n, first)
-        readers.append((callback, getattr(callback, "monitor", None), remedy))
-    if trainer.lightning_module.automatic_optimization:
-        for config in trainer.lr_scheduler_configs:
-            if config.reduce_on_plateau:
-                readers.append((config.scheduler, config.monitor, _find_scheduler_remedy(trainer, config, every_n)))
-    for reader, monitor, remedy in readers:
-        if remedy is not None and f"{monitor}_".startswith(starts):
-            warn_user(f"{type(reader).__name__} counts the last {monitor} again where there is no new one. {remedy}")
+        remedy = _find_callback_remedy(trainer, callback, every_n=every_n, first=first)
+        _warn_reader(callback, getattr(callback, "monitor", None), prefixes, remedy)
+    if not trainer.lightning_module.automatic_optimization:
+        # The user's code steps the schedulers.
+        return
+    for config in trainer.lr_scheduler_configs:
+        if config.reduce_on_plateau:
+            remedy = _find_scheduler_remedy(trainer, config, every_n)
+            _warn_reader(config.scheduler, config.monitor, prefixes, remedy)
 
 
-def _find_callback_remedy(trainer: pl.Trainer, callback: pl.Callback, every_n: int, first: int) -> str | None:
-    """Return how a callback sees each score once; ``None`` if it does."""
+def _warn_reader(reader: Any, monitor: str | None, prefixes: tuple[str, ...], remedy: str | None) -> None:
+    """Warn about a reader with a remedy if it monitors one of our keys."""
+    # The key of a single number has no suffix, so "_" is added to compare it with the prefixes.
+    monitors_score = f"{monitor}_".startswith(prefixes)
+    if remedy is not None and monitors_score:
+        warn_user(f"{type(reader).__name__} counts the last {monitor} again where there is no new one. {remedy}")
+
+
+def _find_callback_remedy(trainer: pl.Trainer, callback: pl.Callback, *, every_n: int, first: int) -> str | None:
+    """Return the settings with which a callback sees each score once, or ``None`` if it does."""
     if is_of_class(callback, "ModelCheckpoint"):
-        epochs = callback._every_n_epochs  # type: ignore[attr-defined]  # 0 where it saves by steps or time
-        num_epochs = every_n * (trainer.check_val_every_n_epoch or 1)
-        replaces_models = callback.save_top_k in (0, 1)  # type: ignore[attr-defined]
-        saves_after_scores = first % every_n == epochs % num_epochs == 0
-        if epochs > 0 and (every_n == 1 or replaces_models or saves_after_scores):
-            return None
-        spaced = f"save_top_k=1 or every_n_epochs={num_epochs} with first_validation={every_n}"
-        return f"Leave out every_n_train_steps and train_time_interval, and use {spaced}"
+        return _find_checkpoint_remedy(trainer, callback, every_n=every_n, first=first)
     if every_n == 1 or is_of_class(callback, "BERTScoreEarlyStopping"):
         return None
     return "Use BERTScoreEarlyStopping, which waits for the next score"
 
 
+def _find_checkpoint_remedy(trainer: pl.Trainer, checkpoint: Any, *, every_n: int, first: int) -> str | None:
+    """Return the settings with which a ModelCheckpoint sees each score once, or ``None`` if it does."""
+    saves_by_epochs = checkpoint._every_n_epochs > 0  # 0 if it saves by steps or time
+    # Epochs from a scored validation to the next one.
+    score_period = every_n * (trainer.check_val_every_n_epoch or 1)
+    # A stale score is not better than the best one, so it does not replace a single saved model.
+    keeps_at_most_one = checkpoint.save_top_k in (0, 1)
+    # Scored validations are first, first + every_n and so on, and saving is at multiples of its period.
+    is_in_phase = first % every_n == 0
+    saves_after_scores = is_in_phase and checkpoint._every_n_epochs % score_period == 0
+    if saves_by_epochs and (every_n == 1 or keeps_at_most_one or saves_after_scores):
+        return None
+    return (
+        f"Leave out every_n_train_steps and train_time_interval, and use save_top_k=1 or "
+        f"every_n_epochs={score_period} with first_validation={every_n}"
+    )
+
+
 def _find_scheduler_remedy(trainer: pl.Trainer, config: LRSchedulerConfig, every_n: int) -> str | None:
-    """Return the settings with which a scheduler sees each score at most once; ``None`` if it does."""
+    """Return the settings with which a scheduler sees each score at most once, or ``None`` if it does."""
     frequency = _find_frequency(trainer, config.interval, every_n)
     if frequency is not None:
-        return None if config.frequency >= frequency else f"Set frequency={frequency} in its configuration"
-    other = "epoch" if config.interval == "step" else "step"
-    frequency = _find_frequency(trainer, other, every_n)
+        if config.frequency >= frequency:
+            return None
+        return f"Set frequency={frequency} in its configuration"
+    other_interval = "epoch" if config.interval == "step" else "step"
+    frequency = _find_frequency(trainer, other_interval, every_n)
     if frequency is not None:
-        return f"Set interval={other!r} and frequency={frequency} in its configuration"
+        return f"Set interval={other_interval!r} and frequency={frequency} in its configuration"
     return (
         "Its right frequency= cannot be known, because the number of validations per epoch is unknown. Validate once "
         "per epoch"
@@ -69,23 +103,40 @@ def _find_scheduler_remedy(trainer: pl.Trainer, config: LRSchedulerConfig, every
 
 
 def _find_frequency(trainer: pl.Trainer, interval: str, every_n: int) -> int | None:
-    """Return the smallest frequency with which a scheduler never sees a score twice; ``None`` if there is none."""
-    val_epochs, val_batches = trainer.check_val_every_n_epoch, trainer.val_check_batch
-    num_batches = trainer.num_training_batches
-    if val_batches is None:
+    """Return the smallest frequency with which a scheduler sees no score twice, or ``None`` if none is known.
+
+    For example, with 100 batches per epoch, a validation after every 25 batches and ``every_n=2``, it is 50 for the
+    interval ``"step"`` and 1 for ``"epoch"``.
+    """
+    if trainer.val_check_batch is None:
         # Validations follow a clock.
         return None
     if interval == "step":
-        between_scores = every_n * val_batches
-        # Lightning counts the batches of an epoch from 1, so a scheduler with a larger frequency would never step.
-        is_reached = math.isfinite(between_scores) and between_scores <= num_batches
-        return int(between_scores) if is_reached and val_epochs in (None, 1) else None
+        return _find_step_frequency(trainer, every_n * trainer.val_check_batch)
+    return _find_epoch_frequency(trainer, trainer.val_check_batch, every_n)
+
+
+def _find_step_frequency(trainer: pl.Trainer, steps_between_scores: float) -> int | None:
+    """Return the smallest frequency in steps; ``None`` if a scheduler with that frequency would never step."""
+    # Lightning counts the batches of an epoch from 1, so a frequency above their number is never reached.
+    is_reached = math.isfinite(steps_between_scores) and steps_between_scores <= trainer.num_training_batches
+    validates_every_epoch = trainer.check_val_every_n_epoch in (None, 1)
+    if is_reached and validates_every_epoch:
+        return int(steps_between_scores)
+    return None
+
+
+def _find_epoch_frequency(trainer: pl.Trainer, val_batches: float, every_n: int) -> int | None:
+    """Return the smallest frequency in epochs; ``None`` if the number of validations per epoch is unknown."""
+    val_epochs = trainer.check_val_every_n_epoch
+    num_batches = trainer.num_training_batches
     if val_batches == math.inf:
         # Data without a length is validated at the end of an epoch.
         return every_n * (val_epochs or 1)
     if num_batches == math.inf:
         return None
     if val_epochs is None:
-        # Validations follow a number of batches, in which epochs do not matter.
+        # Validations follow the number of batches of the whole training, not of an epoch.
         return math.ceil(every_n * val_batches / num_batches)
-    return val_epochs * math.ceil(every_n / (num_batches // val_batches))
+    validations_per_epoch = num_batches // val_batches
+    return val_epochs * math.ceil(every_n / validations_per_epoch)
