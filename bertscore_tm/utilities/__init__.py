@@ -1,1 +1,1 @@
-"""What every folder may use: atomic files, warnings that point to the user's line, the version. Imports no folder."""
+"""Helpers for all folders: atomic file writes, warnings at the caller's line, the version. Imports no other folder."""

@@ -1,23 +1,31 @@
-"""Chats, which are lists of messages such as ``{"role": "assistant", "content": "hello"}``, and their answers."""
+"""Answers in chats, which are lists of messages such as ``{"role": "assistant", "content": "hello"}``."""
 
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-# A leading block, closed or cut off, or one that the prompt opened.
-_THOUGHT = re.compile(r"\s*<(think|thinking)>.*?(?:</\1>\s*|$)|(?:(?!<think).)*?</think(?:ing)?>\s*", re.DOTALL)
+# A block at the start that is closed or cut off.
+_BLOCK = r"\s*<(think|thinking)>.*?(?:</\1>\s*|$)"
+# The rest of a block that the prompt has opened.
+_REST_OF_BLOCK = r"(?:(?!<think).)*?</think(?:ing)?>\s*"
+_THOUGHT = re.compile(f"{_BLOCK}|{_REST_OF_BLOCK}", re.DOTALL)
 
 
 def is_chat(value: Any) -> bool:
     """Check whether a value is a list of messages."""
     is_list = isinstance(value, Sequence) and len(value) > 0
-    return is_list and all(isinstance(m, Mapping) and ("role" in m or "content" in m) for m in value)
+    return is_list and all(_is_message(entry) for entry in value)
+
+
+def _is_message(value: Any) -> bool:
+    return isinstance(value, Mapping) and ("role" in value or "content" in value)
 
 
 def read_answer(chat: Sequence[Mapping[str, Any]]) -> str:
-    """Return the text of the assistant's last message; without content, as with tool calls only, it is empty.
+    """Return the text of the assistant's last message.
 
-    Its content may be a list of parts, or of texts.
+    It is empty if the message has no content, for example only calls of tools. A content that is a list of parts, or of
+    texts, is joined.
 
     Example:
         >>> read_answer([{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}])
@@ -29,20 +37,26 @@ def read_answer(chat: Sequence[Mapping[str, Any]]) -> str:
     content = answers[-1].get("content") or ""
     if isinstance(content, str):
         return content
-    parts = [{"text": part} if isinstance(part, str) else part for part in content]
-    return "".join(part.get("text") or "" for part in parts if part.get("type", "text") == "text")
+    texts = []
+    for part in content:
+        if isinstance(part, str):
+            texts.append(part)
+        elif part.get("type", "text") == "text":
+            texts.append(part.get("text") or "")
+        # Other parts are images, for example.
+    return "".join(texts)
 
 
 def strip_thoughts(text: str | Sequence[Mapping[str, Any]]) -> str:
     """Return the answer of a reasoning model without the ``<think>`` or ``<thinking>`` block in front of it.
 
     Args:
-        text: a text, or a chat, a list of messages with ``role`` and ``content``, whose last message of the assistant
-            is the answer.
+        text: a text, or a chat: a list of messages with ``role`` and ``content``. The answer is its last message of the
+            assistant.
 
     Returns:
-        The text after the block. It is empty if the answer is cut off within the block. A text without a block in front
-        is returned unchanged.
+        The text after the block. It is empty if the answer is cut off within the block. A text that does not start with
+        a block is returned unchanged.
 
     Raises:
         TypeError: ``text`` is neither a text nor a chat.
@@ -64,4 +78,6 @@ def strip_thoughts(text: str | Sequence[Mapping[str, Any]]) -> str:
             f"{type(text).__name__}. Call strip_thoughts for each text"
         )
     block = _THOUGHT.match(answer)
-    return answer if block is None else answer[block.end() :]
+    if block is None:
+        return answer
+    return answer[block.end() :]

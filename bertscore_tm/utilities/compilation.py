@@ -1,4 +1,4 @@
-"""Functions that ``torch.compile`` runs as they are."""
+"""Functions that ``torch.compile`` does not compile."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar, cast

@@ -1,4 +1,4 @@
-"""Files that are written completely or not at all."""
+"""Atomic writes: a file is written completely or not at all."""
 
 import os
 import secrets
@@ -9,13 +9,13 @@ from typing import Any
 
 
 def expand_home(path: str | os.PathLike[str]) -> str:
-    """Return a path whose ``~`` at the start is replaced by the user's home folder."""
-    # Path.expanduser raises an error for unknown users, and Path removes "./".
+    """Return a path with the user's home folder in place of a leading ``~``."""
+    # Path.expanduser would raise an error for unknown users, and Path would remove a leading "./".
     return os.path.expanduser(os.fspath(path))  # noqa: PTH111
 
 
 def is_special(path: str | os.PathLike[str]) -> bool:
-    """Check whether a path, or the target of a link, is a device, a pipe or a socket, which is written in place."""
+    """Return whether a path, or the target of a link, is a device, a pipe or a socket."""
     path = Path(path)
     return path.exists() and not (path.is_file() or path.is_dir())
 
@@ -23,19 +23,22 @@ def is_special(path: str | os.PathLike[str]) -> bool:
 def write_atomically(path: str | os.PathLike[str], content: str | bytes, *, filesystem: Any = None) -> None:
     """Write a temporary file in the folder of ``path``, and move it to ``path``.
 
-    If that fails, also on an interrupt, the temporary file is removed and ``path`` keeps its old content. A symbolic
-    link stays, and its target is replaced; a device or pipe is written in place.
+    If that fails, or is interrupted, the temporary file is removed and ``path`` keeps its old content. The target of a
+    symbolic link is replaced, not the link. A device or pipe is written in place.
 
     Args:
-        path: the file to write; its folder must exist.
-        content: bytes, or a text, which is written in UTF-8; an unpaired surrogate as its escape in JSON.
+        path: the file to write. Its folder must exist.
+        content: bytes, or a text, which is written in UTF-8. An unpaired surrogate becomes its escape in JSON.
         filesystem: remote file system of fsspec that holds ``path``. Default: the local one.
 
     Raises:
-        OSError: the file cannot be written. The message names ``path`` and whether it keeps its old content.
+        OSError: the file cannot be written. The message names ``path`` and says whether it keeps its old content.
     """
-    name = expand_home(path) if filesystem is None else os.fspath(path)
+    name = os.fspath(path)
+    if filesystem is None:
+        name = expand_home(path)
     data = content.encode(errors="backslashreplace") if isinstance(content, str) else content
+    # A device cannot be replaced by a file.
     in_place = filesystem is None and is_special(name)
     try:
         if in_place:
@@ -56,11 +59,11 @@ def _replace_local(target: Path, data: bytes) -> None:
     partial = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
     try:
         with partial.open("xb") as file:
-            # Nobody may read what is being written who may not read the file.
+            # Copy the permissions before the data is written, because not everybody may read it.
             if target.exists():
                 shutil.copymode(target, partial)
             file.write(data)
-            # Otherwise a power failure could leave an empty file under the final name.
+            # Write to the disk before the file is renamed: a power failure could leave an empty file otherwise.
             file.flush()
             os.fsync(file.fileno())
         partial.replace(target)
@@ -82,5 +85,7 @@ def _replace_remote(path: str, data: bytes, filesystem: Any) -> None:
 
 def _exists(path: str, filesystem: Any) -> bool:
     with suppress(OSError):
-        return Path(path).exists() if filesystem is None else bool(filesystem.exists(path))
+        if filesystem is None:
+            return Path(path).exists()
+        return bool(filesystem.exists(path))
     return False
