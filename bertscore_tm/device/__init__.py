@@ -1,1 +1,1 @@
-"""What depends on the processor: memory, oneDNN, precision, locks and switches of the process."""
+"""Devices: memory, oneDNN, precision, locks and switches of the process."""

@@ -1,4 +1,4 @@
-"""Locks that are free in the child of a fork, where the thread that held them does not exist."""
+"""Locks that are free in the child of a fork, although another thread of the parent held them."""
 
 import functools
 import os
@@ -24,7 +24,7 @@ class Lock:
         self._lock.release()
 
     def renew(self) -> None:
-        """Replace the lock if another thread holds it; that thread must have ended."""
+        """Replace the lock if another thread holds it. Call this only if that thread does not exist anymore."""
         if self._lock.acquire(blocking=False):
             self._lock.release()
         else:
@@ -32,7 +32,10 @@ class Lock:
 
 
 class cached_property(functools.cached_property[T_co]):  # noqa: N801
-    """Cached property whose lock is free in the child of a fork; Python has one before 3.12 only."""
+    """Cached property with a lock that is free in the child of a fork.
+
+    Before Python 3.12 the base class has a lock too, which a fork may leave locked. Later versions have none.
+    """
 
     def __init__(self, func: Callable[[Any], T_co]) -> None:
         super().__init__(func)
@@ -43,6 +46,7 @@ _locks: WeakSet[Lock] = WeakSet()
 
 
 def _renew_locks() -> None:
+    """Free the locks in the child of a fork, which only has the thread that forked."""
     for lock in _locks:
         lock.renew()
 

@@ -1,4 +1,4 @@
-"""Memory: sizes of steps, copies to an accelerator, whether its memory ran out, and the return to the system."""
+"""Memory of CPUs and accelerators: sizes of steps, asynchronous copies, out-of-memory errors, freed memory."""
 
 import ctypes
 import sys
@@ -11,14 +11,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-# Numbers per matching step: 4 MB in float32, which stay in a processor's caches. An accelerator wants large steps.
+# Numbers per matching step on a CPU: 4 MB in float32 fit into its caches.
 _NUMBERS_PER_STEP = 1_000_000
-_TIMES_ON_ACCELERATORS = 64
+# An accelerator needs larger steps, because each one launches several kernels.
+_ACCELERATOR_FACTOR = 64
 
 
 def numbers_per_step(device: torch.device) -> int:
-    """Return how many numbers a matching step computes on a device, similarities and padded vectors of all layers."""
-    return _NUMBERS_PER_STEP * (1 if device.type == "cpu" else _TIMES_ON_ACCELERATORS)
+    """Return the size of a matching step on a device, in numbers: similarities and padded vectors of all layers."""
+    if device.type == "cpu":
+        return _NUMBERS_PER_STEP
+    return _NUMBERS_PER_STEP * _ACCELERATOR_FACTOR
 
 
 def device_with_index(device: torch.device | str) -> torch.device:
@@ -27,18 +30,19 @@ def device_with_index(device: torch.device | str) -> torch.device:
 
 
 def send(values: Tensor | NDArray[Any], device: torch.device) -> Tensor:
-    """Copy a small tensor or array of the CPU to a device, for which the program does not wait on CUDA."""
+    """Copy a small tensor or array from the CPU to a device, asynchronously on CUDA."""
     if not isinstance(values, Tensor):
         values = torch.from_numpy(values)
     if device.type == "cuda":
-        # Of a pool that keeps the memory until the copy is complete. It may be short, and the program then waits.
+        # A copy is asynchronous from pinned memory only, which torch does not reuse until the copy is complete. If
+        # pinning fails, the copy is synchronous.
         with suppress(RuntimeError):
             values = values.pin_memory()
     return values.to(device, non_blocking=device.type != "mps")
 
 
 def constant(values: Sequence[int], device: torch.device) -> Tensor:
-    """Return integers as a tensor on a device, which an accelerator keeps."""
+    """Return integers as a tensor on a device, from a cache on an accelerator."""
     if device.type == "cpu":
         return torch.tensor(values, dtype=torch.long, device="cpu")
     return _constant(tuple(values), device)
@@ -46,23 +50,28 @@ def constant(values: Sequence[int], device: torch.device) -> Tensor:
 
 @lru_cache(maxsize=256)
 def _constant(values: tuple[int, ...], device: torch.device) -> Tensor:
+    # A cached inference tensor could not be used in training.
     with torch.inference_mode(False):
         return send(torch.tensor(values, dtype=torch.long, device="cpu"), device)
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Check whether an error means that an accelerator's memory ran out, so that a smaller batch may fit.
-
-    Libraries of CUDA, and MPS, raise a plain ``RuntimeError``, recognizable only by its message.
-    """
+    """Return whether an error means that an accelerator is out of memory, so that a smaller batch may fit."""
+    if isinstance(error, torch.OutOfMemoryError):
+        return True
+    # MPS and libraries of CUDA raise a plain RuntimeError, which is recognizable only by its message.
+    if not isinstance(error, RuntimeError):
+        return False
     message = str(error).lower()
-    is_known = isinstance(error, RuntimeError) and ("out of memory" in message or "alloc_failed" in message)
-    return is_known or isinstance(error, torch.OutOfMemoryError)
+    return "out of memory" in message or "alloc_failed" in message
 
 
 def empty_cache(device: torch.device) -> None:
-    """Free the memory that torch keeps for later tensors on an accelerator: its blocks may be too small for them."""
-    getattr(getattr(torch, device.type, None), "empty_cache", int)()
+    """Empty the cache of torch's allocator on an accelerator, because its blocks may be too small for later tensors."""
+    backend = getattr(torch, device.type, None)
+    empty = getattr(backend, "empty_cache", None)
+    if empty is not None:  # there is no such function for a CPU
+        empty()
 
 
 def return_freed_memory() -> None:
@@ -71,6 +80,8 @@ def return_freed_memory() -> None:
     Large tensors of different sizes leave holes between small tensors that stay allocated. Without this, a corpus of
     many steps takes several times the memory of one step, and a different amount in every run.
     """
-    if sys.platform == "linux":
-        # Other C libraries, such as musl, lack this function.
-        getattr(ctypes.CDLL(None), "malloc_trim", int)(0)
+    if sys.platform != "linux":
+        return
+    malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if malloc_trim is not None:  # C libraries other than glibc, such as musl, lack it
+        malloc_trim(0)
