@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import reduce
-from itertools import chain
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -23,7 +23,8 @@ from bertscore_tm.scoring.inputs import as_documents, as_references, omit_blank
 from bertscore_tm.scoring.warnings import describe_truncation
 from bertscore_tm.utilities.warnings import warn_user
 
-TEXTS_PER_BLOCK = 10_000  # whose token ids are in memory at a time
+# Texts whose token ids are in memory at a time.
+TEXTS_PER_BLOCK = 10_000
 
 
 @dataclass(frozen=True)
@@ -43,9 +44,17 @@ class WeightSource:
     digest: str = ""
 
     def __str__(self) -> str:
-        documents = self.kind if self.num_documents is None else str(self.num_documents)
-        name = {"uniform": "no", "mapping": "given"}.get(self.kind, documents)
-        return f"{name}#{self.digest}" if self.digest else name
+        if self.kind == "uniform":
+            name = "no"
+        elif self.kind == "mapping":
+            name = "given"
+        elif self.num_documents is None:
+            name = self.kind
+        else:
+            name = str(self.num_documents)
+        if self.digest:
+            return f"{name}#{self.digest}"
+        return name
 
 
 @dataclass(frozen=True)
@@ -105,37 +114,49 @@ def token_weights(
     ``references`` are all references, flattened, with duplicates, which ``idf=True`` counts.
     """
     device = torch.device(device)
-    tokenizer = encoder.tokenizer
-    if isinstance(idf, DocumentFrequencies):
-        idf = weights_by_idf(idf, "texts") if idf.num_documents else []
-    if isinstance(idf, Mapping):
-        return _weights_of_mapping(idf, tokenizer, device)
+    source = _as_source(idf, references, encoder.tokenizer, device)
+    if isinstance(source, DocumentFrequencies):
+        kind: Literal["references", "texts"] = "references" if idf is True else "texts"
+        if kind == "texts" and not source.num_documents:
+            raise ValueError("idf is empty, so that every token would have weight 0: pass the texts of a corpus")
+        weights = weights_by_idf(source, kind)
+    else:
+        weights = source
+    if len(weights.table) != encoder.tokenizer.vocab_size:
+        raise ValueError(
+            f"idf has weights of {len(weights.table)} tokens, the encoder {encoder.name!r} has "
+            f"{encoder.tokenizer.vocab_size}: pass weights of the encoder's tokens"
+        )
+    return weights.to(device)
+
+
+def _as_source(
+    idf: Idf, references: Sequence[str] | None, tokenizer: TextTokenizer, device: torch.device
+) -> DocumentFrequencies | TokenWeights:
+    """Return the document frequencies or the weights that a value of ``idf`` stands for."""
     if idf is False:
-        table = _uniform_table(tokenizer, accumulator(device))
-        return TokenWeights(send(table, device), WeightSource("uniform"))
+        return TokenWeights(_uniform_table(tokenizer), WeightSource("uniform"))
     if idf is True:
         if references is None:
             raise TypeError(
                 "idf=True weights tokens by the references, which are not known here: pass texts to count, such as all "
                 "references of the training set, or a BERTScore that has them"
             )
-    elif isinstance(idf, TokenWeights) or hasattr(idf, "token_weights"):
-        weights = idf if isinstance(idf, TokenWeights) else idf.token_weights()
-        if len(weights.table) != tokenizer.vocab_size:
-            raise ValueError(
-                f"idf has weights of {len(weights.table)} tokens, the encoder {encoder.name!r} has "
-                f"{tokenizer.vocab_size}: pass weights of the encoder's tokens"
-            )
+        # The warning about the scores counts truncated references, too.
+        return _count(references, tokenizer, device, warns=False)
+    if isinstance(idf, DocumentFrequencies):
+        return idf
+    if isinstance(idf, TokenWeights):
         # A copy, because the caller may change the table later.
-        return deepcopy(weights).to(device)
-    elif idf is None or isinstance(idf, int | float):
+        return deepcopy(idf)
+    if isinstance(idf, Mapping):
+        table = _table_of_mapping(idf, tokenizer)
+        return TokenWeights(table, WeightSource("mapping", digest=_digest(table)))
+    if hasattr(idf, "token_weights"):
+        return deepcopy(idf.token_weights())
+    if idf is None or isinstance(idf, int | float):
         raise TypeError(f"idf must be True, False, texts, a mapping from token id to weight or a metric, got {idf!r}")
-    else:
-        references = as_documents(idf, "idf")
-        if not references:
-            raise ValueError("idf is empty, so that every token would have weight 0: pass the texts of a corpus")
-    frequencies = _count(references, tokenizer, device, warns=idf is not True)
-    return weights_by_idf(frequencies, "references" if idf is True else "texts")
+    return _count(as_documents(idf, "idf"), tokenizer, device)
 
 
 def document_frequencies(references: Any, encoder: Encoder = "roberta-large") -> DocumentFrequencies:
@@ -161,20 +182,25 @@ def document_frequencies(references: Any, encoder: Encoder = "roberta-large") ->
         >>> (parts[0] + parts[1]).num_documents
         tensor(3)
     """
-    texts = [*chain.from_iterable(map(omit_blank, as_references(references, "references")))]
+    texts: list[str] = []
+    for texts_of_candidate in as_references(references, "references"):
+        texts.extend(omit_blank(texts_of_candidate))
     return _count(texts, as_encoder(encoder).tokenizer, torch.device("cpu"))
 
 
 def weights_by_idf(frequencies: DocumentFrequencies, kind: Literal["references", "texts"]) -> TokenWeights:
     """Return the idf weights of the references that are scored, or of other texts, with a digest."""
-    digest = _digest(frequencies.counts) if kind == "texts" else ""
+    digest = ""
+    if kind == "texts":
+        digest = _digest(frequencies.counts)
     source = WeightSource(kind, int(frequencies.num_documents), digest)
     return TokenWeights(idf_weights(frequencies), source)
 
 
 def require_known(weights: TokenWeights, ids: Tensor | Ints, tokenizer: TextTokenizer) -> None:
     """Raise an error that spells the token if a mapping of weights lacks a token id of some texts."""
-    if weights.source.kind != "mapping":  # all ids have a weight; an accelerator need not wait for the answer
+    if weights.source.kind != "mapping":
+        # All ids have a weight. To look would synchronize with an accelerator.
         return
     ids = torch.as_tensor(ids, device=weights.table.device)
     unknown = ids[weights.table[ids].isnan()].tolist()  # (unknown tokens,)
@@ -185,46 +211,48 @@ def require_known(weights: TokenWeights, ids: Tensor | Ints, tokenizer: TextToke
         )
 
 
-def _uniform_table(tokenizer: TextTokenizer, dtype: torch.dtype) -> Tensor:
-    """Return the weights without idf, shape (vocabulary,), on the CPU."""
+def _uniform_table(tokenizer: TextTokenizer) -> Tensor:
+    """Return the weights without idf, shape (vocabulary,), float64, on the CPU."""
+    # A loss has to save the table for backward, which inference tensors do not allow.
     with torch.inference_mode(False):
-        table = torch.ones(tokenizer.vocab_size, dtype=dtype, device="cpu")
+        table = torch.ones(tokenizer.vocab_size, dtype=torch.float64, device="cpu")
         table[tokenizer.unweighted_ids] = 0
         return table
 
 
-def _weights_of_mapping(mapping: Mapping[int, float], tokenizer: TextTokenizer, device: torch.device) -> TokenWeights:
-    table = torch.full((tokenizer.vocab_size,), torch.nan, dtype=torch.float64, device="cpu")
-    # Reading a missing key of a defaultdict would add it.
-    default = getattr(mapping, "default_factory", None)
-    if default is not None:
-        table.fill_(_as_weight(default(), "the default of idf is"))
-    for token, weight in mapping.items():
-        if not isinstance(token, int | np.integer) or not 0 <= token < tokenizer.vocab_size:
-            raise ValueError(
-                f"idf has the key {token!r}, but keys must be token ids from 0 to {tokenizer.vocab_size - 1}"
-            )
-        table[token] = _as_weight(weight, f"idf[{token}] is")
-    return TokenWeights(table, WeightSource("mapping", digest=_digest(table))).to(device)
-
-
-def _as_weight(weight: float, subject: str) -> float:
-    """Return a weight of a mapping as a float; a ValueError that begins with the subject if it is invalid."""
-    value = float(weight)
-    if not 0 <= value < float("inf"):
-        raise ValueError(f"{subject} {weight!r}: weights must be finite and at least 0")
-    return value
+def _table_of_mapping(mapping: Mapping[int, float], tokenizer: TextTokenizer) -> Tensor:
+    """Return the weights of a mapping, shape (vocabulary,), float64, on the CPU; NaN for ids that it lacks."""
+    vocab_size = tokenizer.vocab_size
+    entries: list[tuple[Any, str, float]] = [(token, f"idf[{token}]", weight) for token, weight in mapping.items()]
+    # Call the factory, because reading a missing key of a defaultdict adds the key.
+    default_factory = getattr(mapping, "default_factory", None)
+    if default_factory is not None:
+        every_token = slice(None)
+        entries.insert(0, (every_token, "the default of idf", default_factory()))
+    table = torch.full((vocab_size,), torch.nan, dtype=torch.float64, device="cpu")
+    for token, name, weight in entries:
+        is_default = isinstance(token, slice)
+        is_id = isinstance(token, int | np.integer) and 0 <= token < vocab_size
+        if not is_default and not is_id:
+            raise ValueError(f"idf has the key {token!r}, but keys must be token ids from 0 to {vocab_size - 1}")
+        value = float(weight)
+        if not 0 <= value < math.inf:  # NaN fails too
+            raise ValueError(f"{name} is {weight!r}: weights must be finite and at least 0")
+        table[token] = value
+    return table
 
 
 def _count(
     texts: Sequence[str], tokenizer: TextTokenizer, device: torch.device, *, warns: bool = True
 ) -> DocumentFrequencies:
     """Count the texts in which each compared token occurs, and warn if texts are truncated."""
-    frequencies, num_truncated = [], 0
+    frequencies = []
+    num_truncated = 0
     for start in range(0, max(len(texts), 1), TEXTS_PER_BLOCK):
         tokenized = tokenizer(texts[start : start + TEXTS_PER_BLOCK])
         compared = tokenized.trim(*tokenizer.num_excluded)
-        ids, lengths = send(compared.ids, device), send(compared.lengths, device)  # (tokens,), (texts,)
+        ids = send(compared.ids, device)  # (tokens,)
+        lengths = send(compared.lengths, device)  # (texts,)
         frequencies.append(DocumentFrequencies.of(ids, lengths, tokenizer.vocab_size))
         num_truncated += tokenized.num_truncated
     if num_truncated and warns:
@@ -233,4 +261,6 @@ def _count(
 
 
 def _digest(values: Tensor) -> str:
-    return hashlib.sha256(values.cpu().contiguous().view(torch.uint8).numpy().data).hexdigest()[:8]
+    """Return the first 8 hexadecimal digits of the SHA-256 of a tensor's bytes."""
+    content = values.cpu().contiguous().view(torch.uint8).numpy().data
+    return hashlib.sha256(content).hexdigest()[:8]
