@@ -17,7 +17,8 @@ class Batching(NamedTuple):
 
     Args:
         way: ``"packed"`` in a row without padding, where positions and attention allow it; ``"grouped"`` as a batch of
-            texts of similar length; or ``"alone"``, as dynamic quantization depends on all texts of a batch.
+            texts of similar length; or ``"alone"``, for dynamically quantized models, whose activations are scaled per
+            batch.
         padding: largest share of padding in a group; 0 where padding affects real tokens, as through convolutions or
             blocks of attention, so that texts of equal length share a pass.
         texts: largest number of texts in a group.
@@ -50,7 +51,8 @@ class Family:
         positions_after_padding: position ids count from ``pad_token_id + 1`` (RoBERTa's convention).
         padding_id: the id after which positions are numbered, for models that do not read it from their configuration.
         prefix_space: published scores put a space before every text (RoBERTa's and GPT-2's tokenizers).
-        batching: which texts share a forward pass, at best; a trial decides when the model is loaded.
+        batching: the fastest batching that the family may support; a trial when the model is loaded confirms it or
+            falls back.
         takes_embeddings: input embeddings instead of token ids give the same vectors.
         fits_float16: hidden states stay below the largest number of float16.
         probed: the properties come from the model's structure and a probe.
@@ -85,8 +87,9 @@ class Family:
         """Return how many layers must be in memory to get layer ``num_layers``."""
         if getattr(config, "num_hidden_groups", 1) > 1:  # the group of a layer of ALBERT depends on their number
             return int(config.num_hidden_layers)
-        # Layer 0 is the input of the first layer: some families fail without any layer.
-        return num_layers if self.final_modules and not self.probed else max(num_layers, 1)
+        # Models with final modules return layer 0 as their output. Others may fail without any layer.
+        may_be_empty = bool(self.final_modules) and not self.probed
+        return num_layers if may_be_empty else max(num_layers, 1)
 
     def cut(self, encoder: nn.Module, layers: int) -> None:
         """Drop an encoder's layers above a number, its pooler and its cache for generation, in place."""
@@ -100,11 +103,14 @@ class Family:
 
     def set_layers(self, encoder: nn.Module, lists: Mapping[str, nn.Module], layers: int) -> None:
         """Replace an encoder's layers, by the path of their list, and the number of layers that it runs, in place."""
-        values: dict[str, object] = {**lists} if self.counter is None else {**lists, self.counter: layers}
+        values: dict[str, object] = {**lists}
+        if self.counter is not None:
+            values[self.counter] = layers
         for path, value in values.items():
             parent_path, _, name = path.rpartition(".")
-            # A configuration is not a module.
-            setattr(attrgetter(parent_path)(encoder) if parent_path else encoder, name, value)
+            # The parent may be a configuration, which get_submodule does not find.
+            parent = attrgetter(parent_path)(encoder) if parent_path else encoder
+            setattr(parent, name, value)
 
 
 # Returns token vectors, shape (batch, tokens, width), given a model and its input_ids and attention_mask.
@@ -113,10 +119,15 @@ ForwardFunction = Callable[[nn.Module, dict[str, Tensor]], Tensor]
 
 @dataclass(eq=False)
 class ModelSpec:
-    """What is known of an encoder's model besides its weights: the only object that holds its family.
+    """Configuration, family and chosen layer of a model: everything about it except the weights.
 
-    A probe completes the family when the model is loaded. The model of a user may have a function that runs it, whole.
-    ``code`` distinguishes models of one configuration that run other code than the classes of transformers.
+    Args:
+        config: configuration of the encoder within the model.
+        family: properties of its family, which a probe completes when the model is loaded.
+        num_layers: number of the chosen layer.
+        all_layers: all layers up to the chosen one are returned.
+        forward_fn: function of the user that runs the whole model.
+        code: distinguishes models of one configuration that run other code than the classes of transformers.
     """
 
     config: PretrainedConfig

@@ -1,14 +1,14 @@
-"""The forward pass of texts, whose tokens follow each other in its input and its output, however they share passes."""
+"""Run the model on a flat batch of tokens (all texts concatenated), packed, grouped or one text at a time."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
 from inspect import Parameter, signature
 from operator import attrgetter
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -20,8 +20,8 @@ from bertscore_tm.device.memory import is_out_of_memory, send
 from bertscore_tm.device.onednn import find_packed_weight, is_eager, missing_rows
 from bertscore_tm.device.precision import may_use_tf32
 from bertscore_tm.encoder.families import PACKED, PADDED, Batching, ForwardFunction, ModelSpec
-from bertscore_tm.encoder.packing import UNLIMITED, Row, group_texts, has_attention_kernel, row, switch_attention
-from bertscore_tm.encoder.relative_attention import adapt_relative_attention
+from bertscore_tm.encoder.packing import UNLIMITED, Group, Row, group_texts, has_attention_kernel, row
+from bertscore_tm.encoder.relative_attention import is_packed, switch_attention
 from bertscore_tm.matching.vectors import Ints, places_of, unit_vectors
 from bertscore_tm.utilities.warnings import warn_user
 
@@ -29,21 +29,46 @@ from bertscore_tm.utilities.warnings import warn_user
 _OPTIONS = ("attention_mask", "position_ids", "output_hidden_states", "return_dict")
 # Special tokens that texts may hold.
 _SPECIAL_ROLES = ("pad", "mask", "unk", "bos", "eos", "cls", "sep")
-# Positions of a padded group of texts, by whether it is on a CPU, whose caches hold so many.
-_PADDED_POSITIONS = {True: 512, False: 8192}
+# Positions of a padded group of texts. On a CPU, larger groups do not fit into the caches.
+_PADDED_POSITIONS_CPU = 512
+_PADDED_POSITIONS = 8192
 # Distance between unit vectors that rounding explains: 1e-6 in float32, 0.01 in bfloat16 (MiniLM).
 _TOLERANCE = 1e-5
 _TOLERANCE_IN_EPS = 8
+
+
+class Trial(NamedTuple):
+    """Result of running a few texts together and alone when a model is loaded.
+
+    Args:
+        batching: the first candidate with which texts get the same vectors together as alone, or ``None``.
+        has_kernel: see :class:`ForwardPass`, as the next two.
+        draws_numbers: the model changes torch's random state.
+        recorded: path of the layers whose states have to be recorded by hooks, if any.
+    """
+
+    batching: Batching | None
+    has_kernel: bool
+    draws_numbers: bool
+    recorded: str | None
 
 
 @dataclass(eq=False)
 class ForwardPass:
     """The forward pass of a model in memory: hidden states of a layer, or of all layers up to it, of several texts.
 
-    ``has_kernel``: torch's kernel attends within the texts of a row. ``draws_numbers``: the model draws random numbers
-    that it does not use, as LED, FSMT and NLLB-MoE in some versions of transformers. ``lock`` is held by calls that
-    change the model by hooks or another attention. ``shared`` is that of the encoder that loaded the model, kept in
-    memory by this one.
+    Args:
+        model: the encoder, whose attention is already switched to packed rows if ``batching`` needs it.
+        spec: configuration, family and chosen layer of the model.
+        batching: which texts share a forward pass.
+        has_kernel: torch's kernel for texts of different lengths attends within the texts of a row.
+        draws_numbers: the model draws random numbers that it does not use, as LED, FSMT and NLLB-MoE do in some
+            versions of transformers.
+        recorded: path of the list of layers whose states are recorded by hooks, because the model does not return
+            them; ``None`` if it does. States of probed families are always recorded.
+        lock: held by calls that change the model by hooks or by another attention.
+        shared: the forward pass of the first encoder that loaded this model. Holding a reference keeps it in the cache
+            of models.
     """
 
     model: nn.Module
@@ -51,6 +76,7 @@ class ForwardPass:
     batching: Batching = PADDED
     has_kernel: bool = False
     draws_numbers: bool = False
+    recorded: str | None = None
     lock: Lock = field(default_factory=Lock)
     shared: ForwardPass | None = None
 
@@ -59,51 +85,81 @@ class ForwardPass:
         parameters = signature(type(self.model).forward).parameters
         accepts_any = any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters.values())
         self.options = [name for name in _OPTIONS if accepts_any or name in parameters]
-        family, config = self.spec.family, self.spec.config
-        # Hooked layers: what hidden_states holds differs between models, and Mamba's lacks the embedding output. An
-        # ALBERT with inner groups returns the states of parts of layers.
-        differs = family.probed or getattr(config, "inner_group_num", 1) > 1
-        self.recorded = family.layers[0] if differs and len(family.layers) == 1 else None
-        self.rope_switch = _rope_switch(config)
+        spec, family = self.spec, self.spec.family
+        # Layer 0 is the state before the first layer.
+        has_further_layers = spec.layers_kept > spec.num_layers
+        self.wants_states = spec.forward_fn is None and (spec.all_layers or has_further_layers)
+        if family.probed and len(family.layers) == 1:
+            # What hidden_states holds differs between models: Mamba's lacks the embedding output.
+            self.recorded = family.layers[0]
+        # BigBird changes its attention with the length of the longest text.
+        self.switches_attention = hasattr(self.model, "set_attention_type")
+        self.rope_switch = _rope_switch(spec.config)
         self.packed_weight = find_packed_weight(self.model)
-        self.first_position = family.first_position(config)
+        self.first_position = family.first_position(spec.config)
 
-    def run(self, inputs: Tensor, lengths: Ints, trial: Batching | None = None) -> Tensor:
-        """Run texts, which do not affect each other, together in the way found when it was loaded, or in one to try.
+    def run(self, inputs: Tensor, lengths: Ints) -> Tensor:
+        """Run texts, which do not affect each other, together.
 
-        Takes ids or input embeddings of all tokens and the lengths of the texts, longest first. Returns hidden states
-        in the order of the tokens, shape (layers, tokens, width).
+        Takes ids or input embeddings of all tokens, shape (tokens, ...), and the lengths of the texts, longest first.
+        Returns hidden states in the order of the tokens, shape (layers, tokens, width).
         """
-        batching, device = trial or self.batching, inputs.device
-        longer = int((lengths > self.rope_switch).sum())
-        if 0 < longer < len(lengths):
-            halves = lengths[:longer], lengths[longer:]
-            split = zip(torch.split(inputs, [int(half.sum()) for half in halves]), halves, strict=True)
-            return torch.cat([self.run(part, part_lengths, trial) for part, part_lengths in split], 1)
-        if batching == PACKED and lengths[0] > lengths[-1]:
-            num_tokens = len(inputs)
-            num_added = missing_rows(self.packed_weight, num_tokens)
-            if num_added:
-                # Texts of one token fill the row up to a size that oneDNN has a kernel for.
-                inputs = torch.cat([inputs, inputs.new_zeros(num_added, *inputs.shape[1:])])
-                lengths = np.concatenate([lengths, np.ones(num_added, np.int64)])
-            if self.spec.family.positions_after_padding and not inputs.is_floating_point():
-                positions = _number_after(self.first_position - 1, inputs, lengths)
-            else:
-                positions = send(places_of(np.full_like(lengths, self.first_position), lengths), device)  # (tokens,)
-            token = row.set(Row(lengths, device, has_kernel=self.has_kernel))
-            try:
-                return self(inputs[None], position_ids=positions[None])[:, 0, :num_tokens]
-            finally:
-                row.reset(token)
-        positions_per_group = _PADDED_POSITIONS[device.type == "cpu"] if batching.padding else UNLIMITED
-        padding_id, parts = int(getattr(self.spec.config, "pad_token_id", None) or 0), []
-        for group in group_texts(lengths, batching.padding, positions_per_group, batching.texts):
-            places = group.places(device) if group.is_padded else None
-            mask = None if places is None else send(group.real, device)
-            states = self(group.pad(inputs, places, padding_id), mask).flatten(1, 2)
-            parts.append(states if places is None else states.index_select(1, places))
-        return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+        num_long = int((lengths > self.rope_switch).sum())
+        if 0 < num_long < len(lengths):
+            # A long text would change the position frequencies of the others.
+            tokens_of_long = int(lengths[:num_long].sum())
+            long = self.run(inputs[:tokens_of_long], lengths[:num_long])
+            short = self.run(inputs[tokens_of_long:], lengths[num_long:])
+            return torch.cat([long, short], 1)
+        # Texts of equal lengths are a batch without padding, which is as fast as a row.
+        has_equal_lengths = lengths[0] == lengths[-1]
+        if self.batching == PACKED and not has_equal_lengths:
+            return self._run_row(inputs, lengths)
+        return self._run_groups(inputs, lengths)
+
+    def _run_row(self, inputs: Tensor, lengths: Ints) -> Tensor:
+        """Run texts one after the other in a row without padding."""
+        num_tokens = len(inputs)
+        num_added = missing_rows(self.packed_weight, num_tokens)
+        if num_added:
+            # Append texts of one token so that the number of rows needs no padding in oneDNN.
+            inputs = torch.cat([inputs, inputs.new_zeros(num_added, *inputs.shape[1:])])
+            lengths = np.concatenate([lengths, np.ones(num_added, np.int64)])
+        positions = self._number_positions(inputs, lengths)
+        token = row.set(Row(lengths, inputs.device, has_kernel=self.has_kernel))
+        try:
+            states = self(inputs[None], position_ids=positions[None])  # (layers, 1, tokens, width)
+        finally:
+            row.reset(token)
+        return states[:, 0, :num_tokens]
+
+    def _number_positions(self, inputs: Tensor, lengths: Ints) -> Tensor:
+        """Return position ids of texts in a row, shape (tokens,)."""
+        if self.spec.family.positions_after_padding and not inputs.is_floating_point():
+            return _number_after(self.first_position - 1, inputs, lengths)
+        return send(places_of(np.full_like(lengths, self.first_position), lengths), inputs.device)
+
+    def _run_groups(self, inputs: Tensor, lengths: Ints) -> Tensor:
+        """Run groups of texts as batches."""
+        batching = self.batching
+        positions = UNLIMITED
+        if batching.padding:
+            positions = _PADDED_POSITIONS_CPU if inputs.device.type == "cpu" else _PADDED_POSITIONS
+        groups = group_texts(lengths, batching.padding, positions, batching.texts)
+        parts = [self._run_group(inputs, group) for group in groups]  # (layers, tokens, width) each
+        if len(parts) == 1:
+            return parts[0]
+        return torch.cat(parts, 1)
+
+    def _run_group(self, inputs: Tensor, group: Group) -> Tensor:
+        """Run a group of texts as a batch; return the states of its tokens, shape (layers, tokens, width)."""
+        if not group.is_padded:
+            return self(group.pad(inputs, None)).flatten(1, 2)
+        padding_id = getattr(self.spec.config, "pad_token_id", None) or 0
+        places = group.places(inputs.device)  # (tokens,)
+        batch = group.pad(inputs, places, padding_id)  # (texts, positions, ...)
+        states = self(batch, send(group.real, inputs.device))  # (layers, texts, positions, width)
+        return states.flatten(1, 2).index_select(1, places)
 
     def run_soft(self, embeds: Tensor, mask: Tensor) -> Tensor:
         """Run texts of soft tokens, with a gradient; the states of padding have no meaning.
@@ -111,19 +167,23 @@ class ForwardPass:
         Takes input embeddings, shape (batch, positions, width), and the mask of real positions. Returns hidden states,
         shape (layers, batch, positions, width).
         """
-        # Compiled code and accelerators would have to wait for the lengths.
-        packs = self.batching == PACKED and embeds.device.type == "cpu" and is_eager()
-        if not packs and self.batching in (PACKED, PADDED) and mask.shape[1] <= self.rope_switch:
+        batch_size, num_positions = mask.shape
+        # Compiled code cannot read the lengths, and an accelerator would have to synchronize.
+        can_read_lengths = embeds.device.type == "cpu" and is_eager()
+        packs = self.batching == PACKED and can_read_lengths
+        may_pad = self.batching in (PACKED, PADDED) and num_positions <= self.rope_switch
+        if may_pad and not packs:
             return self(embeds, mask)
-        lengths = mask.sum(-1).tolist()
-        order = sorted((i for i, length in enumerate(lengths) if length), key=lambda i: -lengths[i])
-        rows = torch.tensor(order, dtype=torch.long, device=mask.device)
-        places = rows[:, None] * mask.shape[1] + torch.arange(mask.shape[1], device=mask.device)  # (texts, positions)
-        places = places[mask[rows]]  # (tokens,)
-        # Shape (layers, tokens, width).
-        packed = self.run(embeds.flatten(0, 1)[places], np.array([lengths[i] for i in order]))
-        states = packed.new_zeros(len(packed), mask.numel(), packed.shape[-1]).index_copy(1, places, packed)
-        return states.view(len(packed), *mask.shape, -1)  # (layers, batch, positions, width)
+        lengths = np.array(mask.sum(-1).tolist())  # (batch,)
+        order = np.argsort(-lengths, kind="stable")
+        order = order[lengths[order] > 0]  # (texts,)
+        texts = torch.tensor(order, device=mask.device)
+        places = texts[:, None] * num_positions + torch.arange(num_positions, device=mask.device)  # (texts, positions)
+        places = places[mask[texts]]  # (tokens,)
+        flat = self.run(embeds.flatten(0, 1)[places], lengths[order])  # (layers, tokens, width)
+        num_layers, _, width = flat.shape
+        states = flat.new_zeros(num_layers, mask.numel(), width).index_copy(1, places, flat)
+        return states.view(num_layers, batch_size, num_positions, width)
 
     def __call__(self, inputs: Tensor, mask: Tensor | None = None, position_ids: Tensor | None = None) -> Tensor:
         """Return hidden states, shape (layers, batch, positions, width).
@@ -133,69 +193,24 @@ class ForwardPass:
         """
         if mask is None:
             mask = torch.ones(inputs.shape[:2], dtype=torch.bool, device=inputs.device)
-        spec, family, layers = self.spec, self.spec.family, self.spec.layers_kept
-        if spec.forward_fn is not None:
-            return self._call_function(spec.forward_fn, inputs, mask)
-        # Layer 0 is the state before the first layer.
-        wants_states = spec.all_layers or layers > spec.num_layers
-        length, recorded = mask.shape[1], self.recorded if wants_states else None
-        switches = hasattr(self.model, "set_attention_type")
-        passed: dict[str, Any] = {"attention_mask": mask.long(), "return_dict": True}
-        passed["output_hidden_states"] = wants_states and recorded is None
-        if position_ids is not None:
-            passed["position_ids"] = position_ids
-        name = "inputs_embeds" if inputs.is_floating_point() else "input_ids"
         with torch.autocast(device_type=mask.device.type, enabled=False):
-            with (
-                nullcontext() if recorded is None and not switches else self.lock,
-                torch.random.fork_rng(devices=[]) if self.draws_numbers and is_eager() else nullcontext(),
-                nullcontext() if recorded is None else _record_states(self.model.get_submodule(recorded)) as states,
-            ):
-                if switches:
-                    _choose_attention(self.model, spec.config, length)
-                output = self.model(**{name: inputs}, **{key: passed[key] for key in passed if key in self.options})
-            last: Tensor = output.last_hidden_state
-            if not wants_states:
+            if self.spec.forward_fn is not None:
+                return self._call_function(self.spec.forward_fn, inputs, mask)
+            last, states = self._run_model(inputs, mask, position_ids)
+            if not self.wants_states:
                 return last[None]
-            states = states or output.hidden_states
-            if states is None:
-                raise ValueError(
-                    f"the forward pass of {type(self.model).__name__} does not return the hidden states of its layers: "
-                    f"let it accept output_hidden_states, or pass forward_fn=, a function that returns token vectors"
-                )
-            if len(states) != layers + 1:
-                if recorded is None and len(family.layers) == 1:  # layers were replaced after transformers hooked them
-                    self.recorded = family.layers[0]
-                    return self(inputs, mask, position_ids)
-                raise ValueError(
-                    f"{type(self.model).__name__} returned {len(states)} hidden states for {layers} "
-                    f"layers, which must be one more: set config.num_hidden_layers to the number of its layers"
-                )
-            # BigBird pads texts to whole blocks and keeps the padding in its states.
-            states = states[0 if spec.all_layers else spec.num_layers : spec.num_layers + 1]
-            states = [state[:, :length] for state in states]  # (batch, positions, width) each
-            if {state.shape[1] for state in states} != {length}:
-                raise ValueError(
-                    f"the layers of {type(self.model).__name__} return {', '.join(str(s.shape[1]) for s in states)} "
-                    f"vectors for a text of {length} tokens, not one per token"
-                )
-            for path in family.final_modules:
-                module = attrgetter(path)(self.model)
-                if module is not None:  # an OPT may lack it
-                    states = [module(state) for state in states]
-            if family.final_modules and layers == spec.num_layers:
-                states[-1] = last  # the model has applied them itself
-        return torch.stack(states)
+            chosen = self._choose_layers(self._check_states(states), length=mask.shape[1])
+            return torch.stack(self._apply_final_modules(chosen, last))
 
     def _call_function(self, forward_fn: ForwardFunction, ids: Tensor, mask: Tensor) -> Tensor:
-        with torch.autocast(device_type=ids.device.type, enabled=False):
-            try:
-                vectors = forward_fn(self.model, {"input_ids": ids, "attention_mask": mask.long()})
-            except IndexError as error:
-                raise ValueError(
-                    f"forward_fn failed for token ids of the tokenizer ({error}): the model needs an embedding of each "
-                    f"of its {self.spec.config.vocab_size} tokens"
-                ) from error
+        """Run the model by the user's function; return its vectors as one layer."""
+        try:
+            vectors = forward_fn(self.model, {"input_ids": ids, "attention_mask": mask.long()})
+        except IndexError as error:
+            raise ValueError(
+                f"forward_fn failed for token ids of the tokenizer ({error}): the model needs an embedding of each "
+                f"of its {self.spec.config.vocab_size} tokens"
+            ) from error
         if vectors.ndim != 3 or vectors.shape[:2] != mask.shape:
             raise ValueError(
                 f"forward_fn must return one vector per token, shape {(*mask.shape, 'width')}; it returned "
@@ -203,43 +218,151 @@ class ForwardPass:
             )
         return vectors[None]  # (1, texts, tokens, width)
 
-    def find_batching(
-        self, texts: Sequence[Tensor], candidates: Sequence[Batching], dtype: torch.dtype
-    ) -> Batching | None:
-        """Find the first way in which texts, longest first, get the same vectors together as alone, or ``None``.
+    def _run_model(
+        self, inputs: Tensor, mask: Tensor, position_ids: Tensor | None
+    ) -> tuple[Tensor, Sequence[Tensor] | None]:
+        """Return the last hidden state, and the states of all layers, returned or recorded, if they are wanted."""
+        records = self.wants_states and self.recorded is not None
+        passed: dict[str, Any] = {"attention_mask": mask.long(), "return_dict": True}
+        passed["output_hidden_states"] = self.wants_states and not records
+        if position_ids is not None:
+            passed["position_ids"] = position_ids
+        arguments = {name: value for name, value in passed.items() if name in self.options}
+        if inputs.is_floating_point():
+            arguments["inputs_embeds"] = inputs
+        else:
+            arguments["input_ids"] = inputs
+        if not records and not self.switches_attention:
+            return self._call_model(arguments)
+        # Hooks and another attention change the model, which several threads may run.
+        with self.lock:
+            if self.switches_attention:
+                _choose_attention(self.model, self.spec.config, length=mask.shape[1])
+            if not records:
+                return self._call_model(arguments)
+            with _record_states(self.model.get_submodule(cast(str, self.recorded))) as states:
+                last, _ = self._call_model(arguments)
+            return last, states
 
-        If texts are packed, the model calls our attention afterwards.
+    def _call_model(self, arguments: dict[str, Any]) -> tuple[Tensor, Sequence[Tensor] | None]:
+        """Call the model, and leave torch's random state as it was."""
+        if self.draws_numbers and is_eager():
+            with torch.random.fork_rng(devices=[]):
+                output = self.model(**arguments)
+        else:
+            output = self.model(**arguments)
+        return output.last_hidden_state, getattr(output, "hidden_states", None)
+
+    def _check_states(self, states: Sequence[Tensor] | None) -> Sequence[Tensor]:
+        """Return the states; raise an error unless there is one of each layer, and the one before the first layer."""
+        name, layers = type(self.model).__name__, self.spec.layers_kept
+        if not states:
+            raise ValueError(
+                f"the forward pass of {name} does not return the hidden states of its layers: let it accept "
+                f"output_hidden_states, or pass forward_fn=, a function that returns token vectors"
+            )
+        if len(states) != layers + 1:
+            raise ValueError(
+                f"{name} returned {len(states)} hidden states for {layers} layers, which must be one more: set "
+                f"config.num_hidden_layers to the number of its layers"
+            )
+        return states
+
+    def _choose_layers(self, states: Sequence[Tensor], length: int) -> list[Tensor]:
+        """Return the states of the layers that the encoder wants, shape (batch, positions, width) each."""
+        first = 0 if self.spec.all_layers else self.spec.num_layers
+        # BigBird pads texts to whole blocks and keeps the padding in its states.
+        chosen = [state[:, :length] for state in states[first : self.spec.num_layers + 1]]
+        lengths = [state.shape[1] for state in chosen]
+        if set(lengths) != {length}:
+            raise ValueError(
+                f"the layers of {type(self.model).__name__} return {', '.join(map(str, lengths))} vectors for a text "
+                f"of {length} tokens, not one per token"
+            )
+        return chosen
+
+    def _apply_final_modules(self, states: list[Tensor], last: Tensor) -> list[Tensor]:
+        """Apply what follows the last layer, such as a norm, to every layer."""
+        family = self.spec.family
+        for path in family.final_modules:
+            module = attrgetter(path)(self.model)
+            if module is not None:  # an OPT may lack it
+                states = [module(state) for state in states]
+        if family.final_modules and self.spec.layers_kept == self.spec.num_layers:
+            states[-1] = last  # the model has applied them itself
+        return states
+
+    def find_batching(self, texts: Sequence[Tensor], candidates: Sequence[Batching], dtype: torch.dtype) -> Trial:
+        """Find the first way in which texts, longest first, get the same vectors together as alone.
+
+        Changes nothing but torch's random state, if the model draws numbers: the caller applies what was found.
         """
-        lengths, random_state = np.array([len(text) for text in texts]), torch.get_rng_state()
-        alone = torch.cat([self(text[None])[:, 0] for text in texts], 1)  # (layers, tokens, width)
-        self.draws_numbers = not torch.equal(random_state, torch.get_rng_state())
+        random_state = torch.get_rng_state()
+        recorded = self.find_recorded(texts[-1])
+        forward = replace(self, recorded=recorded)
+        alone = torch.cat([forward(text[None])[:, 0] for text in texts], 1)  # (layers, tokens, width)
+        draws_numbers = not torch.equal(random_state, torch.get_rng_state())
         for batching in candidates:
-            # Texts of any length are padded to see whether they may be.
-            trial = batching._replace(padding=1.0) if batching.padding else batching
-            if batching == PACKED:
-                is_adapted = adapt_relative_attention(self.model)
-                if not switch_attention(self.model, packed=True) and not is_adapted:
+            is_row = batching == PACKED
+            with _switched_attention(self.model, packed=is_row) as can_pack:
+                if is_row and not can_pack:
                     continue
-            # Where the kernel refuses, attention is padded, and nothing else.
-            for has_kernel in (True, False) if has_attention_kernel(alone.device, dtype) else (False,):
-                self.has_kernel = has_kernel
-                try:
-                    if are_same_vectors(alone, self.run(torch.cat(list(texts)), lengths, trial), dtype):
-                        return batching
-                    reason = "it gives other vectors"
-                except Exception as error:
-                    # Models that do not call our attention, or not as expected, fail in many ways.
-                    if batching != PACKED or is_out_of_memory(error):
-                        raise
-                    reason = f"{type(error).__name__}: {error}"
-                if has_kernel:
-                    warn_user(
-                        f"torch's attention for texts of different lengths does not take {type(self.model).__name__} "
-                        f"({reason}): attention has more steps; scores are unaffected"
-                    )
-            # Models may look at the name of their attention without packed rows too.
-            switch_attention(self.model, packed=False)
-        return None
+                # If the kernel fails, retry without it: attention is padded then, and nothing else.
+                kernels = [False]
+                if is_row and has_attention_kernel(alone.device, dtype):
+                    kernels = [True, False]
+                for has_kernel in kernels:
+                    tried = replace(forward, batching=batching, has_kernel=has_kernel)
+                    difference = tried._compare(texts, alone, dtype)
+                    if difference is None:
+                        return Trial(batching, has_kernel, draws_numbers, recorded)
+                    if has_kernel:
+                        warn_user(
+                            f"torch's attention for texts of different lengths does not take "
+                            f"{type(self.model).__name__} ({difference}): attention has more steps; scores are "
+                            f"unaffected"
+                        )
+        return Trial(None, has_kernel=False, draws_numbers=draws_numbers, recorded=recorded)
+
+    def find_recorded(self, text: Tensor) -> str | None:
+        """Return the path of the layers to record by hooks, or ``None`` if the model returns a state of each itself."""
+        layers = self.spec.family.layers
+        if self.recorded is not None or not self.wants_states or len(layers) != 1:
+            return self.recorded
+        mask = torch.ones(1, len(text), dtype=torch.bool, device=text.device)
+        with torch.autocast(device_type=text.device.type, enabled=False):
+            _, states = self._run_model(text[None], mask, position_ids=None)
+        # transformers records layers by hooks of its own, which layers lack that replaced others.
+        lacks_states = states is not None and len(states) != self.spec.layers_kept + 1
+        return layers[0] if lacks_states else None
+
+    def _compare(self, texts: Sequence[Tensor], alone: Tensor, dtype: torch.dtype) -> str | None:
+        """Run texts together; return how the result differs from that of texts alone, or ``None`` if it does not."""
+        lengths = np.array([len(text) for text in texts])
+        forward = self
+        if self.batching.padding:
+            # Texts of any length are padded, to see whether they may be.
+            forward = replace(self, batching=self.batching._replace(padding=1.0))
+        try:
+            together = forward.run(torch.cat(list(texts)), lengths)
+        except Exception as error:
+            # Models that do not call our attention, or not as expected, fail in many ways.
+            if self.batching != PACKED or is_out_of_memory(error):
+                raise
+            return f"{type(error).__name__}: {error}"
+        if are_same_vectors(alone, together, dtype):
+            return None
+        return "it gives other vectors"
+
+
+@contextmanager
+def _switched_attention(model: nn.Module, *, packed: bool) -> Iterator[bool]:
+    """Switch a model's attention, and back after the block; yield whether it can attend within packed rows."""
+    was_packed = is_packed(model)
+    try:
+        yield switch_attention(model, packed=packed)
+    finally:
+        switch_attention(model, packed=was_packed)
 
 
 def _number_after(padding_id: int, ids: Tensor, lengths: Ints) -> Tensor:

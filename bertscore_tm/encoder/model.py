@@ -1,7 +1,8 @@
 """The frozen model of an encoder: cut, placed on a device, run, and shared by all encoders that need the same."""
 
 import logging
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import InitVar, dataclass, field, replace
 from functools import cache, partial
@@ -15,7 +16,7 @@ from bertscore_tm.device.memory import device_with_index, is_out_of_memory
 from bertscore_tm.device.onednn import adapt_layers
 from bertscore_tm.device.precision import fast_half_precision
 from bertscore_tm.encoder.cache import SharedObjects
-from bertscore_tm.encoder.families import ALONE, BATCHINGS, PADDED, ModelSpec
+from bertscore_tm.encoder.families import ALONE, BATCHINGS, PACKED, PADDED, Batching, ModelSpec
 from bertscore_tm.encoder.forward import ForwardPass, draw_texts
 from bertscore_tm.encoder.identity import (
     CAPTURING_MODULE,
@@ -28,6 +29,7 @@ from bertscore_tm.encoder.identity import (
 from bertscore_tm.encoder.loading import load_encoder, quiet_transformers
 from bertscore_tm.encoder.packing import register_attention
 from bertscore_tm.encoder.probe import complete_family, needs_probe
+from bertscore_tm.encoder.relative_attention import switch_attention
 from bertscore_tm.utilities.compilation import untraced
 from bertscore_tm.utilities.warnings import warn_user
 
@@ -57,7 +59,7 @@ class Backbone:
     _hash: str | None = field(default=None, init=False)
     # Hash of all but the tensors of a ready model, before its layers are adapted.
     _structure: str = field(default="", init=False)
-    # By the device's name, since torch.compile cannot look up devices in a dictionary.
+    # Keys are device names, because torch.compile cannot hash devices.
     models: dict[str, ForwardPass] = field(default_factory=dict, init=False)
 
     def __post_init__(self, ready: nn.Module | None) -> None:
@@ -69,8 +71,11 @@ class Backbone:
         if isinstance(self.dtype, torch.dtype):
             return self.dtype
         fast = fast_half_precision(device)
-        fits = self.spec.family.fits_float16 and getattr(self.spec.config, "dtype", None) != torch.bfloat16
-        return torch.float32 if fast is None or (fast == torch.float16 and not fits) else fast
+        was_trained_in_bfloat16 = getattr(self.spec.config, "dtype", None) == torch.bfloat16
+        fits_float16 = self.spec.family.fits_float16 and not was_trained_in_bfloat16
+        if fast is None or (fast == torch.float16 and not fits_float16):
+            return torch.float32
+        return fast
 
     def content_hash(self) -> str | None:
         """Return a hash of a folder's files, which must be unchanged, or of a ready model; ``None`` of a hub name."""
@@ -111,8 +116,7 @@ class Backbone:
             warn_of_slow_bfloat16()
 
         def create() -> ForwardPass:
-            # On another default device, transformers loads models there, and only if accelerate is installed.
-            with torch.inference_mode(False), torch.no_grad(), torch.random.fork_rng(devices=[]), torch.device("cpu"):
+            with _isolated():
                 model = load(dtype)
                 _move(model, device, dtype)
                 model.requires_grad_(False)
@@ -121,46 +125,81 @@ class Backbone:
                 with quiet_transformers.turned():
                     return self._try_batching(model, device, dtype)
 
-        # A ready model cannot be asked for again.
+        # A model object passed by the user cannot be reloaded, so do not keep an extra reference.
         shared = _models.get(self._model_key(device), create, keep=self.source.kind != "ready")
         self.spec.family = shared.spec.family  # a probe, by this encoder or by another one, completes it
-        self.models[str(device)] = replace(shared, spec=self.spec, shared=shared)
+        forward = replace(shared, spec=self.spec, shared=shared)
+        if forward.wants_states and not shared.wants_states and device.type != "meta":
+            # The trial of the encoder that loaded the model did not ask for states.
+            with _isolated(), quiet_transformers.turned():
+                forward.recorded = forward.find_recorded(draw_texts(self.spec, _TRIED_LENGTHS[-1:], device)[0])
+        self.models[str(device)] = forward
 
     def _try_batching(self, model: nn.Module, device: torch.device, dtype: torch.dtype) -> ForwardPass:
-        """Find out how texts share a forward pass: as the table or the probe says, or in the next way that is exact."""
-        spec = self.spec
-        loaded = ForwardPass(model, spec, spec.family.batching)
-        first = BATCHINGS.index(loaded.batching)
-        trusted = max(first, BATCHINGS.index(PADDED))
+        """Find out which texts share a forward pass, and prepare the model for it."""
+        family, has_function = self.spec.family, self.spec.forward_fn is not None
+        loaded = ForwardPass(model, self.spec, family.batching)
         if device.type != "meta":  # without values, there is nothing to compare
-            candidates = BATCHINGS[first if spec.forward_fn is None else trusted :]
-            batching = loaded.find_batching(draw_texts(spec, _TRIED_LENGTHS, device), candidates, dtype)
+            padded = max(family.batching, PADDED, key=BATCHINGS.index)
+            fastest = padded if has_function else family.batching
+            candidates = BATCHINGS[BATCHINGS.index(fastest) :]
+            trial = loaded.find_batching(draw_texts(self.spec, _TRIED_LENGTHS, device), candidates, dtype)
             owner = next(base for base in type(model).__mro__ if "forward" in vars(base))
             # The user's code may drop the mask, or take none.
-            is_own = spec.forward_fn is not None or owner.__module__.partition(".")[0] != "transformers"
-            if batching is None and is_own:
-                raise ValueError(f"{self.source.name} gives a text other vectors each time, as with dropout, or NaN")
-            is_half = dtype in (torch.float16, torch.bfloat16) and not is_own
-            if batching is None or (is_half and BATCHINGS.index(batching) > trusted):
-                # The rounding of a deep model may exceed the tolerance; NaN is an error when texts are encoded.
-                batching = BATCHINGS[trusted]
-            elif batching == ALONE:
-                warn_user(
-                    f"{self.source.name} gives a text other vectors next to other texts than alone, as models with "
-                    f"dynamic quantization do: encoding one text at a time, which is slow; pass the model in float32 "
-                    f"to encode texts together"
-                )
-            loaded.batching = batching
+            is_own_code = has_function or owner.__module__.partition(".")[0] != "transformers"
+            is_half = dtype in (torch.float16, torch.bfloat16)
+            batching = self._choose_batching(trial.batching, padded, is_own_code=is_own_code, is_half=is_half)
+            switch_attention(model, packed=batching == PACKED)
+            loaded = replace(
+                loaded,
+                batching=batching,
+                has_kernel=trial.has_kernel,
+                draws_numbers=trial.draws_numbers,
+                recorded=trial.recorded,
+            )
         way, has_kernel = loaded.batching.way, loaded.has_kernel
         _LOGGER.debug("%s on %s: %s texts, has_kernel=%s", self.source.name, device, way, has_kernel)
         return loaded
 
+    def _choose_batching(
+        self, found: Batching | None, padded: Batching, *, is_own_code: bool, is_half: bool
+    ) -> Batching:
+        """Choose the batching of a model, given the fastest one that the trial found to be exact.
+
+        =================  ==============  ==========================  =======================================
+        forward pass of    precision       found                       chosen
+        =================  ==============  ==========================  =======================================
+        transformers       half            nothing, or slower than     padded: in a deep model, rounding may
+                                           padded                      exceed the tolerance
+        transformers       other           nothing                     padded: NaN is an error when texts are
+                                                                       encoded
+        the user           any             nothing                     an error: vectors are random, or NaN
+        any                any             anything else               as found, with a warning if texts are
+                                                                       encoded alone
+        =================  ==============  ==========================  =======================================
+        """
+        if found is None and is_own_code:
+            raise ValueError(f"{self.source.name} gives a text other vectors each time, as with dropout, or NaN")
+        if found is None:
+            return padded
+        is_slower = BATCHINGS.index(found) > BATCHINGS.index(padded)
+        if is_half and is_slower and not is_own_code:
+            return padded
+        if found == ALONE:
+            warn_user(
+                f"{self.source.name} gives a text other vectors next to other texts than alone, as models with "
+                f"dynamic quantization do: encoding one text at a time, which is slow; pass the model in float32 "
+                f"to encode texts together"
+            )
+        return found
+
     def _load(self, dtype: torch.dtype) -> nn.Module:
-        # A copy in another precision has lost digits, but a ready model cannot be loaded again.
-        ready = self.source.kind == "ready"
+        # A model in another precision may have lost digits, but a ready model cannot be loaded again.
+        is_ready = self.source.kind == "ready"
         for loaded in self.models.values():
             parameter = next(loaded.model.parameters())
-            if not parameter.is_meta and (ready or parameter.dtype == dtype):
+            has_digits = parameter.dtype == dtype or is_ready
+            if has_digits and not parameter.is_meta:
                 return deepcopy(loaded.model)
         if needs_probe(self.spec):
             dtype = _probe_dtype(dtype)
@@ -168,13 +207,14 @@ class Backbone:
 
     def _cut_copy(self, model: nn.Module, dtype: torch.dtype) -> nn.Module:
         copied = _copy_model(model, self.source.name)
-        # Functions are not copied: one that replaces a module's method runs the original, with all of its layers.
-        methods = [[vars(module).get("forward") for module in whole.modules()] for whole in (model, copied)]
-        if any(method is not None and method is copy for method, copy in zip(*methods, strict=True)):
-            raise ValueError(
-                f"a forward method of {self.source.name} was replaced by a function, which a frozen copy of the model "
-                f"could not call: replace it in the class, or pass the model without it"
-            )
+        for module, module_copy in zip(model.modules(), copied.modules(), strict=True):
+            method = vars(module).get("forward")
+            # Functions are not copied: one that replaces a method runs the original module, with all of its layers.
+            if method is not None and method is vars(module_copy).get("forward"):
+                raise ValueError(
+                    f"a forward method of {self.source.name} was replaced by a function, which a frozen copy of the "
+                    f"model could not call: replace it in the class, or pass the model without it"
+                )
         if self.spec.forward_fn is None:
             if needs_probe(self.spec):
                 nn.Module.to(copied, _probe_dtype(dtype))
@@ -204,6 +244,14 @@ class Backbone:
             self._place(next(ready.parameters()).device, lambda dtype: ready)
 
 
+@contextmanager
+def _isolated() -> Iterator[None]:
+    """Load and try models without gradients, outside inference mode, and leave torch's random state as it was."""
+    # On another default device, transformers loads models there, and only if accelerate is installed.
+    with torch.inference_mode(False), torch.no_grad(), torch.random.fork_rng(devices=[]), torch.device("cpu"):
+        yield
+
+
 def _copy_model(model: nn.Module, name: str) -> nn.Module:
     """Return a copy of a ready model; a ValueError for classes of weights that cannot be copied."""
     try:
@@ -223,11 +271,16 @@ def _probe_dtype(dtype: torch.dtype) -> torch.dtype:
 
 
 def _announce_classes(model: nn.Module) -> None:
-    """Let transformers know the classes of an unpickled model, whose states it records once one was created."""
+    """Instantiate each class of an unpickled model once, on the meta device.
+
+    transformers registers how to record hidden states in the constructor, which unpickling skips.
+    """
     from transformers import PreTrainedModel
 
-    outer = model if isinstance(model, PreTrainedModel) else None
-    parts = [outer] if outer else [part for part in model.modules() if isinstance(part, PreTrainedModel)]
+    if isinstance(model, PreTrainedModel):
+        parts = [model]
+    else:
+        parts = [part for part in model.modules() if isinstance(part, PreTrainedModel)]
     with torch.random.fork_rng(devices=[]), torch.device("meta"), quiet_transformers.turned():
         for part in parts:
             type(part)(part.config)

@@ -214,14 +214,26 @@ def current_row() -> Row | None:
     return None if torch.compiler.is_compiling() else row.get()
 
 
-def switch_attention(model: nn.Module, *, packed: bool) -> bool:
-    """Let a model that calls torch's attention call ours, or torch's again; return whether it calls either."""
-    register_attention()
-    configs: dict[int, Any] = {id(part.config): part.config for part in model.modules() if hasattr(part, "config")}
-    switched = [part for part in configs.values() if getattr(part, "_attn_implementation", None) in ("sdpa", _NAME)]
-    for config in switched:
-        config._attn_implementation = _NAME if packed else "sdpa"
-    return bool(switched)
+def switch_torch_attention(model: nn.Module, *, packed: bool) -> None:
+    """Let a model that calls torch's attention call ours, or torch's again."""
+    if packed:
+        register_attention()
+        before, after = "sdpa", _NAME
+    else:
+        before, after = _NAME, "sdpa"
+    for config in _configs(model):
+        if getattr(config, "_attn_implementation", None) == before:
+            config._attn_implementation = after
+
+
+def calls_packed_attention(model: nn.Module) -> bool:
+    """Return whether a model, or a part of it, calls our attention."""
+    return any(getattr(config, "_attn_implementation", None) == _NAME for config in _configs(model))
+
+
+def _configs(model: nn.Module) -> list[Any]:
+    """Return the configurations of a model and its parts."""
+    return [module.config for module in model.modules() if hasattr(module, "config")]
 
 
 @cache

@@ -288,7 +288,7 @@ class _Probe:
         called: list[tuple[str, Tensor, Tensor]] = []
 
         def record(name: str, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-            # What needs more than a state cannot be applied to those of lower layers.
+            # Modules with further inputs cannot be applied to the output of lower layers.
             if len(inputs) == 1 and isinstance(inputs[0], Tensor) and isinstance(output, Tensor):
                 called.append((name, inputs[0], output))
 
@@ -319,10 +319,10 @@ class _Probe:
         candidates = [EQUAL] if hasattr(self.encoder, "set_attention_type") else [PACKED, PADDED, EQUAL]
         # All layers are compared, also those above: a few texts may not show a difference in one layer, where attention
         # is limited to some tokens of the highest weight.
-        batching = self.forward_pass(self.layers, all_layers=True).find_batching(texts, candidates, torch.float32)
-        if batching is None:
+        trial = self.forward_pass(self.layers, all_layers=True).find_batching(texts, candidates, torch.float32)
+        if trial.batching is None:
             raise ValueError("a text got other vectors next to a text of equal length than alone")
-        self._learn(batching=batching)
+        self._learn(batching=trial.batching)
 
     def find_embeddings(self) -> None:
         """Find out whether input embeddings instead of token ids give the same vectors."""

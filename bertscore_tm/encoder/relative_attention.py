@@ -8,16 +8,33 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from bertscore_tm.encoder.packing import Row, current_row, dot_product
+from bertscore_tm.encoder.packing import (
+    Row,
+    calls_packed_attention,
+    current_row,
+    dot_product,
+    switch_torch_attention,
+)
 
 
-def adapt_relative_attention(model: nn.Module) -> bool:
-    """Let a model with relative positions attend within packed texts, in place; return whether it is one."""
+def switch_attention(model: nn.Module, *, packed: bool) -> bool:
+    """Let a model attend within the texts of packed rows, or as transformers does; return whether it is packed.
+
+    A model without relative positions calls our attention by its name. One with relative positions gets other classes.
+    """
+    switch_torch_attention(model, packed=packed)
     for module in model.modules():
         name = type(module).__name__
-        if name in _MIXINS and not getattr(module, "talking_head", False):
+        if packed and name in _MIXINS and not getattr(module, "talking_head", False):
             cast(Any, module).__class__ = _derive_class(_MIXINS[name], cast(Any, type(module)))
-    return any(isinstance(module, _AttendsInRow) for module in model.modules())
+        elif not packed and isinstance(module, _Adapted):
+            cast(Any, module).__class__ = module.original
+    return is_packed(model)
+
+
+def is_packed(model: nn.Module) -> bool:
+    """Return whether a model attends within the texts of packed rows."""
+    return calls_packed_attention(model) or any(isinstance(module, _AttendsInRow) for module in model.modules())
 
 
 @cache

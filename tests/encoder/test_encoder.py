@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import json
 import os
 import pickle
 import re
@@ -288,6 +289,36 @@ def test_layers_replaced_after_states_were_asked_for_are_recorded(fresh_tiny, la
     vectors = FrozenEncoder(model, tokenizer, all_layers=True).encode(TEXTS).vectors
     torch.testing.assert_close(vectors[1:], torch.stack(expected))
     torch.testing.assert_close(FrozenEncoder(model, tokenizer, num_layers=0).encode(TEXTS).vectors[0], vectors[0])
+
+
+_CODE_WITHOUT_FIRST_STATE = """
+from transformers import BertModel
+
+
+class Own(BertModel):
+    def forward(self, **kwargs):
+        output = super().forward(**kwargs)
+        output.hidden_states = output.hidden_states and output.hidden_states[1:]
+        return output
+"""
+
+
+def test_states_are_recorded_of_a_model_that_was_loaded_for_its_last_layer(tmp_path):
+    """Remote code returns one state too few, which the encoder that loads the model does not ask for."""
+    model, tokenizer = tiny_model("bert")
+    model.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config |= {"auto_map": {"AutoModel": "modeling.Own"}, "architectures": ["Own"]}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "modeling.py").write_text(_CODE_WITHOUT_FIRST_STATE)
+    last = FrozenEncoder(tmp_path, num_layers=2, trust_remote_code=True)
+    last.encode(TEXTS)
+    layers = FrozenEncoder(tmp_path, num_layers=2, all_layers=True, trust_remote_code=True)
+    vectors = layers.encode(TEXTS).vectors
+    assert layers.backbone("cpu") is last.backbone("cpu")
+    expected = [FrozenEncoder(model, tokenizer, num_layers=number).encode(TEXTS).vectors[0] for number in range(3)]
+    torch.testing.assert_close(vectors, torch.stack(expected))
 
 
 @pytest.mark.parametrize("family", ["t5", "gemma"])

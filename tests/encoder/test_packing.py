@@ -29,7 +29,8 @@ from transformers import (
 from bertscore_tm import FrozenEncoder, bert_score
 from bertscore_tm.encoder import forward as forward_module
 from bertscore_tm.encoder import packing
-from bertscore_tm.encoder.families import ALONE, PACKED, PADDED
+from bertscore_tm.encoder.families import ALONE, FAMILIES, PACKED, PADDED, ModelSpec
+from bertscore_tm.encoder.forward import ForwardPass
 from bertscore_tm.encoder.packing import Row, group_texts
 from bertscore_tm.encoder.soft_tokens import encode_soft
 from bertscore_tm.losses import SoftBERTScoreLoss
@@ -162,6 +163,30 @@ def test_the_model_of_the_user_and_other_attentions_are_left_alone():
     assert other._backbone.loaded(CPU).batching == PADDED
     assert eager.config._attn_implementation == "eager"
     torch.testing.assert_close(other.encode(texts()).vectors, encoder.encode(texts()).vectors, atol=ROUNDING, rtol=0)
+
+
+@pytest.mark.parametrize("is_packed", [False, True])
+@pytest.mark.parametrize("family", ["bert", "t5", "deberta"])
+def test_a_trial_changes_neither_the_model_nor_its_forward_pass(family, is_packed):
+    """Of a model as transformers makes it, and of one that attends within packed rows already."""
+    if is_packed:
+        forward = FrozenEncoder(*tiny_model(family), num_layers=LAYER)._backbone.loaded(CPU)
+    else:
+        model = tiny_model(family)[0]
+        encoder = copy.deepcopy(model.encoder if family == "t5" else model)
+        config = copy.deepcopy(encoder.config)
+        forward = ForwardPass(encoder, ModelSpec(config, FAMILIES[family], num_layers=3, all_layers=True))
+
+    def state():
+        classes = [type(module) for module in forward.model.modules()]
+        return classes, forward.model.config._attn_implementation, vars(forward).copy()
+
+    before = state()
+    drawn = [torch.arange(5, 5 + length) for length in (12, 7, 3)]
+    for candidate in (PACKED, PADDED, ALONE):
+        with torch.no_grad():
+            assert forward.find_batching(drawn, [candidate], torch.float32).batching == candidate
+        assert state() == before
 
 
 def attend_by_products(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, scale=None, window_size=(-1, -1)):
