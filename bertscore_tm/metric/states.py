@@ -10,7 +10,7 @@ import secrets
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -150,6 +150,32 @@ class SyncedState:
     frequencies: DocumentFrequencies | None  # with idf
 
 
+@dataclass(frozen=True)
+class _Header:
+    """What a rank tells the others before they exchange scores.
+
+    ``token`` is a random number that identifies the rank: a ``dist_sync_fn`` may order ranks in another way.
+    """
+
+    token: int
+    num_pairs: int
+    num_indices: int
+    num_truncated: int
+    settings: dict[str, str]
+
+    @classmethod
+    def decode(cls, header: Tensor) -> Self:
+        """Return the header in a tensor of :func:`_gather_headers`."""
+        token, num_pairs, num_indices, num_truncated = header[:4].tolist()
+        return cls(
+            token=token,
+            num_pairs=num_pairs,
+            num_indices=num_indices,
+            num_truncated=num_truncated,
+            settings=decode_settings(header[4:]),
+        )
+
+
 def combine_ranks(
     states: Mapping[str, Tensor],
     collectives: Collectives,
@@ -163,55 +189,88 @@ def combine_ranks(
     ``states`` are those of this rank: a flat tensor for each of ``SCORE_STATES`` and, with idf, of ``TOKEN_STATES``;
     ``num_truncated``; and ``fingerprint``, the settings as :func:`encode_settings` returns them.
     """
-    idf, num_layers = "reference_counts" in states, settings.num_layers
-    indices, scores = states["indices"], states["scores"].reshape(-1, 3, num_layers)
-    num_listed = len(states["reference_counts"]) if idf else len(scores)
-    # Unlike the number of a rank, it finds this rank's place in any kind of gathering.
+    idf = "reference_counts" in states
+    num_layers = settings.num_layers
+    indices = states["indices"]  # (pairs of this rank,), or empty
+    scores = states["scores"].reshape(-1, 3, num_layers)  # (pairs of this rank, 3, layers)
+    num_pairs = len(scores)
+    if idf:
+        num_pairs = len(states["reference_counts"])
+    headers, rank = _gather_headers(states, collectives, num_pairs)
+    _check_headers(headers)
+
+    keep = None
+    if any(header.num_indices for header in headers):
+        first_pair = sum(header.num_indices for header in headers[:rank])
+        all_indices = torch.cat(collectives.gather(indices))  # (pairs,)
+        is_first = _find_first(all_indices)
+        keep = is_first[first_pair : first_pair + len(indices)]  # (pairs of this rank,)
+        indices = all_indices[is_first]
+    frequencies = None
+    if idf:
+        matched = unpack_tokens(states, num_layers)
+        frequencies = _sum_frequencies(matched, keep, collectives, settings.encoder.tokenizer.vocab_size)
+        weighted = replace(settings, weights=weights_by_idf(frequencies, "references"))
+        scores = compute_scores(matched, weighted)[0].movedim(-1, 0)  # (pairs of this rank, 3, layers)
+    if keep is not None:
+        scores = scores[keep]
+    if any(header.num_pairs for header in headers):
+        scores = torch.cat(collectives.gather(scores.flatten())).reshape(-1, 3, num_layers)  # (pairs, 3, layers)
+    scores = scores.movedim(0, -1)  # (3, layers, pairs)
+    if len(indices) > 0:
+        scores = scores[..., indices.argsort(stable=True)]
+    return SyncedState(scores, sum(header.num_truncated for header in headers), frequencies)
+
+
+def _gather_headers(
+    states: Mapping[str, Tensor], collectives: Collectives, num_pairs: int
+) -> tuple[list[_Header], int]:
+    """Return the headers of all ranks, and the place of this rank's among them."""
     token = secrets.randbits(62)
-    facts = torch.tensor([token, num_listed, len(indices)], device=states["fingerprint"].device)
-    gathered = collectives.gather(torch.cat([facts, states["num_truncated"][None], states["fingerprint"]]))
-    # A rank with other settings would issue other collectives below, and all would deadlock.
-    fingerprints = [decode_settings(header[4:]) for header in gathered]
-    for other in fingerprints[1:]:
-        differences = describe_differences(other, fingerprints[0])
+    counts = torch.tensor([token, num_pairs, len(states["indices"])], device=states["fingerprint"].device)
+    header = torch.cat([counts, states["num_truncated"][None], states["fingerprint"]])
+    headers = [_Header.decode(gathered) for gathered in collectives.gather(header)]
+    tokens = [gathered.token for gathered in headers]
+    return headers, tokens.index(token)
+
+
+def _check_headers(headers: Sequence[_Header]) -> None:
+    """Raise an error if ranks differ in settings, or only some have indices."""
+    first, *others = headers
+    for other in others:
+        # A rank with other settings would issue different collectives and deadlock.
+        differences = describe_differences(other.settings, first.settings)
         if differences:
             raise ValueError(
                 f"the metrics of the ranks differ in {differences}. Create them with the same arguments on every rank"
             )
-    table = torch.stack(gathered)
-    sizes = table[:, 1:3]
-    if not ((sizes[:, 1] == 0).all() or (sizes[:, 1] == sizes[:, 0]).all()):
+    has_indices = any(header.num_indices > 0 for header in headers)
+    lacks_indices = any(header.num_indices < header.num_pairs for header in headers)
+    if has_indices and lacks_indices:
         raise ValueError("some ranks passed indices to update and others did not: pass them on all ranks or on none")
 
-    keep, all_indices = None, indices
-    if sizes[:, 1].any():
-        all_indices = torch.cat(collectives.gather(indices))
-        is_first = torch.zeros_like(all_indices, dtype=torch.bool)
-        is_first[np.unique(all_indices.cpu().numpy(), return_index=True)[1]] = True
-        start = int(sizes[: table[:, 0].tolist().index(token), 1].sum())
-        keep = is_first[start : start + len(indices)]
-        all_indices = all_indices[is_first]
 
-    frequencies = None
-    if idf:
-        matched = unpack_tokens(states, num_layers)
-        ids, lengths = matched.reference.ids, matched.reference.lengths
-        if keep is not None:
-            counted = keep[segment_ids(matched.counts)]  # (references,)
-            ids, lengths = ids[counted[segment_ids(lengths)]], lengths[counted]
-        local = DocumentFrequencies.of(ids, lengths, settings.encoder.tokenizer.vocab_size)
-        summed = collectives.sum(torch.cat([local.counts, local.num_documents[None]]))
-        frequencies = DocumentFrequencies(summed[:-1], summed[-1])
-        weighted = replace(settings, weights=weights_by_idf(frequencies, "references"))
-        scores = compute_scores(matched, weighted)[0].movedim(-1, 0)  # (pairs, 3, layers)
+def _find_first(indices: Tensor) -> Tensor:
+    """Return whether each index, shape (pairs,), is the first one of its value, bool."""
+    is_first = torch.zeros_like(indices, dtype=torch.bool)
+    _, places = np.unique(indices.cpu().numpy(), return_index=True)
+    is_first[places] = True
+    return is_first
+
+
+def _sum_frequencies(
+    matched: MatchedTexts, keep: Tensor | None, collectives: Collectives, vocab_size: int
+) -> DocumentFrequencies:
+    """Return the document frequencies of the references of all ranks, without those of pairs that are not kept."""
+    ids = matched.reference.ids  # (tokens,)
+    lengths = matched.reference.lengths  # (references,)
     if keep is not None:
-        scores = scores[keep]
-    if table[:, 1].any():
-        scores = torch.cat(collectives.gather(scores.flatten())).reshape(-1, 3, num_layers)
-    pairs = scores.movedim(0, -1)
-    if len(all_indices):
-        pairs = pairs[..., all_indices.argsort(stable=True)]
-    return SyncedState(pairs, int(table[:, 3].sum()), frequencies)
+        is_counted = keep[segment_ids(matched.counts)]  # (references,)
+        ids = ids[is_counted[segment_ids(lengths)]]
+        lengths = lengths[is_counted]
+    frequencies = DocumentFrequencies.of(ids, lengths, vocab_size)
+    summed = collectives.sum(torch.cat([frequencies.counts, frequencies.num_documents[None]]))
+    return DocumentFrequencies(summed[:-1], summed[-1])
 
 
 def summarize(scores: Tensor, baseline: Baseline | None, reduction: str) -> dict[str, Tensor]:
