@@ -1,11 +1,11 @@
 """The shell command ``bertscore-tm``: parse arguments, read files, call the library, print.
 
-The top folder: it may import every other folder except ``losses`` and ``callbacks``, and no folder imports it. Each
-subcommand is a module of its name. Its docstring is the text of its ``--help``, ``add_arguments(parser)`` declares the
-arguments, and ``run(arguments, ranks)`` works on each of the ranks, of which the first prints.
+Nothing in the package imports this module. Each subcommand is a module of its name. Its docstring is the text of its
+``--help``, and ``add_arguments(parser)`` declares the arguments. ``run(arguments, session)`` turns them into a
+dataclass, which the other functions take, and works on each of the ranks, of which the first prints.
 
-Only the requested subcommand is imported. torch is imported when it runs, so that ``--help`` is fast, and transformers,
-with the modules ``encoders`` and ``scored_corpus``, when texts are read, so that errors in files are reported soon.
+Only the requested subcommand is imported. torch is imported when it runs, so that ``--help`` is fast. transformers is
+imported with the modules ``encoder`` and ``scoring`` after files are read, so that errors in files are reported soon.
 """
 
 import argparse
@@ -30,10 +30,10 @@ from bertscore_tm.cli.errors import (
     print_error,
     print_message,
 )
-from bertscore_tm.cli.options import expand_paths, input_files
-from bertscore_tm.cli.output import choose_format
+from bertscore_tm.cli.options import input_files, set_defaults
+from bertscore_tm.cli.output import choose_output
 from bertscore_tm.cli.ranks import join_ranks
-from bertscore_tm.cli.resume import PartialFile
+from bertscore_tm.cli.resume import PartialFile, Session
 from bertscore_tm.utilities.version import __version__
 
 __all__ = ["COMMANDS", "main"]
@@ -90,7 +90,7 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run ``bertscore-tm``.
+    """Session ``bertscore-tm``.
 
     Args:
         argv: the arguments after the program's name. Default: those of this process.
@@ -107,7 +107,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         1 candidate, 1 reference, paired by order
         signature: model:...
     """
-    unfinished = PartialFile(None)
     lost_messages.clear()
     with warnings.catch_warnings():
         # Once per text: catch_warnings makes Python forget what was shown before.
@@ -115,17 +114,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         warnings.showwarning = _print_warning
         try:
             arguments = _parse(sys.argv[1:] if argv is None else list(argv))
-            expand_paths(arguments)
             _require_files(arguments)
-            unfinished = arguments.unfinished = PartialFile(getattr(arguments, "output", None))
-            with join_ranks() as ranks:
-                if "suffixes" in arguments:
-                    arguments.suffix = ranks.run_on_first(lambda: choose_format(arguments))
-                arguments.run(arguments, ranks)
-            unfinished.remove()
-        except KeyboardInterrupt:
-            remedy = ". The same command resumes" if unfinished.is_open else ""
-            print_message(f"interrupted{remedy}")
+            with PartialFile(arguments.output) as unfinished, join_ranks() as ranks:
+                output = ranks.run_on_first(lambda: choose_output(arguments))
+                arguments.run(arguments, Session(ranks, unfinished, output))
+        except KeyboardInterrupt as interrupt:
+            print_message(". ".join(["interrupted", *interrupt.args]))
             return _INTERRUPTED
         except BrokenPipeError:
             discard_output()
@@ -134,8 +128,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             failure = as_command_error(error)
             print_error(failure)
             return failure.exit_code
-        finally:
-            unfinished.close()
     return FAILED if lost_messages else 0
 
 
@@ -152,6 +144,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
+    set_defaults(parser)
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for name in argv[:1] if argv and argv[0] in COMMANDS else COMMANDS:
         module = import_module(f"{__name__}.{name.replace('-', '_')}")

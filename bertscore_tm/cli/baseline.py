@@ -11,19 +11,52 @@ Examples::
     bertscore-tm score c.txt r.txt -m my/model -l 9 --rescale-from my-model.csv
 """
 
+from __future__ import annotations
+
 import argparse
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from bertscore_tm.cli import options, output
 from bertscore_tm.cli.files import choose_with, read_texts
-from bertscore_tm.cli.ranks import RankGroup
+from bertscore_tm.cli.options import EncoderChoice
+from bertscore_tm.cli.output import Output
+from bertscore_tm.utilities.files import expand_home
 from bertscore_tm.utilities.warnings import warn_user
+
+if TYPE_CHECKING:
+    from bertscore_tm.cli.resume import Session
+
+
+@dataclass(frozen=True)
+class BaselineOptions:
+    """The texts whose random pairs are scored, and how many pairs."""
+
+    corpus: str
+    format: str | None
+    column: str
+    encoder: EncoderChoice
+    num_pairs: int
+    seed: int
+
+    @classmethod
+    def of(cls, arguments: argparse.Namespace) -> BaselineOptions:
+        """Return the options that the arguments give."""
+        return cls(
+            corpus=arguments.corpus,
+            format=arguments.format,
+            column=arguments.column,
+            encoder=EncoderChoice.of(arguments),
+            num_pairs=arguments.pairs,
+            seed=arguments.seed,
+        )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     group = parser.add_argument_group("texts")
-    group.add_argument("corpus", metavar="FILE", help="many unrelated texts, one per line; - is standard input")
+    help = "many unrelated texts, one per line; - is standard input"
+    group.add_argument("corpus", metavar="FILE", type=expand_home, help=help)
     options.add_format_argument(group)
     help = "column or JSON key of the texts (default: %(default)s)"
     group.add_argument("--column", metavar="NAME", default="text", help=help)
@@ -36,21 +69,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_output_arguments(parser, (".csv",))
 
 
-def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
+def run(arguments: argparse.Namespace, session: Session) -> None:
     """Make the table on the first rank and print it with its standard errors."""
-    ranks.run_on_first(lambda: _measure(arguments))
+    command = BaselineOptions.of(arguments)
+    session.ranks.run_on_first(lambda: _measure(command, session.output))
 
 
-def _measure(arguments: argparse.Namespace) -> None:
-    texts = read_texts(arguments.corpus, arguments.format, arguments.column, remedy=choose_with("--column"))
+def _measure(command: BaselineOptions, target: Output) -> None:
+    texts = read_texts(command.corpus, command.format, command.column, remedy=choose_with("--column"))
 
-    from bertscore_tm.cli.encoder import EncoderChoice, build_encoder
+    from bertscore_tm.cli.encoder import build_encoder
     from bertscore_tm.scoring.baselines import make_baseline
     from bertscore_tm.scoring.warnings import describe_truncation
 
-    encoder = build_encoder(EncoderChoice.of(arguments), all_layers=True)
-    baseline = make_baseline(encoder, texts, arguments.pairs, arguments.seed)
-    output.write_output(baseline.to_csv(), arguments.output)
+    encoder = build_encoder(command.encoder, all_layers=True)
+    baseline = make_baseline(encoder, texts, command.num_pairs, command.seed)
+    output.write_output(baseline.to_csv(), target.path)
     if baseline.num_truncated:
         truncation = describe_truncation(baseline.num_truncated, encoder.tokenizer.max_length)
         warn_user(f"{truncation} (of {baseline.num_texts} texts)")
@@ -60,21 +94,28 @@ def _measure(arguments: argparse.Namespace) -> None:
         "num_pairs": baseline.num_pairs,
         "num_texts": baseline.num_texts,
         "num_truncated": baseline.num_truncated,
-        "seed": arguments.seed,
+        "seed": command.seed,
         "signature": str(baseline.signature),
-        "output": arguments.output,
+        "output": target.path,
     }
-    output.write_output(output.to_json(document) if arguments.json else _format_summary(document), None)
+    if target.is_json:
+        content = output.to_json(document)
+    else:
+        content = _format_summary(document)
+    output.write_output(content, None)
 
 
 def _format_summary(document: dict[str, Any]) -> str:
-    columns = [
-        [f"{mean:.4f} ± {error:.4f}" for mean, error in zip(document["mean"][name], errors, strict=True)]
-        for name, errors in document["standard_error"].items()
-    ]
-    rows = [[str(layer), *cells] for layer, cells in enumerate(zip(*columns, strict=True))]
+    rows = [["layer", *output.SCORE_LABELS.values()]]
+    num_layers = len(document["mean"]["f1"])
+    for layer in range(num_layers):
+        cells = [
+            f"{document['mean'][name][layer]:.4f} ± {document['standard_error'][name][layer]:.4f}"
+            for name in output.SCORE_NAMES
+        ]
+        rows.append([str(layer), *cells])
     return (
-        f"{output.format_rows([['layer', *output.SCORE_LABELS.values()], *rows])}mean ± standard error of "
+        f"{output.format_rows(rows)}mean ± standard error of "
         f"{document['num_pairs']} random pairs of {document['num_texts']} distinct texts, seed {document['seed']}\n"
         f"signature: {document['signature']}\n"
     )

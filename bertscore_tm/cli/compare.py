@@ -34,9 +34,11 @@ from bertscore_tm.cli.errors import CommandError, print_message
 from bertscore_tm.cli.files import choose_with
 from bertscore_tm.cli.join import KeyColumns, find_join, is_id
 from bertscore_tm.cli.joined_files import FileOptions, Systems, describe_columns, read_corpus
-from bertscore_tm.cli.ranks import RankGroup
+from bertscore_tm.cli.options import ScoringChoice
+from bertscore_tm.utilities.files import expand_home
 
 if TYPE_CHECKING:
+    from bertscore_tm.cli.resume import Session
     from bertscore_tm.cli.scoring import ScoredSystems
 
 
@@ -49,12 +51,37 @@ class Comparison:
     all_pairs: bool
 
 
+@dataclass(frozen=True)
+class CompareOptions:
+    """The systems that the command compares, what changes their scores, and how they are compared.
+
+    ``system_column`` is that of a file with all systems, and ``names`` are those of the systems.
+    """
+
+    files: FileOptions
+    system_column: str | None
+    names: list[str] | None
+    scoring: ScoringChoice
+    comparison: Comparison
+
+    @classmethod
+    def of(cls, arguments: argparse.Namespace) -> CompareOptions:
+        """Return the options that the arguments give."""
+        return cls(
+            files=FileOptions.of_several_systems(arguments),
+            system_column=arguments.system_column,
+            names=arguments.names,
+            scoring=ScoringChoice.of(arguments),
+            comparison=Comparison(arguments.component, arguments.confidence, arguments.all_pairs),
+        )
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     group = parser.add_argument_group("texts")
-    group.add_argument("files", metavar="FILE", nargs="*", help="the files of -c")
+    group.add_argument("files", metavar="FILE", nargs="*", type=expand_home, help="the files of -c")
     help = "the texts of a system, one per line; the others are compared with the first"
-    group.add_argument("-c", "--candidates", metavar="FILE", nargs="+", action="extend", help=help)
+    group.add_argument("-c", "--candidates", metavar="FILE", nargs="+", action="extend", type=expand_home, help=help)
     options.add_reference_argument(group)
     help = "column or key of the system, if one file contains all, each with its texts in the same order"
     group.add_argument("--system-column", metavar="NAME", help=help)
@@ -69,59 +96,81 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_report_argument(options.add_output_arguments(parser, (".txt", ".md", ".tex", ".json")))
 
 
-def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
+def run(arguments: argparse.Namespace, session: Session) -> None:
     """Score the systems' texts and print their scores and differences."""
-    arguments.candidates = [*arguments.files, *(arguments.candidates or ())]
-    systems = ranks.run_on_first(lambda: _read(arguments))
+    command = CompareOptions.of(arguments)
+    systems = session.ranks.run_on_first(lambda: _read(command))
 
-    from bertscore_tm.cli.encoder import ScoringChoice, take_hash
     from bertscore_tm.cli.scoring import score_systems
 
-    take_hash(arguments)
-    scored = score_systems(ranks, ScoringChoice.of(arguments), systems, arguments.unfinished)
-    if scored is not None:
-        comparison = Comparison(arguments.component, arguments.confidence, arguments.all_pairs)
-        document = _compare(scored, comparison)
-        if not document["differences"]:
-            raise CommandError("a comparison needs at least two texts, got one")
-        if parts := scored.parts():
-            document["groups"] = [{"group": label, **_compare_group(part, comparison)} for label, part in parts.items()]
-        document |= output.describe_pairing(scored.systems.paired_by)
-        document["signature"] = str(scored.signature)
-        content = (
-            output.to_json(document) if arguments.suffix == ".json" else _format_summary(document, arguments.suffix)
-        )
-        write_page = partial(output.write_report, scored, arguments.report, arguments.title)
-        output.write_results([(content, arguments.output)], write_page)
+    scored = score_systems(session, command.scoring, systems)
+    if scored is None:
+        # Only the first rank has the scores, and prints.
+        return
+    document = _compare(scored, command.comparison)
+    if not document["differences"]:
+        raise CommandError("a comparison needs at least two texts, got one")
+    parts = scored.parts()
+    if parts:
+        document["groups"] = [
+            {"group": label, **_compare_group(part, command.comparison)} for label, part in parts.items()
+        ]
+    document |= output.describe_pairing(scored.systems.paired_by)
+    document["signature"] = str(scored.signature)
+    suffix = session.output.suffix
+    if suffix == ".json":
+        content = output.to_json(document)
+    else:
+        content = _format_summary(document, suffix)
+    write_page = partial(output.write_report, scored, session.output)
+    output.write_results([(content, session.output.path)], write_page)
 
 
 def _format_summary(document: dict[str, Any], suffix: str) -> str:
     """Format a table of systems and a table of differences, the settings and the signature."""
-    tables = [_system_rows(document), _difference_rows(document)]
+    system_rows = _system_rows(document)
+    difference_rows = _difference_rows(document)
+    tables = [system_rows, difference_rows]
     if "groups" in document:
-        # Without p-values, which are not adjusted for the number of groups.
-        for make_rows, width in ((_system_rows, 5), (_difference_rows, 3)):
-            rows = [["group", "texts", *make_rows(document)[0][:width]]]
-            for group in document["groups"]:
-                rows += [[group["group"], str(group["num_texts"]), *row[:width]] for row in make_rows(group)[1:]]
-            tables.append(rows)
-    unit, test = "text" if document["num_documents"] is None else "document", document["differences"][0]["test"]
-    counts = output.format_counts(document, dict.fromkeys(("text", "reference", unit)))
-    methods = "Student's t intervals"
-    if test is not None:
-        test_name = "t" if test == "t" else "permutation"
-        methods = f"paired {test_name} test, {methods}"
-    lines = [f"{counts}, {output.format_pairing(document)}; {methods}"]
-    if test == "t":
-        lines.append("t test, since the documents are of unequal size")
-    if test is None:
-        lines.append(f"no p-values: they need at least 6 {unit}s")
-    elif (count := len(document["systems"])) > 2:
-        lines.append(f"p (Holm): adjusted for all {count * (count - 1) // 2} pairs of {count} systems")
-    lines += [f"signature: {document['signature']}", *filter(None, [document["verdict"]])]
+        system_rows_of_groups = [["group", "texts", *system_rows[0]]]
+        # The columns after the interval have p-values, which are not adjusted for the number of groups.
+        difference_rows_of_groups = [["group", "texts", *difference_rows[0][:3]]]
+        for group in document["groups"]:
+            label = group["group"]
+            num_texts = str(group["num_texts"])
+            for row in _system_rows(group)[1:]:
+                system_rows_of_groups.append([label, num_texts, *row])
+            for row in _difference_rows(group)[1:]:
+                difference_rows_of_groups.append([label, num_texts, *row[:3]])
+        tables += [system_rows_of_groups, difference_rows_of_groups]
+    lines = _describe_methods(document)
     if suffix == ".tex":
         lines = [f"% {line}" for line in lines]
     return "\n".join([*(output.format_rows(table, suffix) for table in tables), *lines]) + "\n"
+
+
+def _describe_methods(document: dict[str, Any]) -> list[str]:
+    """Return lines with the numbers of texts, the test, the signature and the verdict."""
+    unit = "text"
+    if document["num_documents"] is not None:
+        unit = "document"
+    nouns = dict.fromkeys(["text", "reference", unit])
+    facts = f"{output.format_counts(document, nouns)}, {output.format_pairing(document)}"
+    test = document["test"]
+    num_systems = len(document["systems"])
+    if test is None:
+        lines = [f"{facts}; Student's t intervals", f"no p-values: they need at least 6 {unit}s"]
+    elif test == "t":
+        lines = [f"{facts}; paired t test, Student's t intervals", "t test, since the documents are of unequal size"]
+    else:
+        lines = [f"{facts}; paired permutation test, Student's t intervals"]
+    if test is not None and num_systems > 2:
+        num_pairs = num_systems * (num_systems - 1) // 2
+        lines.append(f"p (Holm): adjusted for all {num_pairs} pairs of {num_systems} systems")
+    lines.append(f"signature: {document['signature']}")
+    if document["verdict"]:
+        lines.append(document["verdict"])
+    return lines
 
 
 def _system_rows(document: dict[str, Any]) -> list[list[str]]:
@@ -136,66 +185,76 @@ def _system_rows(document: dict[str, Any]) -> list[list[str]]:
 def _difference_rows(document: dict[str, Any]) -> list[list[str]]:
     from bertscore_tm.statistics import format_p_value
 
-    label, interval = output.SCORE_LABELS[document["component"]], f"{100 * document['confidence']:g}% interval"
-    is_adjusted = len(document["systems"]) > 2
-    header = [f"difference in {label}", "mean", interval, "p", *(["p (Holm)"] if is_adjusted else [])]
-    rows = [[*header, "wins", "ties", "losses"]]
-    for test in document["differences"]:
-        p_values = [test["p_value"], *([test["p_value_holm"]] if is_adjusted else [])]
-        row = [f"{test['system']} - {test['minus']}", f"{test['difference']:+.4f}"]
-        row += [output.format_interval(test["low"], test["high"], "+")]
-        row += [format_p_value(p, test["is_p_value_at_most"]) for p in p_values]
-        rows.append([*row, *(str(test[outcome]) for outcome in ("wins", "ties", "losses"))])
+    label = output.SCORE_LABELS[document["component"]]
+    interval = f"{100 * document['confidence']:g}% interval"
+    p_values = {"p_value": "p"}
+    if len(document["systems"]) > 2:
+        p_values["p_value_holm"] = "p (Holm)"
+    outcomes = ("wins", "ties", "losses")
+    rows = [[f"difference in {label}", "mean", interval, *p_values.values(), *outcomes]]
+    for difference in document["differences"]:
+        row = [
+            f"{difference['system']} - {difference['minus']}",
+            f"{difference['difference']:+.4f}",
+            output.format_interval(difference["low"], difference["high"], "+"),
+        ]
+        row += [format_p_value(difference[name], difference["is_p_value_at_most"]) for name in p_values]
+        row += [str(difference[outcome]) for outcome in outcomes]
+        rows.append(row)
     return rows
 
 
-def _read(arguments: argparse.Namespace) -> Systems:
+def _read(command: CompareOptions) -> Systems:
     from bertscore_tm.statistics import scipy_stats
 
     scipy_stats()
-    if arguments.system_column is not None:
-        systems = _read_column(arguments)
-    elif len(set(arguments.candidates)) < max(len(arguments.candidates), 2):
+    paths = command.files.candidates
+    if command.system_column is not None:
+        systems = _read_column(command.files, command.system_column)
+    elif len(paths) < 2 or len(set(paths)) < len(paths):
         raise CommandError("give different files of at least two systems, or one with --system-column")
-    elif arguments.references is None:
+    elif command.files.references is None:
         raise CommandError("no references: give -r FILE")
     else:
-        systems = read_corpus(FileOptions.of(arguments), arguments.candidates).read(*arguments.candidates)
-    if arguments.names is None:
+        systems = read_corpus(command.files).read(*paths)
+    if command.names is None:
         return systems
-    if not len(arguments.names) == len(set(arguments.names)) == len(systems.texts):
+    if not len(command.names) == len(set(command.names)) == len(systems.texts):
         raise CommandError(f"argument --names: give {len(systems.texts)} different names, one per system")
-    return replace(systems, texts=dict(zip(arguments.names, systems.texts.values(), strict=True)))
+    return replace(systems, texts=dict(zip(command.names, systems.texts.values(), strict=True)))
 
 
-def _read_column(arguments: argparse.Namespace) -> Systems:
+def _read_column(files: FileOptions, system_column: str) -> Systems:
     """Divide the rows of one file among the systems in a column, which must have the same references."""
-    is_one = len(arguments.candidates) == 1
-    file_options = FileOptions.of(arguments)
-    corpus = read_corpus(file_options, arguments.candidates, arguments.system_column) if is_one else None
-    if corpus is None or not corpus.systems[0].has_columns:
-        raise CommandError("--system-column: give one file with columns, such as .tsv or .jsonl, to -c")
-    (table,) = corpus.systems
-    names, systems = table.texts(arguments.system_column, remedy=choose_with("--system-column")), corpus.read("all")
-    rows = {name: [row for row, other in enumerate(names) if other == name] for name in dict.fromkeys(names)}
-    if len(rows) < 2:
-        raise CommandError(f"{table.name}: {arguments.system_column!r} has one system; a comparison needs two")
-    parts = [table.select(f"{table.name} ({name})", own_rows) for name, own_rows in rows.items()]
-    columns = _leave_out_row_numbers([describe_columns(part, file_options) for part in parts])
-    join = find_join(columns, num_systems=len(parts), key=arguments.key)
+    message = "--system-column: give one file with columns, such as .tsv or .jsonl, to -c"
+    if len(files.candidates) != 1:
+        raise CommandError(message)
+    corpus = read_corpus(files, system_column)
+    table = corpus.systems[0]
+    if not table.has_columns:
+        raise CommandError(message)
+    systems = corpus.read("all")
+    rows_of_systems: dict[str, list[int]] = {}
+    for row, name in enumerate(table.texts(system_column, remedy=choose_with("--system-column"))):
+        rows_of_systems.setdefault(name, []).append(row)
+    if len(rows_of_systems) < 2:
+        raise CommandError(f"{table.name}: {system_column!r} has one system; a comparison needs two")
+    parts = [table.select(f"{table.name} ({name})", rows) for name, rows in rows_of_systems.items()]
+    columns = _leave_out_row_numbers([describe_columns(part, files) for part in parts])
+    join = find_join(columns, num_systems=len(parts), key=files.key)
     if join.message:
         print_message(join.message)
-    rows_of_texts = {}
-    for name, places in zip(rows, join.rows, strict=True):
-        rows_of_texts[name] = [rows[name][place] for (place,) in places]
-    selected = {name: systems.select(own_rows) for name, own_rows in rows_of_texts.items()}
-    first = next(iter(rows))
-    for name, own in selected.items():
-        for text, references in enumerate(own.references):
+    first = next(iter(rows_of_systems))
+    selected: dict[str, Systems] = {}
+    for (name, rows), rows_of_texts in zip(rows_of_systems.items(), join.rows, strict=True):
+        # A system has one row for each text.
+        joined_rows = [rows[row] for (row,) in rows_of_texts]
+        selected[name] = systems.select(joined_rows)
+        for text, references in enumerate(selected[name].references):
             if references != selected[first].references[text]:
-                row = rows_of_texts[name][text]
-                raise table.error(row, f"{name!r} must have the references of {first!r}, in the same order")
-    texts = {name: own.texts["all"] for name, own in selected.items()}
+                message = f"{name!r} must have the references of {first!r}, in the same order"
+                raise table.error(joined_rows[text], message)
+    texts = {name: selected_systems.texts["all"] for name, selected_systems in selected.items()}
     return replace(selected[first], texts=texts, paired_by=join.column)
 
 
@@ -224,29 +283,39 @@ def _compare(scored: ScoredSystems, comparison: Comparison) -> dict[str, Any]:
     """Return the JSON document."""
     from bertscore_tm.statistics import compare_all_pairs, describe_best, mean_interval
 
-    index, systems = output.SCORE_NAMES.index(comparison.component), scored.systems
-    names, means = list(systems.texts), scored.scores[:, 0].double().mean(1).T.tolist()
-    compared = scored.scores[index, 0].T.double()  # (systems, texts)
+    systems = scored.systems
+    names = list(systems.texts)
+    scores = scored.scores[:, 0].double()  # (3, texts, systems)
+    means = scores.mean(1)  # (3, systems)
+    index = output.SCORE_NAMES.index(comparison.component)
+    compared = scores[index].T  # (systems, texts)
     bounds = [end[index].item() for end in scored.settings.bounds]
     settings: dict[str, Any] = {"confidence": comparison.confidence, "bounds": bounds, "groups": systems.documents}
     low, high = (ends.tolist() for ends in mean_interval(compared, **settings))
-    rows = [
-        {"name": name, "low": low[i], "high": high[i], **dict(zip(output.SCORE_NAMES, means[i], strict=True))}
-        for i, name in enumerate(names)
-    ]
+    rows = []
+    for number, name in enumerate(names):
+        means_of_system = dict(zip(output.SCORE_NAMES, means[:, number].tolist(), strict=True))
+        rows.append({"name": name, "low": low[number], "high": high[number], **means_of_system})
     best_by = "Best" if comparison.component == "f1" else f"Best by {output.SCORE_LABELS[comparison.component]}"
     # A group of one text has means only.
     tested = range(len(names)) if compared.shape[-1] > 1 else ()
     comparisons = compare_all_pairs(compared, tested, **settings)
     differences = []
-    for (j, i), (test, p) in comparisons.items():
-        if j == 0 or comparison.all_pairs:
-            p_values = {"p_value_holm": p, "is_p_value_at_most": test.is_p_value_at_most}
-            differences.append({"system": names[i], "minus": names[j], **asdict(test), **p_values})
+    # All pairs of systems have the same texts, and so the same test.
+    test = None
+    for (first, second), (paired, p_value_holm) in comparisons.items():
+        numbers = asdict(paired)
+        test = numbers.pop("test")
+        if first == 0 or comparison.all_pairs:
+            difference = {"system": names[second], "minus": names[first], **numbers}
+            difference["p_value_holm"] = p_value_holm
+            difference["is_p_value_at_most"] = paired.is_p_value_at_most
+            differences.append(difference)
     return {
         "systems": rows,
         "differences": differences,
-        "verdict": describe_best(names, [scores[index] for scores in means], comparisons, best_by),
+        "test": test,
+        "verdict": describe_best(names, means[index].tolist(), comparisons, best_by),
         "component": comparison.component,
         "confidence": comparison.confidence,
         "num_texts": compared.shape[-1],

@@ -1,92 +1,57 @@
 """The encoder, idf corpus and baseline that a command chooses."""
 
-import argparse
 import os
-from dataclasses import dataclass
-from typing import Self
+from dataclasses import replace
 
 import torch
 
 from bertscore_tm import catalog
 from bertscore_tm.cli.errors import CommandError
 from bertscore_tm.cli.files import FORMATS, read_texts
+from bertscore_tm.cli.options import EncoderChoice, ScoringChoice
 from bertscore_tm.cli.ranks import RankGroup
 from bertscore_tm.device.precision import fast_half_precision
-from bertscore_tm.encoder import EncoderOptions, FrozenEncoder, default_device
+from bertscore_tm.encoder import FrozenEncoder, default_device
 from bertscore_tm.scoring.rescaling import Baseline, Rescale
 from bertscore_tm.utilities.warnings import warn_user
 
 _HASH_EXAMPLE = "roberta-large_L17_no-idf_version=0.3.12(hug_trans=4.57.6)"
 
 
-def take_hash(arguments: argparse.Namespace) -> None:
-    """Take the options that are not given from a hash of ``bert-score``, which may be given as the model too."""
-    text = arguments.hash or arguments.model or ""
+def take_hash(choice: ScoringChoice) -> ScoringChoice:
+    """Return a choice with the settings of its hash of ``bert-score`` in place of those that are not given.
+
+    The hash may be given as the model too.
+    """
+    model = choice.encoder.model
+    text = choice.hash or model or ""
     settings = catalog.read_hash(text)
-    if arguments.hash and not settings:
+    if choice.hash and not settings:
         raise CommandError(
             f"argument --hash: not one of bert-score (-custom-rescaled needs its table), got {text!r}. A valid one is "
             f"{_HASH_EXAMPLE!r}"
         )
-    for name, value in settings.items():
-        given = getattr(arguments, name)
-        if given in (None, text) or given is False:
-            setattr(arguments, name, value)
-    if settings:
-        corpus = ", nor perhaps the texts of its idf (--idf-from)" if arguments.idf is True else ""
-        warn_user(f"{text}: published scores may differ from these, which do not use its versions{corpus}")
-
-
-@dataclass(frozen=True)
-class EncoderChoice:
-    """The model of a command, its language, the device, and the other options of the encoder."""
-
-    model: str | None
-    language: str | None
-    device: str | None
-    options: EncoderOptions
-
-    @classmethod
-    def of(cls, arguments: argparse.Namespace) -> Self:
-        """Return the choice of a command that declares the encoder's arguments."""
-        options: EncoderOptions = {
-            "num_layers": arguments.num_layers,
-            "listed_as": arguments.listed_as,
-            "revision": arguments.revision,
-            "trust_remote_code": arguments.trust_remote_code,
-            "dtype": arguments.dtype,
-            "batch_size": arguments.batch_size,
-            "max_length": arguments.max_length,
-            "long_text": arguments.long_text,
-            "prefix_space": arguments.prefix_space,
-            "exclude_special_tokens": arguments.exclude_special_tokens,
-        }
-        return cls(arguments.model, arguments.language, arguments.device, options)
-
-
-@dataclass(frozen=True)
-class ScoringChoice:
-    """What changes the scores of a command: the encoder, idf, rescaling and whether thoughts are removed.
-
-    ``format`` is that of the file of ``idf``.
-    """
-
-    encoder: EncoderChoice
-    idf: bool | str
-    format: str | None
-    rescale: bool | str
-    strip_thoughts: bool
-
-    @classmethod
-    def of(cls, arguments: argparse.Namespace) -> Self:
-        """Return the choice of a command that declares the arguments for scoring."""
-        return cls(
-            encoder=EncoderChoice.of(arguments),
-            idf=arguments.idf,
-            format=arguments.format,
-            rescale=arguments.rescale,
-            strip_thoughts=arguments.strip_thoughts,
-        )
+    if not settings:
+        return choice
+    encoder = choice.encoder
+    if model is None or model == text:
+        encoder = replace(encoder, model=settings["model"])
+    if encoder.options["num_layers"] is None:
+        options = encoder.options.copy()
+        options["num_layers"] = settings["num_layers"]
+        encoder = replace(encoder, options=options)
+    choice = replace(
+        choice,
+        encoder=encoder,
+        idf=choice.idf or settings["idf"],
+        rescale=choice.rescale or settings["rescale"],
+        hash=None,
+    )
+    corpus = ""
+    if choice.idf is True:
+        corpus = ", nor perhaps the texts of its idf (--idf-from)"
+    warn_user(f"{text}: published scores may differ from these, which do not use its versions{corpus}")
+    return choice
 
 
 def build_encoder(choice: EncoderChoice, *, all_layers: bool = False) -> FrozenEncoder:

@@ -58,17 +58,22 @@ _CONVERT = {
 
 @dataclass(frozen=True)
 class Table:
-    """The rows of a file, texts or objects. Errors name the line of a row, else its number, from 1.
+    """The rows of a file, texts or objects. Errors name the line of a row, or its number in a file without lines.
 
-    ``numbers`` are those of the rows if only some of the file's are selected. ``keys`` are those of a JSON object of
-    texts, whose rows have no columns. ``repeated`` are names that more than one column has.
+    Args:
+        name: the file, as messages call it.
+        rows: texts, or objects with the columns.
+        numbers: line or number of each row, from 1.
+        has_lines: whether the numbers are those of lines.
+        is_object: whether the file is a JSON object of texts by key. Its rows are ``{"id": key, "text": text}``.
+        repeated: names that more than one column has.
     """
 
     name: str
     rows: list[Any]
-    lines: Sequence[int] | None = None
-    numbers: Sequence[int] | None = None
-    keys: Sequence[str] | None = None
+    numbers: Sequence[int]
+    has_lines: bool = False
+    is_object: bool = False
     repeated: Collection[str] = ()
 
     def has_column(self, name: str) -> bool:
@@ -78,22 +83,24 @@ class Table:
     @property
     def has_columns(self) -> bool:
         """Whether rows have several values: not those of plain lines, of JSON arrays of strings and of texts by key."""
-        return self.keys is None and not all(isinstance(row, str) for row in self.rows)
+        return not self.is_object and not all(isinstance(row, str) for row in self.rows)
 
     def select(self, name: str, rows: Sequence[int]) -> Table:
         """Return some rows as a table with another name; errors name their places in the file."""
-        lines = None if self.lines is None else [self.lines[row] for row in rows]
-        numbers = [row + 1 for row in rows]
-        return replace(self, name=name, rows=[self.rows[row] for row in rows], lines=lines, numbers=numbers)
+        selected = [self.rows[row] for row in rows]
+        numbers = [self.numbers[row] for row in rows]
+        return replace(self, name=name, rows=selected, numbers=numbers)
 
     def values(self, *columns: str, remedy: str = "") -> list[Any]:
-        """Return the value of each row in the one of several columns that it has; without columns, the row.
+        """Return the value of each row in the one of several columns that it has; without columns, its text.
 
         ``remedy`` ends the error about a row that has none of them.
         """
+        if self.is_object:
+            return [row["text"] for row in self.rows]
         if not self.has_columns:
             return self.rows
-        return [self._value(i, columns, remedy) for i in range(len(self.rows))]
+        return [self._value(number, columns, remedy) for number in range(len(self.rows))]
 
     def text_lists(self, *columns: str, remedy: str = "", may_be_missing: bool = False) -> list[list[Any]]:
         """Return the texts of each row, at least one, of a chat its answer; a single text need not be in an array.
@@ -102,17 +109,20 @@ class Table:
         """
         if not self.rows:
             raise CommandError(f"{self.name}: the file contains no texts")
-        values, lists = self.values(*columns, remedy=remedy), []
-        for row, value in enumerate(values):
-            texts = value if isinstance(value, list) and not is_chat(value) else [value]
+        lists = []
+        for row, value in enumerate(self.values(*columns, remedy=remedy)):
+            texts = value
+            if not isinstance(value, list) or is_chat(value):
+                texts = [value]
             try:
-                lists.append([read_answer(text) if is_chat(text) else text for text in texts])
+                answers = [read_answer(text) if is_chat(text) else text for text in texts]
             except ValueError as error:
                 raise self.error(row, f"{columns[0]!r} is {error}") from error
-            allowed = str | None if may_be_missing else str
-            has_texts = may_be_missing or len(texts) > 0
-            if not has_texts or not all(isinstance(text, allowed) for text in lists[row]):
+            are_texts = all(isinstance(text, str) for text in answers) and len(answers) > 0
+            are_texts_or_null = all(text is None or isinstance(text, str) for text in answers)
+            if not are_texts and not (may_be_missing and are_texts_or_null):
                 raise self.error(row, f"{columns[0]!r} must be a text or an array of texts, got {value!r:.80}")
+            lists.append(answers)
         return lists
 
     def texts(self, column: str, *, remedy: str = "") -> list[str]:
@@ -138,12 +148,13 @@ class Table:
         return list(dict.fromkeys(name for row in self.rows if isinstance(row, dict) for name in row))
 
     def optional_values(self, column: str) -> list[Any] | None:
-        """Return the key of each row, or its value in a column, ``None`` if it lacks one.
+        """Return the value of each row in a column, ``None`` for a row without one.
 
-        Without keys and without one column of this name, the result is ``None``.
+        Rows of a JSON object of texts have their keys as the values of any column. The result is ``None`` without rows
+        that have the column, and if several columns have the name.
         """
-        if self.keys is not None:
-            return list(self.keys)
+        if self.is_object:
+            return [row["id"] for row in self.rows]
         if not self.has_columns or column in self.repeated:
             return None
         values = [_look_up(row, column) if isinstance(row, dict) else _MISSING for row in self.rows]
@@ -153,24 +164,27 @@ class Table:
 
     def place(self, row: int) -> str:
         """Return the line of a row, from 0, or its number where a file has no lines."""
-        if self.lines is not None:
-            return f"line {self.lines[row]}"
-        number = row + 1 if self.numbers is None else self.numbers[row]
-        return f"row {number}"
+        if self.has_lines:
+            return f"line {self.numbers[row]}"
+        return f"row {self.numbers[row]}"
 
     def error(self, row: int, message: str) -> CommandError:
         """Return an error at the place of a row, from 0."""
-        place = f" {self.place(row)}" if self.lines is None else self.lines[row]
-        return CommandError(f"{self.name}:{place}: {message}")
+        if self.has_lines:
+            return CommandError(f"{self.name}:{self.numbers[row]}: {message}")
+        return CommandError(f"{self.name}: {self.place(row)}: {message}")
 
     def _value(self, row: int, columns: Sequence[str], remedy: str) -> Any:
         record = self.rows[row]
         if not isinstance(record, dict):
             raise self.error(row, f"must be an object, got {record!r:.80}")
-        if repeated := [name for name in columns if name in self.repeated]:
-            place = f"{self.name}:1:" if self.lines else f"{self.name}:"
-            raise CommandError(f"{place} more than one column is named {repeated[0]!r}")
-        values = {name: value for name in columns if (value := _look_up(record, name)) is not _MISSING}
+        for name in columns:
+            if name in self.repeated:
+                # Files with lines have their header in the first one.
+                place = f"{self.name}:1" if self.has_lines else self.name
+                raise CommandError(f"{place}: more than one column is named {name!r}")
+        values = {name: _look_up(record, name) for name in columns}
+        values = {name: value for name, value in values.items() if value is not _MISSING}
         if len(values) > 1:
             both = " and ".join(map(repr, values))
             raise self.error(row, f"the columns {both} both exist: choose with --reference-column")
@@ -232,7 +246,7 @@ def read_table(path: str, file_format: str | None = None, columns: Sequence[str]
     num_marked = sum(_MARKED_LINE.match(line) is not None for line in lines)
     if 2 * num_marked > len(lines):
         warn_user(f"{name}: most lines have marks of SGML or fairseq. Convert the file first: {_MARKED_PAGE}")
-    return Table(name, lines, range(1, len(lines) + 1))
+    return Table(name, lines, _count_from_one(lines), has_lines=True)
 
 
 def read_texts(path: str, file_format: str | None = None, column: str = "text", *, remedy: str = "") -> list[str]:
@@ -287,7 +301,8 @@ def _read_parquet(data: bytes, name: str) -> Table:
         table = parquet.ParquetFile(io.BytesIO(data), pre_buffer=False).read(use_threads=False)
     except ArrowInvalid as error:
         raise CommandError(f"{name}: not a valid Parquet file: {error}: give --format of what it contains") from error
-    return Table(name, table.to_pylist(), repeated=_find_repeated(table.column_names))
+    rows = table.to_pylist()
+    return Table(name, rows, _count_from_one(rows), repeated=_find_repeated(table.column_names))
 
 
 def _read_json(text: str, name: str) -> Table:
@@ -303,13 +318,14 @@ def _read_json(text: str, name: str) -> Table:
     if isinstance(value, dict) and isinstance(value.get("annotations"), list):
         value = value["annotations"]
     if isinstance(value, list):
-        return Table(name, value)
+        return Table(name, value, _count_from_one(value))
     if isinstance(value, dict):
         for key, texts in value.items():
             _require_no_objects(texts, key, name)
     if not isinstance(value, dict) or not all(isinstance(texts, str | list) for texts in value.values()):
         raise CommandError(f"{name}: the file must contain a JSON array of objects or strings, or an object of texts")
-    return Table(name, list(value.values()), keys=list(value))
+    rows = [{"id": key, "text": texts} for key, texts in value.items()]
+    return Table(name, rows, _count_from_one(rows), is_object=True)
 
 
 def _require_no_objects(texts: Any, key: str, name: str) -> None:
@@ -334,8 +350,8 @@ def _read_json_lines(text: str, name: str) -> Table:
     may_be_document = len(lines) > 1 or text.lstrip().startswith("[")
     if may_be_document and _is_json(text):
         raise CommandError(f"{name}: the file is one JSON document. Name it .json, or give --format json")
-    numbers = range(1, len(lines) + 1)
-    return Table(name, [_parse_json(line, name, number) for number, line in zip(numbers, lines, strict=True)], numbers)
+    rows = [_parse_json(line, name, number) for number, line in enumerate(lines, start=1)]
+    return Table(name, rows, _count_from_one(rows), has_lines=True)
 
 
 def _is_json(text: str) -> bool:
@@ -388,7 +404,12 @@ def _with_header(name: str, rows: list[tuple[int, list[str]]], columns: Sequence
     if len(header) > 1:
         _warn_of_empty_rows(name, rows)
     records = [dict(zip(header, cells, strict=True)) for _, cells in rows]
-    return Table(name, records, [line for line, _ in rows], repeated=_find_repeated(header))
+    lines = [line for line, _ in rows]
+    return Table(name, records, lines, has_lines=True, repeated=_find_repeated(header))
+
+
+def _count_from_one(rows: Sequence[Any]) -> range:
+    return range(1, len(rows) + 1)
 
 
 def _warn_of_empty_rows(name: str, rows: list[tuple[int, list[str]]]) -> None:

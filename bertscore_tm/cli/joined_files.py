@@ -70,12 +70,23 @@ class Systems:
 
 @dataclass(frozen=True)
 class FileOptions:
-    """How texts are read: the files of references and sources, the columns and the format of all files, and the key.
+    """Which files a command reads, and how.
 
-    ``files`` are those that were given in order, with those of the candidates.
+    Args:
+        candidates: a file for each system.
+        references: files of references. ``None`` if the files of the candidates have them.
+        sources: file of the sources.
+        candidate_column: column of the candidates.
+        reference_column: columns of the references. ``None`` for those of ``REFERENCES``.
+        source_column: column of the sources. ``None`` for "source".
+        document_column: column of the document of each text.
+        group_column: column of the group of each text.
+        key: column that joins the files, or "none" for the order of their rows.
+        format: format of all files. ``None`` for that of their suffixes.
+        may_be_parts: whether several files were given in order, which may be parts of one corpus.
     """
 
-    files: list[str]
+    candidates: list[str]
     references: list[str] | None
     sources: str | None
     candidate_column: str
@@ -85,13 +96,35 @@ class FileOptions:
     group_column: str | None
     key: str | None
     format: str | None
+    may_be_parts: bool
 
     @classmethod
-    def of(cls, arguments: Namespace) -> FileOptions:
-        """Return the options of a command that declares the arguments for scoring."""
+    def of_one_system(cls, arguments: Namespace) -> FileOptions:
+        """Return the options of a command that scores one system: files in order are -c, unless given, and -r."""
+        in_order = list(arguments.files)
+        candidates = []
+        if arguments.candidates is not None:
+            candidates = [arguments.candidates]
+        elif in_order:
+            candidates = [in_order.pop(0)]
+        references = arguments.references
+        if in_order:
+            references = [*in_order, *(references or ())]
+        return cls._of(arguments, candidates, references, may_be_parts=len(arguments.files) > 1)
+
+    @classmethod
+    def of_several_systems(cls, arguments: Namespace) -> FileOptions:
+        """Return the options of a command that compares systems: files in order are those of -c."""
+        candidates = [*arguments.files, *(arguments.candidates or ())]
+        return cls._of(arguments, candidates, arguments.references, may_be_parts=False)
+
+    @classmethod
+    def _of(
+        cls, arguments: Namespace, candidates: list[str], references: list[str] | None, *, may_be_parts: bool
+    ) -> FileOptions:
         return cls(
-            files=arguments.files,
-            references=arguments.references,
+            candidates=candidates,
+            references=references,
             sources=arguments.sources,
             candidate_column=arguments.candidate_column,
             reference_column=arguments.reference_column,
@@ -100,6 +133,7 @@ class FileOptions:
             group_column=arguments.group_column,
             key=arguments.key,
             format=arguments.format,
+            may_be_parts=may_be_parts,
         )
 
 
@@ -128,23 +162,30 @@ class Corpus:
         some. Files have blank lines where a candidate has fewer references; these are among them. A null is blank, and
         a text without references gets a blank one.
         """
-        own, names = self.systems[0], self.options.reference_column
-        first, last = len(self.systems), len(self.systems) + len(self.reference_files)
-        files = self.files[first:last]
-        is_named = names is not None and own.has_columns and not any(table.has_columns for table, _ in files)
-        if not files and not own.has_columns:
-            raise CommandError(f"no references: give -r FILE, or --format if {own.name} also contains them")
+        candidates = self.systems[0]
+        names = self.options.reference_column
+        first = len(self.systems)
+        files = self.files[first : first + len(self.reference_files)]
+        if not files and not candidates.has_columns:
+            raise CommandError(f"no references: give -r FILE, or --format if {candidates.name} also contains them")
+        are_plain_lines = not any(table.has_columns for table, _ in files)
+        is_named = names is not None and candidates.has_columns and are_plain_lines
         if not files or is_named:
-            files.insert(0, (own, self.join.rows[0]))
+            files.insert(0, self.files[0])
         else:
             self._warn_of_unread_references()
-        lists: list[list[str]] = [[] for _ in self.join.rows[0]]
-        for table, rows in files:
-            for group in [(name,) for name in names] if names and table.has_columns else [REFERENCES]:
-                texts = table.text_lists(*group, remedy=choose_with("--reference-column"), may_be_missing=True)
-                for references, chosen in zip(lists, rows, strict=True):
-                    references += [text for row in chosen for text in texts[row]]
-        return [[text or "" for text in references] or [""] for references in lists]
+        references: list[list[str]] = [[] for _ in self.join.rows[0]]
+        for table, rows_of_texts in files:
+            # A file has one of the default columns, but all named ones.
+            alternatives: list[Sequence[str]] = [REFERENCES]
+            if names and table.has_columns:
+                alternatives = [[name] for name in names]
+            for columns in alternatives:
+                texts = table.text_lists(*columns, remedy=choose_with("--reference-column"), may_be_missing=True)
+                for references_of_text, rows in zip(references, rows_of_texts, strict=True):
+                    for row in rows:
+                        references_of_text += [text or "" for text in texts[row]]
+        return [references_of_text or [""] for references_of_text in references]
 
     def _warn_of_unread_references(self) -> None:
         """Warn if the first system's file has references next to those of ``-r``."""
@@ -201,8 +242,11 @@ class Corpus:
         return _require_one_value(table, rows, labels, noun)
 
 
-def read_corpus(options: FileOptions, paths: Sequence[str], *others: str | None) -> Corpus:
-    """Read files of candidates, which may contain their references and ``others`` too, of references and of sources."""
+def read_corpus(options: FileOptions, *others: str | None) -> Corpus:
+    """Read files of candidates, of references and of sources, and join their rows.
+
+    Files of candidates may contain their references and the columns ``others`` too.
+    """
     if options.source_column is not None and options.sources is None:
         raise CommandError("argument --source-column: give --sources FILE too; it may be the file of -c")
     key = None if options.key == BY_ORDER else options.key
@@ -211,15 +255,19 @@ def read_corpus(options: FileOptions, paths: Sequence[str], *others: str | None)
         return read_table(path, options.format, [name for name in (*columns, key) if name is not None])
 
     references = options.reference_column or REFERENCES
-    names = [options.candidate_column, *others, *(references if options.references is None else ())]
-    systems = [read(path, *names) for path in paths]
+    names = [options.candidate_column, *others]
+    if options.references is None:
+        names += references
+    systems = [read(path, *names) for path in options.candidates]
     reference_files = [read(path, *references) for path in options.references or ()]
-    if len(systems) == 1 and len(options.files) > 1:
+    if options.may_be_parts:
         _refuse_parts([*systems, *reference_files], options.candidate_column, references)
     source_file = None
     if options.sources is not None:
         source_file = read(options.sources, options.source_column or "source")
-    tables = [*systems, *reference_files, *([] if source_file is None else [source_file])]
+    tables = [*systems, *reference_files]
+    if source_file is not None:
+        tables.append(source_file)
     join = find_join([describe_columns(table, options) for table in tables], len(systems), options.key)
     if join.message:
         print_message(join.message)
@@ -229,8 +277,8 @@ def read_corpus(options: FileOptions, paths: Sequence[str], *others: str | None)
 def describe_columns(table: Table, options: FileOptions) -> KeyColumns:
     """Return the columns of a file that may join it with others: all with single values but those of the texts."""
     num_rows = len(table.rows)
-    if table.keys is not None:
-        return KeyColumns(table.name, num_rows, object_keys=[normalize_key(key) for key in table.keys])
+    if table.is_object:
+        return KeyColumns(table.name, num_rows, object_keys=[normalize_key(row["id"]) for row in table.rows])
     columns: dict[str, list[Hashable]] = {}
     texts = {options.candidate_column, *(options.reference_column or REFERENCES)}
     if options.sources is not None:

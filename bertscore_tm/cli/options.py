@@ -1,34 +1,114 @@
-"""Arguments that several commands share."""
+"""The options that several commands share: their arguments in the shell, and the records that commands read."""
+
+from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
 
 from bertscore_tm.cli.files import FORMATS
 from bertscore_tm.utilities.files import expand_home
 from bertscore_tm.utilities.score_names import SCORE_NAMES
 
+if TYPE_CHECKING:
+    from bertscore_tm.encoder import EncoderOptions
+
 _PRECISIONS = ("float32", "bfloat16", "float16", "float64", "auto")
 # Arguments that name files to read.
-_TEXT_FILES = ("files", "candidates", "references", "sources", "corpus")
-_INPUT_FILES = (*_TEXT_FILES, "idf", "rescale", "baseline_path")
-_PATHS = (*_INPUT_FILES, "output", "report", "folder")
+_INPUT_FILES = ("files", "candidates", "references", "sources", "corpus", "idf", "rescale", "baseline_path")
+# Values of the arguments that code for several commands reads, in commands that do not declare them.
+_UNDECLARED = {
+    **dict.fromkeys(_INPUT_FILES),
+    "idf": False,
+    "rescale": False,
+    "hash": None,
+    "source_column": None,
+    "document_column": None,
+    "group_column": None,
+    "output": None,
+    "json": False,
+    "report": None,
+    "title": None,
+}
+
+
+def set_defaults(parser: argparse.ArgumentParser) -> None:
+    """Set the values of the shared arguments for commands that do not declare them."""
+    parser.set_defaults(**_UNDECLARED)
 
 
 def input_files(arguments: argparse.Namespace) -> list[str]:
     """Return the files that a command reads."""
-    values = [getattr(arguments, name, None) for name in _INPUT_FILES]
-    paths = [path for value in values for path in (value if isinstance(value, list) else [value])]
-    return [path for path in paths if isinstance(path, str)]
-
-
-def expand_paths(arguments: argparse.Namespace) -> None:
-    """Replace ``~`` in all paths of a command, which shells leave in ``--output=~/a.json``."""
-    for name in _PATHS:
-        value = getattr(arguments, name, None)
+    paths = []
+    for name in _INPUT_FILES:
+        value = getattr(arguments, name)
+        # The values of --idf and --rescale are True: they name no file.
         if isinstance(value, str):
-            setattr(arguments, name, expand_home(value))
+            paths.append(value)
         elif isinstance(value, list):
-            setattr(arguments, name, [expand_home(path) for path in value])
+            paths += value
+    return paths
+
+
+@dataclass(frozen=True)
+class EncoderChoice:
+    """The model of a command, its language, the device, and the other options of the encoder."""
+
+    model: str | None
+    language: str | None
+    device: str | None
+    options: EncoderOptions
+
+    @classmethod
+    def of(cls, arguments: argparse.Namespace) -> Self:
+        """Return the choice of a command that declares the encoder's arguments."""
+        options: EncoderOptions = {
+            "num_layers": arguments.num_layers,
+            "listed_as": arguments.listed_as,
+            "revision": arguments.revision,
+            "trust_remote_code": arguments.trust_remote_code,
+            "dtype": arguments.dtype,
+            "batch_size": arguments.batch_size,
+            "max_length": arguments.max_length,
+            "long_text": arguments.long_text,
+            "prefix_space": arguments.prefix_space,
+            "exclude_special_tokens": arguments.exclude_special_tokens,
+        }
+        return cls(arguments.model, arguments.language, arguments.device, options)
+
+
+@dataclass(frozen=True)
+class ScoringChoice:
+    """What changes the scores of a command.
+
+    Args:
+        encoder: the encoder.
+        idf: whether the references are counted, or the file whose texts are.
+        format: format of that file.
+        rescale: whether scores are rescaled by the published table, or the file of another table.
+        strip_thoughts: whether thoughts are removed.
+        hash: hash of ``bert-score``, whose settings replace those that are not given.
+    """
+
+    encoder: EncoderChoice
+    idf: bool | str
+    format: str | None
+    rescale: bool | str
+    strip_thoughts: bool
+    hash: str | None
+
+    @classmethod
+    def of(cls, arguments: argparse.Namespace) -> Self:
+        """Return the choice of a command that declares the arguments for scoring."""
+        return cls(
+            encoder=EncoderChoice.of(arguments),
+            idf=arguments.idf,
+            format=arguments.format,
+            rescale=arguments.rescale,
+            strip_thoughts=arguments.strip_thoughts,
+            hash=arguments.hash,
+        )
 
 
 def positive(text: str) -> int:
@@ -47,7 +127,9 @@ def _proportion(text: str) -> float:
 
 def _output_file(path: str) -> str | None:
     """Return ``None`` for standard output, whose file, opened by its name, would be written from its start."""
-    return None if path in ("-", "/dev/stdout") else path
+    if path in ("-", "/dev/stdout"):
+        return None
+    return expand_home(path)
 
 
 def add_file_arguments(
@@ -55,9 +137,10 @@ def add_file_arguments(
 ) -> argparse._ArgumentGroup:
     """Declare the arguments for files of candidates and references, and return their group."""
     group = parser.add_argument_group("texts")
-    group.add_argument("files", metavar="FILE", nargs="*", help="the files of -c and then of -r, in order")
+    help = "the files of -c and then of -r, in order"
+    group.add_argument("files", metavar="FILE", nargs="*", type=expand_home, help=help)
     help = f"{candidates}; - is standard input; files with columns or keys may also contain the references"
-    group.add_argument("-c", "--candidates", metavar="FILE", help=help)
+    group.add_argument("-c", "--candidates", metavar="FILE", type=expand_home, help=help)
     add_reference_argument(group)
     return group
 
@@ -65,23 +148,14 @@ def add_file_arguments(
 def add_reference_argument(group: argparse._ArgumentGroup) -> None:
     """Declare the argument for files of references."""
     help = "references of the candidates, line by line; each further file adds one to every candidate"
-    group.add_argument("-r", "--references", metavar="FILE", nargs="+", action="extend", help=help)
+    group.add_argument("-r", "--references", metavar="FILE", nargs="+", action="extend", type=expand_home, help=help)
 
 
 def add_source_arguments(group: argparse._ArgumentGroup) -> None:
     """Declare the arguments for the file of the sources and its column."""
     help = "text that each candidate was generated from, line by line or joined by a key; may be the file of -c"
-    group.add_argument("--sources", metavar="FILE", help=help)
+    group.add_argument("--sources", metavar="FILE", type=expand_home, help=help)
     group.add_argument("--source-column", metavar="NAME", help="column or key of the sources (default: source)")
-
-
-def take_files(arguments: argparse.Namespace) -> None:
-    """Take files that were given in order for candidates and references."""
-    files = list(arguments.files)
-    if arguments.candidates is None and files:
-        arguments.candidates = files.pop(0)
-    if files:
-        arguments.references = [*files, *(arguments.references or ())]
 
 
 def add_label_arguments(group: argparse._ArgumentGroup) -> None:
@@ -103,8 +177,6 @@ def add_scoring_arguments(
 
     ``candidates`` is the column of the candidates; without ``of_references`` only the texts of a file give the idf.
     """
-    # Of commands without these arguments.
-    parser.set_defaults(sources=None, source_column=None, document_column=None, group_column=None)
     group = parser.add_argument_group("file formats")
     add_format_argument(group)
     add = group.add_argument
@@ -138,7 +210,7 @@ def add_format_argument(group: argparse._ArgumentGroup) -> None:
 def add_idf_file_argument(group: argparse._ActionsContainer) -> None:
     """Declare the argument for the file of the texts whose idf weights the tokens."""
     help = "weight tokens by their idf in these texts, one per line or in the column text"
-    group.add_argument("--idf-from", dest="idf", default=False, metavar="FILE", help=help)
+    group.add_argument("--idf-from", dest="idf", default=False, metavar="FILE", type=expand_home, help=help)
 
 
 def add_rescale_arguments(group: argparse._ArgumentGroup) -> None:
@@ -147,7 +219,7 @@ def add_rescale_arguments(group: argparse._ArgumentGroup) -> None:
     help = "map the score of unrelated texts to 0, by the published table"
     choices.add_argument("--rescale", action="store_true", help=help)
     help = "the same by this table, as of bertscore-tm baseline"
-    choices.add_argument("--rescale-from", dest="rescale", default=False, metavar="TABLE", help=help)
+    choices.add_argument("--rescale-from", dest="rescale", default=False, metavar="TABLE", type=expand_home, help=help)
 
 
 def add_encoder_arguments(parser: argparse.ArgumentParser, *, all_layers: bool = False) -> None:
@@ -203,15 +275,15 @@ def add_output_arguments(parser: argparse.ArgumentParser, suffixes: Sequence[str
 
 def add_output_argument(parser: argparse.ArgumentParser, suffixes: Sequence[str]) -> argparse._ArgumentGroup:
     """Declare the argument for the output file alone, for a command that prints no summary; return its group."""
-    # Set here because the checks of the output read it for all commands.
-    parser.set_defaults(suffixes=suffixes, json=False)
+    parser.set_defaults(suffixes=suffixes)
+    is_always_file = len(suffixes) == 1
     group = parser.add_argument_group("output")
     group.add_argument(
         "-o",
         "--output",
         metavar="FILE",
-        required=len(suffixes) == 1,
-        type=str if len(suffixes) == 1 else _output_file,
+        required=is_always_file,
+        type=expand_home if is_always_file else _output_file,
         help=f"write the output to this file, in the format of its suffix: {', '.join(suffixes)}",
     )
     return group
@@ -220,7 +292,7 @@ def add_output_argument(parser: argparse.ArgumentParser, suffixes: Sequence[str]
 def add_report_argument(group: argparse._ArgumentGroup) -> None:
     """Declare the argument for the web page."""
     help = "also write a web page of all pairs, their scores and token matches to this .html file"
-    group.add_argument("--report", metavar="FILE", help=help)
+    group.add_argument("--report", metavar="FILE", type=expand_home, help=help)
     add_title_argument(group)
 
 

@@ -8,6 +8,7 @@ import math
 import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,20 +41,46 @@ _SMALL = ("p_value", "p_value_holm", "standard_error", "weights", "shares", "spe
 _MINUS = re.compile(r"(?<![\w.])-(?=\d)")
 
 
-def choose_format(arguments: argparse.Namespace) -> str:
+@dataclass(frozen=True)
+class Output:
+    """Where a command writes.
+
+    Args:
+        path: the file of the result. ``None`` is standard output.
+        suffix: the format of the result, as the suffix of a file.
+        is_json: whether what is printed is one JSON document.
+        report: the file of the web page. ``None`` if none is requested.
+        title: heading of the page. ``None`` for the names of the systems.
+    """
+
+    path: str | None
+    suffix: str
+    is_json: bool
+    report: str | None
+    title: str | None
+
+
+def choose_output(arguments: argparse.Namespace) -> Output:
     """Choose a format by the output's suffix, and check, before scores are computed, that files can be written.
 
     The first suffix, or ".json" with ``--json``, is the format on standard output, on devices and in pipes. Files that
     are read are not replaced.
     """
-    suffix = _check_output(arguments, arguments.suffixes, "output")
-    if "report" in arguments:
-        _check_output(arguments, (".html",), "report")
-    return suffix
+    inputs = input_files(arguments)
+    # With a single format the output is always a file, and --json changes the summary.
+    is_result_json = arguments.json and len(arguments.suffixes) > 1
+    default = ".json" if is_result_json else arguments.suffixes[0]
+    suffix = _check_output("output", arguments.output, arguments.suffixes, default, inputs)
+    if is_result_json and suffix != ".json":
+        raise CommandError(
+            f"--json and --output {arguments.output} exclude each other: name the file .json, or remove --json"
+        )
+    _check_output("report", arguments.report, (".html",), ".html", inputs)
+    return Output(arguments.output, suffix, arguments.json, arguments.report, arguments.title)
 
 
-def _check_output(arguments: argparse.Namespace, suffixes: Sequence[str], option: str) -> str:
-    path, default = getattr(arguments, option), ".json" if arguments.json and len(suffixes) > 1 else suffixes[0]
+def _check_output(option: str, path: str | None, suffixes: Sequence[str], default: str, inputs: Sequence[str]) -> str:
+    """Return the suffix of a file to write, or the default one without a file. Raise an error if it is not allowed."""
     if path in ("-", "/dev/stdout"):
         raise CommandError(f"argument --{option}: the summary is printed on standard output: give a file, not -")
     if path is None:
@@ -64,13 +91,11 @@ def _check_output(arguments: argparse.Namespace, suffixes: Sequence[str], option
         raise CommandError(f"argument --{option}: the folder {folder} does not exist")
     if is_special(target):
         return default
-    if any(Path(name).resolve() == target.resolve() for name in input_files(arguments)):
+    if any(Path(name).resolve() == target.resolve() for name in inputs):
         raise CommandError(f"argument --{option}: {path} is read, and would be replaced")
     suffix = target.suffix.lower()
     if suffix not in suffixes:
         raise CommandError(f"argument --{option}: {path} must end with {' or '.join(suffixes)}")
-    if default == ".json" != suffix:
-        raise CommandError(f"--json and --output {path} exclude each other: name the file .json, or remove --json")
     return suffix
 
 
@@ -133,18 +158,17 @@ def _encoding_of_output() -> str:
     return getattr(sys.stdout, "encoding", None) or "utf-8"
 
 
-def write_report(scored: ScoredSystems, path: str | None, title: str | None) -> None:
+def write_report(scored: ScoredSystems, output: Output) -> None:
     """Write the web page, if one is requested."""
-    if path is None:
+    if output.report is None:
         return
     from bertscore_tm.report import Report
 
     systems = scored.systems
-    results = {
-        name: dict(zip(SCORE_NAMES, scored.scores[:, 0, :, i], strict=True))
-        | {"best_reference": scored.best_reference[0, :, i]}
-        for i, name in enumerate(systems.texts)
-    }
+    results = {}
+    for number, name in enumerate(systems.texts):
+        results[name] = dict(zip(SCORE_NAMES, scored.scores[:, 0, :, number], strict=True))
+        results[name]["best_reference"] = scored.best_reference[0, :, number]
     page = Report(
         systems.texts,
         systems.references,
@@ -154,9 +178,9 @@ def write_report(scored: ScoredSystems, path: str | None, title: str | None) -> 
         groups=systems.documents,
         sources=systems.sources,
         labels=systems.labels,
-        title=title,
+        title=output.title,
     )
-    write_output(page.to_html().encode(), path)
+    write_output(page.to_html().encode(), output.report)
 
 
 def to_json(document: dict[str, Any]) -> str:

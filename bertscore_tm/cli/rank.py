@@ -25,13 +25,34 @@ from bertscore_tm.cli import options, output
 from bertscore_tm.cli.errors import CommandError
 from bertscore_tm.cli.files import choose_with
 from bertscore_tm.cli.joined_files import FileOptions, RowKeys, read_corpus
-from bertscore_tm.cli.ranks import RankGroup
+from bertscore_tm.cli.options import ScoringChoice
 from bertscore_tm.utilities.chats import strip_thoughts
+from bertscore_tm.utilities.score_names import Component
 from bertscore_tm.utilities.warnings import warn_user
 
 if TYPE_CHECKING:
-    from bertscore_tm.cli.resume import Numbers, Progress
-    from bertscore_tm.functional.ranking import Item
+    from bertscore_tm.cli.resume import Numbers, Progress, Session
+    from bertscore_tm.functional.ranking import Item, ReferencesReduce
+
+
+@dataclass(frozen=True)
+class RankOptions:
+    """What the command ranks, and by which score."""
+
+    files: FileOptions
+    scoring: ScoringChoice
+    component: Component
+    references_reduce: ReferencesReduce
+
+    @classmethod
+    def of(cls, arguments: argparse.Namespace) -> RankOptions:
+        """Return the options that the arguments give."""
+        return cls(
+            files=FileOptions.of_one_system(arguments),
+            scoring=ScoringChoice.of(arguments),
+            component=arguments.component,
+            references_reduce=arguments.references_reduce,
+        )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,12 +66,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_output_arguments(parser, (".jsonl",))
 
 
-def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
+def run(arguments: argparse.Namespace, session: Session) -> None:
     """Rank the candidates, write the best ones and print a summary."""
-    options.take_files(arguments)
-    read = ranks.run_on_first(lambda: _read(arguments))
+    command = RankOptions.of(arguments)
+    choice = command.scoring
+    ranks = session.ranks
+    lines = ranks.run_on_first(lambda: _read(command.files))
 
-    from bertscore_tm.cli.encoder import EncoderChoice, build_encoders, read_idf
+    from bertscore_tm.cli.encoder import build_encoders, read_idf
     from bertscore_tm.cli.resume import compute_items
     from bertscore_tm.cli.scoring import count_tokens
     from bertscore_tm.functional.ranking import Item, ranking_fields, score_items
@@ -61,22 +84,27 @@ def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
     from bertscore_tm.scoring.warnings import describe_truncation, warn_of_leftovers, warn_of_zeros
 
     items = []
-    for candidates, references in read.texts:
-        if arguments.strip_thoughts:
+    for candidates, references in lines.texts:
+        if choice.strip_thoughts:
             candidates = [strip_thoughts(candidate) for candidate in candidates]
         items.append(Item(candidates, references).omit_blank_references())
-    encoder = build_encoders(ranks, EncoderChoice.of(arguments))
-    weights = ranks.run_on_first(lambda: token_weights(encoder, read_idf(arguments.idf, arguments.format)))
+    encoder = build_encoders(ranks, choice.encoder)
+    weights = ranks.run_on_first(lambda: token_weights(encoder, read_idf(choice.idf, choice.format)))
     settings = ScoreSettings(encoder, weights, f1=selection_f1)
-    how = {"component": arguments.component, "references_reduce": arguments.references_reduce}
-    signature = settings.signature(ranking_fields(items, **how))
-    signature |= {"thoughts": "stripped" if arguments.strip_thoughts else None}
+    signature = settings.signature(ranking_fields(items, command.component, command.references_reduce))
+    signature |= {"thoughts": "stripped" if choice.strip_thoughts else None}
 
     def work(part: Sequence[Item], progress: Progress) -> list[Numbers]:
-        scores, _, _ = score_items(part, settings, progress=progress, **how)
+        scores, _, _ = score_items(
+            part,
+            settings,
+            component=command.component,
+            references_reduce=command.references_reduce,
+            progress=progress,
+        )
         return [item_scores.tolist() for item_scores in scores]
 
-    scores = compute_items(ranks, arguments.unfinished, items, work, unit="line", signature=str(signature))
+    scores = compute_items(session, items, work, unit="line", signature=str(signature))
     if scores is None:
         return
     warn_of_leftovers([text for item in items for text in item.candidates], encoder.tokenizer)
@@ -89,20 +117,23 @@ def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
     if num_truncated:
         warn_user(describe_truncation(num_truncated, encoder.tokenizer.max_length))
     records = list(map(_make_record, items, scores))
-    if read.keys is not None:
-        name = read.keys.name_in(records[0])
-        records = [{name: key, **record} for key, record in zip(read.keys.values, records, strict=True)]
-    output.write_output("".join(map(output.to_json, records)), arguments.output)
+    if lines.keys is not None:
+        name = lines.keys.name_in(records[0])
+        records = [{name: key, **record} for key, record in zip(lines.keys.values, records, strict=True)]
+    output.write_output("".join(map(output.to_json, records)), session.output.path)
     best = [record["score"] for record in records if record["score"] is not None]
     summary = {
         "num_items": len(items),
         "num_candidates": sum(len(item.candidates) for item in items),
         "mean_best": sum(best) / len(best) if best else None,
-        **output.describe_pairing(read.paired_by),
+        **output.describe_pairing(lines.paired_by),
         "signature": str(signature),
-        "output": arguments.output,
+        "output": session.output.path,
     }
-    content = output.to_json(summary) if arguments.json else _format_summary(summary, arguments.component)
+    if session.output.is_json:
+        content = output.to_json(summary)
+    else:
+        content = _format_summary(summary, command.component)
     output.write_output(content, None)
 
 
@@ -115,13 +146,13 @@ class _Lines:
     keys: RowKeys | None
 
 
-def _read(arguments: argparse.Namespace) -> _Lines:
-    if arguments.candidates is None:
+def _read(files: FileOptions) -> _Lines:
+    if not files.candidates:
         raise CommandError("no candidates: give a FILE of JSON lines with an array of candidates each")
-    corpus = read_corpus(FileOptions.of(arguments), [arguments.candidates])
-    candidates = corpus.systems[0].text_lists(arguments.candidate_column, remedy=choose_with("--candidate-column"))
+    corpus = read_corpus(files)
+    candidates = corpus.systems[0].text_lists(files.candidate_column, remedy=choose_with("--candidate-column"))
     references: Sequence[list[str] | None] = [None] * len(candidates)
-    if arguments.references is not None or arguments.reference_column is not None:
+    if files.references is not None or files.reference_column is not None:
         references = corpus.references()
     return _Lines(list(zip(candidates, references, strict=True)), corpus.join.column, corpus.row_keys())
 

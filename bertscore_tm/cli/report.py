@@ -8,35 +8,57 @@ Examples::
     bertscore-tm report texts --prefix val_news -o news.html
 """
 
+from __future__ import annotations
+
 import argparse
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bertscore_tm.cli import options, output
 from bertscore_tm.cli.errors import CommandError
-from bertscore_tm.cli.ranks import RankGroup
+from bertscore_tm.cli.output import Output
+from bertscore_tm.utilities.files import expand_home
+
+if TYPE_CHECKING:
+    from bertscore_tm.cli.resume import Session
+
+
+@dataclass(frozen=True)
+class ReportOptions:
+    """The files of a training: its folder and how their names start."""
+
+    folder: str
+    prefix: str
+
+    @classmethod
+    def of(cls, arguments: argparse.Namespace) -> ReportOptions:
+        """Return the options that the arguments give."""
+        return cls(arguments.folder, arguments.prefix)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     help = "folder of a training, with files such as val_step_499.jsonl or a folder texts with them"
-    parser.add_argument("folder", metavar="FOLDER", help=help)
+    parser.add_argument("folder", metavar="FOLDER", type=expand_home, help=help)
     help = "name of the files before _step_, such as val_news (default: %(default)s)"
     parser.add_argument("--prefix", metavar="NAME", default="val", help=help)
     options.add_title_argument(options.add_output_argument(parser, (".html",)))
 
 
-def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
+def run(arguments: argparse.Namespace, session: Session) -> None:
     """Write the page on the first rank."""
-    ranks.run_on_first(lambda: _write_page(arguments))
+    command = ReportOptions.of(arguments)
+    session.ranks.run_on_first(lambda: _write_page(command, session.output))
 
 
-def _write_page(arguments: argparse.Namespace) -> None:
+def _write_page(command: ReportOptions, target: Output) -> None:
     from bertscore_tm.report import Report
 
-    pattern = f"{arguments.prefix}_step_*.jsonl"
-    folder = Path(arguments.folder)
+    pattern = f"{command.prefix}_step_*.jsonl"
+    folder = Path(command.folder)
     paths = list(folder.glob(pattern)) or list((folder / "texts").glob(pattern))
     if not paths:
         raise CommandError(f"{folder} has no files {pattern}, as ScoredTextWriter writes them: give --prefix")
-    page = Report.from_files(paths, title=arguments.title)
-    output.write_output(page.to_html().encode(), arguments.output)
+    page = Report.from_files(paths, title=target.title)
+    output.write_output(page.to_html().encode(), target.path)

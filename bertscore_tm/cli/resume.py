@@ -7,11 +7,13 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Self
 
 from bertscore_tm.cli.errors import FAILED, CommandError, is_closed, print_message
+from bertscore_tm.cli.output import Output
 from bertscore_tm.cli.ranks import RankGroup
 from bertscore_tm.utilities.files import is_special
 
@@ -28,6 +30,8 @@ class PartialFile:
 
     The first line has the signature of the run and a digest of its input, each further one the numbers of an item. A
     run that prints its result, or that is done in a step, has no file.
+
+    As a context manager it deletes the file after a run without an error, and keeps it after any other.
     """
 
     def __init__(self, output: str | None) -> None:
@@ -36,10 +40,17 @@ class PartialFile:
             self.path = Path(f"{output}.partial")
         self._file: IO[bytes] | None = None
 
-    @property
-    def is_open(self) -> bool:
-        """Whether items have been, or will be, written to the file."""
-        return self._file is not None
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if self._file is None or self.path is None:
+            return
+        if error is None:
+            self.path.unlink()
+        self.close()
+        if isinstance(error, KeyboardInterrupt):
+            raise KeyboardInterrupt("The same command resumes") from error
 
     def resume(self, signature: str, items: Sequence[Any]) -> list[Numbers]:
         """Open the file and return the numbers of the items that a run with the same settings has finished."""
@@ -73,11 +84,6 @@ class PartialFile:
             records = [{"item": item, "numbers": values} for item, values in enumerate(numbers, start)]
             self._write("".join(f"{json.dumps(record)}\n" for record in records))
 
-    def remove(self) -> None:
-        """Delete the file when the output has been written."""
-        if self._file is not None and self.path is not None:
-            self.path.unlink()
-
     def close(self) -> None:
         """Close the file, and release its lock."""
         if self._file is not None:
@@ -105,9 +111,17 @@ def _lock(file: IO[bytes]) -> None:
             raise CommandError(f"{file.name} is being written by another run. Wait for it, or stop it") from error
 
 
+@dataclass(frozen=True)
+class Session:
+    """The ranks of a run, its unfinished output, and where its output goes."""
+
+    ranks: RankGroup
+    unfinished: PartialFile
+    output: Output
+
+
 def compute_items(
-    ranks: RankGroup,
-    unfinished: PartialFile,
+    session: Session,
     items: Sequence[Any],
     work: Callable[[Sequence[Any], Progress], list[Numbers]],
     *,
@@ -123,6 +137,8 @@ def compute_items(
     # Imported late, so that errors in arguments and files are reported at once.
     from tqdm import tqdm
 
+    ranks = session.ranks
+    unfinished = session.unfinished
     numbers: list[Numbers] = []
 
     def resume() -> int:

@@ -14,19 +14,66 @@ from __future__ import annotations
 import argparse
 import csv
 import io
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from bertscore_tm.cli import options, output
 from bertscore_tm.cli.errors import CommandError
 from bertscore_tm.cli.joined_files import FileOptions, Systems, read_corpus
-from bertscore_tm.cli.ranks import RankGroup
+from bertscore_tm.cli.options import ScoringChoice
+from bertscore_tm.utilities.files import expand_home
 from bertscore_tm.utilities.warnings import warn_user
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
+    from bertscore_tm.cli.resume import Session
     from bertscore_tm.cli.scoring import ScoredSystems
+
+
+@dataclass(frozen=True)
+class ScoreOptions:
+    """What the command scores, and what it prints.
+
+    Args:
+        files: the files of the texts.
+        candidate_text: a single text instead of files.
+        reference_texts: its references.
+        scoring: what changes the scores.
+        confidence: coverage of the intervals. ``None`` for no intervals.
+        per_segment: whether the scores of each pair are printed.
+        num_worst: number of pairs with the lowest F1 to print.
+        verbose: whether the progress is shown if standard error is not a terminal.
+    """
+
+    files: FileOptions
+    candidate_text: str | None
+    reference_texts: list[str] | None
+    scoring: ScoringChoice
+    confidence: float | None
+    per_segment: bool
+    num_worst: int | None
+    verbose: bool
+
+    @classmethod
+    def of(cls, arguments: argparse.Namespace) -> ScoreOptions:
+        """Return the options that the arguments give."""
+        scoring = ScoringChoice.of(arguments)
+        if scoring.rescale is True and arguments.baseline_path is not None:
+            scoring = replace(scoring, rescale=arguments.baseline_path)
+        confidence = arguments.confidence
+        if confidence is None and arguments.group_column is not None:
+            # The table of the groups has intervals.
+            confidence = 0.95
+        return cls(
+            files=FileOptions.of_one_system(arguments),
+            candidate_text=arguments.candidate_text,
+            reference_texts=arguments.reference_text,
+            scoring=scoring,
+            confidence=confidence,
+            per_segment=arguments.per_segment,
+            num_worst=arguments.worst,
+            verbose=arguments.verbose,
+        )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,125 +99,160 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_bert_score_options(parser: argparse.ArgumentParser) -> None:
     """Accept the options of the ``bert-score`` command too, without listing them."""
-    add = partial(parser.add_argument, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
-    add("--cand", dest="candidates")
-    add("--ref", dest="references", nargs="+", action="extend")
+    add = partial(parser.add_argument, help=argparse.SUPPRESS)
+    add("--cand", dest="candidates", type=expand_home)
+    add("--ref", dest="references", nargs="+", action="extend", type=expand_home)
     add("-s", "--seg_level", dest="per_segment", action="store_true")
     add("--rescale_with_baseline", dest="rescale", action="store_true")
-    add("--baseline_path")
+    add("--baseline_path", type=expand_home)
     add("--use_fast_tokenizer", action="store_true")
     for name in ("--num_layers", "--batch_size", "--nthreads"):
         add(name, type=int)
 
 
-def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
+def run(arguments: argparse.Namespace, session: Session) -> None:
     """Score files and print the result."""
-    unused = [f"--{name}" for name in ("nthreads", "use_fast_tokenizer") if name in arguments]
-    if unused:
-        warn_user(f"{', '.join(unused)}: no effect here (see bertscore-tm score --help)")
-    if arguments.rescale is True:
-        arguments.rescale = getattr(arguments, "baseline_path", True)
-    options.take_files(arguments)
-    suffix = arguments.suffix
-    if suffix in (".tsv", ".csv") and not arguments.per_segment:
-        raise CommandError(f"argument --output: a {suffix} file lists the scores of each pair: add --per-segment")
-    if arguments.group_column is not None and arguments.confidence is None:
-        arguments.confidence = 0.95
-    systems = ranks.run_on_first(lambda: _read(arguments))
+    command = ScoreOptions.of(arguments)
+    _warn_of_unused(arguments)
+    target = session.output
+    if target.suffix in (".tsv", ".csv") and not command.per_segment:
+        message = f"argument --output: a {target.suffix} file lists the scores of each pair: add --per-segment"
+        raise CommandError(message)
+    needs_statistics = command.confidence is not None or target.report is not None
+    systems = session.ranks.run_on_first(lambda: _read(command, needs_statistics=needs_statistics))
 
-    from bertscore_tm.cli.encoder import ScoringChoice, take_hash
     from bertscore_tm.cli.scoring import score_systems
 
-    take_hash(arguments)
-    choice = ScoringChoice.of(arguments)
-    scored = score_systems(ranks, choice, systems, arguments.unfinished, verbose=arguments.verbose)
+    scored = score_systems(session, command.scoring, systems, verbose=command.verbose)
     if scored is None:
+        # Only the first rank has the scores, and prints.
         return
-    document = _summarize(scored, arguments.confidence)
-    if parts := scored.parts():
-        summaries = {label: _summarize(part, arguments.confidence) for label, part in parts.items()}
-        document["groups"] = [{"group": label, **group} for label, group in summaries.items()]
-    document |= output.describe_pairing(systems.paired_by)
-    document["signature"] = str(scored.signature)
-    scores, best = scored.scores[:, 0, :, 0], scored.best_reference[0, :, 0]
-    if arguments.worst is not None:
-        worst = {i: scored.describe_texts(i) for i in scored.worst(arguments.worst)}
-        document["worst"] = [{"row": i + 1, "f1": scores[2, i].item(), **texts} for i, texts in worst.items()]
+    document = _describe(scored, command)
     summary = _format_summary(document)
-    if suffix == ".json":
-        if arguments.per_segment:
-            segments = dict(zip(output.SCORE_NAMES, scores.tolist(), strict=True))
-            segments["best_reference"] = best.tolist()
-            if systems.keys is not None:
-                segments = {systems.keys.name_in(segments): systems.keys.values, **segments}
-            document["segments"] = segments
-        summary = output.to_json(document)
-    elif arguments.per_segment and suffix != ".csv":
-        summary = "".join(f"# {line}\n" for line in summary.splitlines())
-        summary += _format_table(scored, best, document, "\t")
-    if suffix == ".csv":
-        results = [(_format_table(scored, best, document, ","), arguments.output), (summary, None)]
+    if target.suffix == ".json":
+        if command.per_segment:
+            document["segments"] = _describe_segments(scored)
+        results = [(output.to_json(document), target.path)]
+    elif target.suffix == ".csv":
+        results = [(_format_table(scored, separator=","), target.path), (summary, None)]
+    elif command.per_segment:
+        comments = "".join(f"# {line}\n" for line in summary.splitlines())
+        results = [(comments + _format_table(scored, separator="\t"), target.path)]
     else:
-        results = [(summary, arguments.output)]
-    output.write_results(results, partial(output.write_report, scored, arguments.report, arguments.title))
+        results = [(summary, target.path)]
+    output.write_results(results, partial(output.write_report, scored, target))
 
 
-def _read(arguments: argparse.Namespace) -> Systems:
-    if arguments.confidence is not None or arguments.report is not None:
+def _warn_of_unused(arguments: argparse.Namespace) -> None:
+    """Warn of options of the ``bert-score`` command that have no effect here."""
+    unused = []
+    if arguments.nthreads is not None:
+        unused.append("--nthreads")
+    if arguments.use_fast_tokenizer:
+        unused.append("--use_fast_tokenizer")
+    if unused:
+        warn_user(f"{', '.join(unused)}: no effect here (see bertscore-tm score --help)")
+
+
+def _read(command: ScoreOptions, *, needs_statistics: bool) -> Systems:
+    files = command.files
+    if needs_statistics:
         from bertscore_tm.statistics import scipy_stats
 
         scipy_stats()
-    elif arguments.document_column is not None:
+    elif files.document_column is not None:
         raise CommandError("argument --document-column: it changes intervals only, so give --confidence too")
-    has_files = any(vars(arguments)[name] for name in ("candidates", "references", "sources", "group_column"))
-    num_texts = (arguments.candidate_text is not None) + (arguments.reference_text is not None)
-    if num_texts == 2 and not has_files:
-        return Systems({"candidates": [arguments.candidate_text]}, [arguments.reference_text])
-    if num_texts or arguments.candidates is None:
+    candidate = command.candidate_text
+    references = command.reference_texts
+    has_files = any([files.candidates, files.references, files.sources, files.group_column])
+    if candidate is not None and references is not None and not has_files:
+        return Systems({"candidates": [candidate]}, [references])
+    if candidate is not None or references is not None or not files.candidates:
         raise CommandError("give either -c FILE -r FILE, or --candidate-text TEXT --reference-text TEXT")
-    return read_corpus(FileOptions.of(arguments), [arguments.candidates]).read(arguments.candidates)
+    return read_corpus(files).read(*files.candidates)
+
+
+def _describe(scored: ScoredSystems, command: ScoreOptions) -> dict[str, Any]:
+    """Return the JSON document."""
+    document = _summarize(scored, command.confidence)
+    parts = scored.parts()
+    if parts:
+        document["groups"] = [{"group": label, **_summarize(part, command.confidence)} for label, part in parts.items()]
+    document |= output.describe_pairing(scored.systems.paired_by)
+    document["signature"] = str(scored.signature)
+    scores = scored.scores[:, 0, :, 0]  # (3, texts)
+    if command.num_worst is not None:
+        document["worst"] = [
+            {"row": row + 1, "f1": scores[2, row].item(), **scored.describe_texts(row)}
+            for row in scored.worst(command.num_worst)
+        ]
+    return document
+
+
+def _describe_segments(scored: ScoredSystems) -> dict[str, Any]:
+    """Return the ids, scores and best references of all pairs, by their keys in JSON."""
+    scores = scored.scores[:, 0, :, 0]  # (3, texts)
+    segments = dict(zip(output.SCORE_NAMES, scores.tolist(), strict=True))
+    segments["best_reference"] = scored.best_reference[0, :, 0].tolist()
+    keys = scored.systems.keys
+    if keys is not None:
+        segments = {keys.name_in(segments): keys.values, **segments}
+    return segments
 
 
 def _summarize(scored: ScoredSystems, confidence: float | None) -> dict[str, Any]:
     """Return the means and, if requested, their intervals, and counts, by their keys in JSON."""
-    scores, documents = scored.scores[:, 0, :, 0].double(), scored.systems.documents
+    scores = scored.scores[:, 0, :, 0].double()  # (3, texts)
+    documents = scored.systems.documents
     document: dict[str, Any] = dict(zip(output.SCORE_NAMES, scores.mean(-1).tolist(), strict=True))
     if confidence is not None:
         from bertscore_tm.statistics import mean_interval
 
-        ends = mean_interval(scores, confidence, bounds=scored.settings.bounds, groups=documents)
-        for name, low, high in zip(output.SCORE_NAMES, *(end.tolist() for end in ends), strict=True):
-            document |= {f"{name}_low": low, f"{name}_high": high}
+        lows, highs = mean_interval(scores, confidence, bounds=scored.settings.bounds, groups=documents)
+        for number, name in enumerate(output.SCORE_NAMES):
+            document[f"{name}_low"] = lows[number].item()
+            document[f"{name}_high"] = highs[number].item()
         document["confidence"] = confidence
-        document["num_documents"] = None if documents is None else len(set(documents))
-    document |= {"num_candidates": scores.shape[-1], "num_references": scored.num_references}
+        document["num_documents"] = None
+        if documents is not None:
+            document["num_documents"] = len(set(documents))
+    document["num_candidates"] = scores.shape[-1]
+    document["num_references"] = scored.num_references
     return document
 
 
 def _format_summary(document: dict[str, Any]) -> str:
-    cells = [f"{label} {document[name]:.4f}" for name, label in output.SCORE_LABELS.items()]
-    counts = output.format_counts(document, ("candidate", "reference"))
-    lines = [f"{counts}, {output.format_pairing(document)}", f"signature: {document['signature']}"]
+    cells = []
+    for name, label in output.SCORE_LABELS.items():
+        cell = f"{label} {document[name]:.4f}"
+        if "confidence" in document:
+            cell += f" {output.format_interval(document[f'{name}_low'], document[f'{name}_high'])}"
+        cells.append(cell)
+    lines = ["  ".join(cells)]
     if "confidence" in document:
-        for i, name in enumerate(output.SCORE_NAMES):
-            cells[i] += f" {output.format_interval(document[f'{name}_low'], document[f'{name}_high'])}"
-        documents = document["num_documents"]
-        source = "" if documents is None else f" from {output.format_count(documents, 'document')}"
-        lines.insert(0, f"{100 * document['confidence']:g}% intervals of the means{source}")
+        line = f"{100 * document['confidence']:g}% intervals of the means"
+        if document["num_documents"] is not None:
+            line += f" from {output.format_count(document['num_documents'], 'document')}"
+        lines.append(line)
+    lines.append(f"{output.format_counts(document, ['candidate', 'reference'])}, {output.format_pairing(document)}")
+    lines.append(f"signature: {document['signature']}")
     if "groups" in document:
-        rows = [["group", "texts", *output.SCORE_LABELS.values(), f"{100 * document['confidence']:g}% interval of F1"]]
+        interval = f"{100 * document['confidence']:g}% interval of F1"
+        rows = [["group", "texts", *output.SCORE_LABELS.values(), interval]]
         for group in document["groups"]:
-            row = [group["group"], str(group["num_candidates"]), *(f"{group[name]:.4f}" for name in output.SCORE_NAMES)]
-            rows.append([*row, output.format_interval(group["f1_low"], group["f1_high"])])
+            means = [f"{group[name]:.4f}" for name in output.SCORE_NAMES]
+            ends = output.format_interval(group["f1_low"], group["f1_high"])
+            rows.append([group["group"], str(group["num_candidates"]), *means, ends])
         lines.append(output.format_rows(rows).rstrip("\n"))
     for pair in document.get("worst", ()):
         lines.append(f"\nrow {pair['row']}, F1 {pair['f1']:.4f}\n{output.format_texts(pair)}")
-    return "\n".join(["  ".join(cells), *lines]) + "\n"
+    return "\n".join(lines) + "\n"
 
 
-def _format_table(scored: ScoredSystems, best: Tensor, document: dict[str, Any], separator: str) -> str:
+def _format_table(scored: ScoredSystems, separator: str) -> str:
     """Return a header, and a line per candidate with its id, its scores and, of several, its best reference."""
-    has_choice = document["num_references"] > document["num_candidates"] or bool(best.any())
+    best = scored.best_reference[0, :, 0]  # (texts,)
+    has_choice = scored.num_references > len(best) or bool(best.any())
     header = ["segment", "layer", *output.SCORE_NAMES]
     if has_choice:
         header.append("best_reference")

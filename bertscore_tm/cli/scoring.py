@@ -8,10 +8,10 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from bertscore_tm.cli.encoder import ScoringChoice, build_encoders, read_baseline, read_idf
+from bertscore_tm.cli.encoder import build_encoders, read_baseline, read_idf, take_hash
 from bertscore_tm.cli.joined_files import Systems
-from bertscore_tm.cli.ranks import RankGroup
-from bertscore_tm.cli.resume import Numbers, PartialFile, Progress, compute_items
+from bertscore_tm.cli.options import ScoringChoice
+from bertscore_tm.cli.resume import Numbers, Progress, Session, compute_items
 from bertscore_tm.encoder import Signature
 from bertscore_tm.encoder.tokenizer import TextTokenizer
 from bertscore_tm.scoring.corpus import CorpusScores, score_corpus
@@ -40,14 +40,19 @@ class ScoredSystems:
 
     def select(self, rows: Sequence[int]) -> Self:
         """Return the scores of these texts only."""
-        scores, best = self.scores[:, :, rows], self.best_reference[:, rows]
-        return replace(self, systems=self.systems.select(rows), scores=scores, best_reference=best)
+        return replace(
+            self,
+            systems=self.systems.select(rows),
+            scores=self.scores[:, :, rows],
+            best_reference=self.best_reference[:, rows],
+        )
 
     def parts(self) -> dict[str, Self]:
         """Return the scores of each group of texts."""
-        labels = self.systems.labels or []
-        rows = {label: [i for i, other in enumerate(labels) if other == label] for label in dict.fromkeys(labels)}
-        return {label: self.select(group) for label, group in rows.items()}
+        rows: dict[str, list[int]] = {}
+        for row, label in enumerate(self.systems.labels or []):
+            rows.setdefault(label, []).append(row)
+        return {label: self.select(rows_of_group) for label, rows_of_group in rows.items()}
 
     @property
     def num_references(self) -> int:
@@ -59,22 +64,29 @@ class ScoredSystems:
         lowest: list[int] = self.scores[2, 0, :, 0].argsort(stable=True)[:count].tolist()
         return lowest
 
-    def describe_texts(self, i: int) -> dict[str, str]:
+    def describe_texts(self, row: int) -> dict[str, str]:
         """Return a candidate of the first system, its best reference and, if there are sources, its source."""
         candidates, *_ = self.systems.texts.values()
-        reference = self.systems.references[i][self.best_reference[0, i, 0]]
-        texts = {"candidate_text": candidates[i], "reference_text": reference}
-        return texts if self.systems.sources is None else {**texts, "source_text": self.systems.sources[i]}
+        best_reference = self.best_reference[0, row, 0]
+        texts = {
+            "candidate_text": candidates[row],
+            "reference_text": self.systems.references[row][best_reference],
+        }
+        if self.systems.sources is not None:
+            texts["source_text"] = self.systems.sources[row]
+        return texts
 
 
 def score_systems(
-    ranks: RankGroup, choice: ScoringChoice, systems: Systems, unfinished: PartialFile, *, verbose: bool = False
+    session: Session, choice: ScoringChoice, systems: Systems, *, verbose: bool = False
 ) -> ScoredSystems | None:
     """Score and rescale texts, and warn about empty and truncated ones; ``None`` on all ranks but the first.
 
     The idf counts the texts of the file of ``--idf``, else the references. Blank references next to others are left
     out.
     """
+    ranks = session.ranks
+    choice = take_hash(choice)
     if choice.strip_thoughts:
         stripped = {name: list(map(strip_thoughts, texts)) for name, texts in systems.texts.items()}
         systems = replace(systems, texts=stripped)
@@ -82,32 +94,32 @@ def score_systems(
     table = ranks.run_on_first(lambda: read_baseline(choice.rescale))
     encoder = build_encoders(ranks, choice.encoder)
     baseline = ranks.run_on_first(lambda: find_baseline(encoder, table))
-    counted = list(chain.from_iterable(map(omit_blank, systems.references)))
-    weights = ranks.run_on_first(lambda: token_weights(encoder, read_idf(choice.idf, choice.format), counted))
+    documents = list(chain.from_iterable(map(omit_blank, systems.references)))
+    weights = ranks.run_on_first(lambda: token_weights(encoder, read_idf(choice.idf, choice.format), documents))
     settings = ScoreSettings(encoder, weights, baseline)
     # All systems' texts for a reference follow each other, so that a reference is encoded once.
     candidates = list(chain.from_iterable(zip(*systems.texts.values(), strict=True)))
     pairs = TextPairs(candidates, [references for references in systems.references for _ in systems.texts])
-    scored = _score_pairs(ranks, pairs.omit_blank_references(), settings, unfinished, verbose=verbose)
+    scored = _score_pairs(session, pairs.omit_blank_references(), settings, verbose=verbose)
     if scored is None:
         return None
     warn_of_leftovers(candidates, encoder.tokenizer)
     warn_of_written_lists(chain(candidates, chain.from_iterable(systems.references)))
     warn_about_scores(scored.scores, scored.num_truncated, settings)
-    count = len(systems.texts)
-    scores = rescale_scores(scored.scores, baseline)
+    num_systems = len(systems.texts)
+    num_texts = len(systems.references)
+    scores = rescale_scores(scored.scores, baseline)  # (3, layers, texts * systems)
+    best_reference = pairs.restore_indices(scored.best_reference)  # (layers, texts * systems)
     return ScoredSystems(
         systems=systems,
-        scores=scores.reshape(*scores.shape[:2], -1, count),
-        best_reference=pairs.restore_indices(scored.best_reference).reshape(scores.shape[1], -1, count),
+        scores=scores.reshape(*scores.shape[:2], num_texts, num_systems),
+        best_reference=best_reference.reshape(scores.shape[1], num_texts, num_systems),
         settings=settings,
         signature=settings.signature() | {"thoughts": "stripped" if choice.strip_thoughts else None},
     )
 
 
-def _score_pairs(
-    ranks: RankGroup, texts: TextPairs, settings: ScoreSettings, unfinished: PartialFile, *, verbose: bool
-) -> CorpusScores | None:
+def _score_pairs(session: Session, texts: TextPairs, settings: ScoreSettings, *, verbose: bool) -> CorpusScores | None:
     """Score a corpus, of which the ranks score parts; the scores on rank 0, ``None`` on all other ranks."""
 
     def work(part: Sequence[tuple[str, list[str]]], progress: Progress) -> list[Numbers]:
@@ -119,7 +131,7 @@ def _score_pairs(
     # The scores are kept before rescaling.
     signature = str(replace(settings, baseline=None).signature())
     pairs = list(zip(texts.candidates, texts.references, strict=True))
-    numbers = compute_items(ranks, unfinished, pairs, work, unit="pair", signature=signature, verbose=verbose)
+    numbers = compute_items(session, pairs, work, unit="pair", signature=signature, verbose=verbose)
     if numbers is None:
         return None
     computed = torch.tensor(numbers, dtype=torch.float32, device="cpu").T[:, None]  # (4, 1, pairs)
@@ -130,7 +142,8 @@ def _score_pairs(
 
 def count_tokens(texts: Sequence[str], tokenizer: TextTokenizer) -> tuple[int, UnknownText]:
     """Return the number of texts that the encoder truncates, and how much of them is unknown."""
-    num_truncated, unknown = 0, UnknownText()
+    num_truncated = 0
+    unknown = UnknownText()
     for start in range(0, len(texts), TEXTS_PER_BLOCK):
         tokenized = tokenizer(texts[start : start + TEXTS_PER_BLOCK])
         num_truncated += tokenized.num_truncated

@@ -9,13 +9,45 @@ Examples::
     bertscore-tm show "a cat sleeps" "the kitten is sleeping" -o shares.html
 """
 
+from __future__ import annotations
+
 import argparse
+from dataclasses import dataclass
 from io import BytesIO
+from typing import TYPE_CHECKING
 
 from bertscore_tm.cli import options, output
-from bertscore_tm.cli.ranks import RankGroup
+from bertscore_tm.cli.options import EncoderChoice
+from bertscore_tm.cli.output import Output
+
+if TYPE_CHECKING:
+    from bertscore_tm.cli.resume import Session
 
 _DOTS_PER_INCH = 200
+
+
+@dataclass(frozen=True)
+class ShowOptions:
+    """The two texts that are aligned, and what changes their scores."""
+
+    candidate: str
+    reference: str
+    encoder: EncoderChoice
+    idf: bool | str
+    format: str | None
+    rescale: bool | str
+
+    @classmethod
+    def of(cls, arguments: argparse.Namespace) -> ShowOptions:
+        """Return the options that the arguments give."""
+        return cls(
+            candidate=arguments.candidate,
+            reference=arguments.reference,
+            encoder=EncoderChoice.of(arguments),
+            idf=arguments.idf,
+            format=arguments.format,
+            rescale=arguments.rescale,
+        )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,31 +62,38 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_output_arguments(parser, (".txt", ".json", ".png", ".pdf", ".svg", ".html"))
 
 
-def run(arguments: argparse.Namespace, ranks: RankGroup) -> None:
+def run(arguments: argparse.Namespace, session: Session) -> None:
     """Show the pair on the first rank."""
-    ranks.run_on_first(lambda: _show(arguments))
+    command = ShowOptions.of(arguments)
+    session.ranks.run_on_first(lambda: _show(command, session.output))
 
 
-def _show(arguments: argparse.Namespace) -> None:
-    from bertscore_tm.cli.encoder import EncoderChoice, build_encoder, read_baseline, read_idf
+def _show(command: ShowOptions, target: Output) -> None:
+    from bertscore_tm.cli.encoder import build_encoder, read_baseline, read_idf
     from bertscore_tm.functional import align
     from bertscore_tm.scoring.settings import ScoreSettings
 
     # Read before the model, which takes longer.
-    rescale, idf = read_baseline(arguments.rescale), read_idf(arguments.idf, arguments.format)
-    encoder = build_encoder(EncoderChoice.of(arguments))
-    candidate, reference = arguments.candidate, arguments.reference
-    alignment = align(candidate, reference, encoder, idf=idf, rescale=rescale)
-    signature = ScoreSettings.create(encoder, idf, rescale).signature()
-    if arguments.suffix == ".txt":
-        content: str | bytes = f"{alignment!r}\n\nsignature: {signature}\n"
-    elif arguments.suffix == ".json":
-        texts = {"candidate_text": candidate, "reference_text": reference}
-        content = output.to_json({**texts, "alignment": alignment.to_dict(), "signature": str(signature)})
-    elif arguments.suffix == ".html":
+    rescale = read_baseline(command.rescale)
+    idf = read_idf(command.idf, command.format)
+    encoder = build_encoder(command.encoder)
+    alignment = align(command.candidate, command.reference, encoder, idf=idf, rescale=rescale)
+    signature = str(ScoreSettings.create(encoder, idf, rescale).signature())
+    content: str | bytes
+    if target.suffix == ".txt":
+        content = f"{alignment!r}\n\nsignature: {signature}\n"
+    elif target.suffix == ".json":
+        document = {
+            "candidate_text": command.candidate,
+            "reference_text": command.reference,
+            "alignment": alignment.to_dict(),
+            "signature": signature,
+        }
+        content = output.to_json(document)
+    elif target.suffix == ".html":
         content = alignment.to_html()
     else:
         picture = BytesIO()
-        alignment.plot().savefig(picture, format=arguments.suffix.removeprefix("."), dpi=_DOTS_PER_INCH)
+        alignment.plot().savefig(picture, format=target.suffix.removeprefix("."), dpi=_DOTS_PER_INCH)
         content = picture.getvalue()
-    output.write_output(content, arguments.output)
+    output.write_output(content, target.path)

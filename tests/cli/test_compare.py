@@ -66,6 +66,7 @@ def check_document(document, expected, score="f1", **settings):
             assert difference[key] == pytest.approx(getattr(tested, key), abs=3e-6)
         # By rounding, one permutation may fall on the other side.
         assert difference["p_value"] == pytest.approx(tested.p_value, abs=3e-4)
+        assert document["test"] == tested.test
     # Adjusted for all pairs, listed or not.
     pairs = list(combinations(range(len(names)), 2))
     values = expected[:, SCORES.index(score)]

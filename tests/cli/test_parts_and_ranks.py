@@ -6,7 +6,7 @@ import os
 import pkgutil
 import re
 import signal
-from contextlib import chdir
+from contextlib import chdir, nullcontext
 from importlib.metadata import version
 from operator import itemgetter
 
@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 
 from bertscore_tm.cli import main, resume
 from bertscore_tm.cli.encoder import choose_device
+from bertscore_tm.cli.errors import CommandError
 from bertscore_tm.cli.resume import PartialFile
 from bertscore_tm.device.precision import fast_half_precision
 from bertscore_tm.encoder import FrozenEncoder
@@ -164,6 +165,19 @@ def test_a_second_run_of_a_command_is_refused_while_the_first_writes(command, tm
     (tmp_path / "out.txt.partial").unlink()
     command(*arguments)
     assert not (tmp_path / "out.txt.partial").exists()
+
+
+@pytest.mark.parametrize("error", [None, CommandError("a failure"), KeyboardInterrupt()])
+def test_an_unfinished_output_is_deleted_after_success_only(tmp_path, error):
+    partial = PartialFile(str(tmp_path / "out.txt"))
+    expected = nullcontext() if error is None else pytest.raises(type(error))
+    with expected as raised, partial:
+        partial.resume("the signature of a run", range(2 * resume.ITEMS_PER_STEP))
+        if error is not None:
+            raise error
+    assert (tmp_path / "out.txt.partial").exists() is (error is not None)
+    if isinstance(error, KeyboardInterrupt):
+        assert str(raised.value) == "The same command resumes"
 
 
 def test_an_interrupted_run_with_other_texts_does_not_resume(command, tmp_path, monkeypatch):
