@@ -1,4 +1,4 @@
-"""Evaluation mode for a while."""
+"""Evaluation mode of a module within a ``with`` block."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,7 +8,10 @@ from torch import nn
 
 @contextmanager
 def evaluation_mode(module: nn.Module) -> Iterator[None]:
-    """Switch dropout off, and restore the training mode of every submodule, also after an exception."""
+    """Put a module into evaluation mode, and restore the mode of every submodule, also after an exception.
+
+    Submodules are restored one by one, because some of them may have been in evaluation mode before.
+    """
     modes = [(part, part.training) for part in module.modules()]
     try:
         module.eval()

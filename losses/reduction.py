@@ -9,9 +9,13 @@ Reduction = Literal["mean", "sum", "none"]
 
 
 def reduce_batch(values: Tensor, reduction: Reduction, included: Tensor | None = None) -> Tensor:
-    """Reduce values over a batch as the losses of ``torch.nn`` do.
+    """Reduce the losses of a batch to their mean or sum, like the losses of ``torch.nn``, or return them.
 
-    Values that are not included, given by a mask of the same shape, become 0 and are left out of the mean.
+    Args:
+        values: losses, shape (batch,).
+        reduction: ``"mean"``, ``"sum"`` or ``"none"``.
+        included: items that count, shape (batch,), bool. The others become 0 and are left out of the mean. Default:
+            all.
     """
     if included is not None:
         values = torch.where(included, values, 0.0)
@@ -19,4 +23,8 @@ def reduce_batch(values: Tensor, reduction: Reduction, included: Tensor | None =
         return values
     if reduction == "sum":
         return values.sum()
-    return values.mean() if included is None else values.sum() / included.sum().clamp(min=1)
+    if included is None:
+        return values.mean()
+    # At least 1, so that the mean over no items is 0 and not NaN.
+    num_included = included.sum().clamp(min=1)
+    return values.sum() / num_included

@@ -1,1 +1,1 @@
-"""Sequence-level losses: rewards of whole texts, and the log-probabilities that carry the gradient."""
+"""Sequence-level losses: rewards of whole texts, and the log-probabilities through which the gradient flows."""

@@ -1,4 +1,4 @@
-"""A loss that raises rewards of whole sequences, by the gradient of their log-probabilities."""
+"""Minimum-risk loss: raise the expected reward of whole sequences by the gradient of their log-probabilities."""
 
 from typing import Literal
 
@@ -10,15 +10,18 @@ from bertscore_tm.utilities.checks import require_choice
 
 Normalize = Literal["length"]
 
-_DEFAULT_ALPHA, _DEFAULT_ALPHA_OF_MEANS = 0.005, 5.0
-# A log-probability of 0 may come out slightly positive.
+# Default of alpha for log-probabilities summed over the tokens, as in the paper.
+_DEFAULT_ALPHA = 0.005
+# Default of alpha for log-probabilities averaged over the tokens.
+_DEFAULT_ALPHA_OF_MEANS = 5.0
+# Largest log-probability that counts as rounding of 0.
 _ROUNDING = 1e-3
 
 
 class MinimumRiskLoss(nn.Module):
-    r"""Expected risk, 1 minus the reward, over candidate sequences of each item: sampled ones, or those of a beam.
+    r"""Expected risk (1 minus the reward) over the candidates of each item, which are sampled or come from a beam.
 
-    With the candidates' set S and rewards r, numbers of any function, such as
+    With the set S of candidates and rewards r from any function, such as
     :class:`bertscore_tm.losses.BERTScoreReward`:
 
     .. math::
@@ -26,15 +29,15 @@ class MinimumRiskLoss(nn.Module):
         \mathrm{loss} = \sum_{y \in S} Q(y)\, \bigl(1 - r(y)\bigr)
 
     (Shen et al., ACL 2016.) The gradient to a token's log-probability is
-    :math:`-\alpha\, Q(y)\, \bigl(r(y) - \sum_{y'} Q(y')\, r(y')\bigr)`: it moves probability among the candidates only,
-    and is 0 where there is one candidate or all have the same reward. It grows with alpha, so choose the weight next to
-    cross-entropy together with it. S is a set: mask all tokens of repeated candidates.
+    :math:`-\alpha\, Q(y)\, \bigl(r(y) - \sum_{y'} Q(y')\, r(y')\bigr)`: it moves probability among the candidates only.
+    It is 0 if there is one candidate or all candidates have the same reward. The gradient grows with alpha, so choose
+    alpha together with the loss's weight next to cross-entropy. S is a set: mask all tokens of repeated candidates.
 
-    Sums of log-probabilities favour short candidates. ``normalize="length"`` takes their mean over the tokens instead,
-    as most toolkits do; Q is then as sharp for long texts as for short ones, and alpha some thousand times larger.
+    Sums of log-probabilities favour short candidates. ``normalize="length"`` takes the mean over the tokens instead,
+    like most toolkits. Q is then as sharp for long texts as for short ones, and alpha is about a thousand times larger.
 
     Args:
-        alpha: sharpness of Q, above 0. Default: 0.005, the paper's for sums over many tokens, or 5 with
+        alpha: sharpness of Q, above 0. Default: 0.005, the paper's value for sums over the tokens, or 5 with
             ``normalize="length"``.
         reduction: over items with candidates: ``"mean"``, ``"sum"`` or ``"none"``.
         normalize: ``"length"`` divides each candidate's log-probability by its number of tokens. Default: the sum.
@@ -58,8 +61,10 @@ class MinimumRiskLoss(nn.Module):
         require_choice("reduction", reduction, Reduction)
         if normalize is not None:
             require_choice("normalize", normalize, Normalize)
-        if alpha is None:
-            alpha = _DEFAULT_ALPHA if normalize is None else _DEFAULT_ALPHA_OF_MEANS
+        if alpha is None and normalize is None:
+            alpha = _DEFAULT_ALPHA
+        elif alpha is None:
+            alpha = _DEFAULT_ALPHA_OF_MEANS
         elif not 0 < alpha < float("inf"):
             raise ValueError(f"alpha must be above 0 and finite, got {alpha}")
         self.alpha = alpha
@@ -72,42 +77,47 @@ class MinimumRiskLoss(nn.Module):
         Args:
             log_probs: log-probability of every candidate's tokens, from a pass with gradient, shape (batch,
                 candidates, tokens), any floating dtype.
-            rewards: reward of every candidate, shape (batch, candidates); taken without gradient.
-            mask: tokens of the candidates, their end tokens included, shape (batch, candidates, tokens), bool; other
-                values are ignored, -inf and NaN too. Candidates without a token are left out; the loss of items without
-                candidates is 0. Default: all.
+            rewards: reward of every candidate, shape (batch, candidates). No gradient flows to them.
+            mask: tokens of the candidates, their end tokens included, shape (batch, candidates, tokens), bool. Values
+                at other positions are ignored, even -inf and NaN. Candidates without a token are left out, and an item
+                without candidates has the loss 0. Default: all.
 
         Returns:
-            The loss, a scalar, or of shape (batch,) with ``reduction="none"``; float32 at least.
+            The loss, a scalar, or of shape (batch,) with ``reduction="none"``; float32 or wider.
 
         Raises:
-            ValueError: shapes do not fit, or (checked on the CPU only, as it would synchronize a device) a value is not
-                finite or not a log-probability.
+            ValueError: shapes do not fit, or a value is not finite or not a log-probability. Values are checked on the
+                CPU only, because the check would synchronize an accelerator.
         """
-        mask = torch.ones_like(log_probs, dtype=torch.bool) if mask is None else mask.bool()
+        if mask is None:
+            mask = torch.ones_like(log_probs, dtype=torch.bool)
+        mask = mask.bool()
         shape = log_probs.shape
-        if len(shape) != 3 or not shape[1] or mask.shape != shape or rewards.shape != shape[:-1]:
+        has_candidates = len(shape) == 3 and shape[1] > 0
+        if not has_candidates or mask.shape != shape or rewards.shape != shape[:-1]:
             raise ValueError(
-                f"log_probs and mask must have shape (batch, candidates, tokens), with at least one candidate, and "
-                f"rewards (batch, candidates), got {tuple(shape)}, {tuple(mask.shape)} and {tuple(rewards.shape)}"
+                f"log_probs and mask must have shape (batch, candidates, tokens) and rewards (batch, candidates), got "
+                f"{tuple(shape)}, {tuple(mask.shape)} and {tuple(rewards.shape)}. Pass at least one candidate."
             )
-        real = mask.any(-1)  # (batch, candidates)
+        has_tokens = mask.any(-1)  # (batch, candidates)
         dtype = torch.promote_types(torch.float32, log_probs.dtype)
-        rewards = rewards.detach().to(real.device, dtype)
-        # On other devices the check would synchronize the device; it would break a compiled graph.
+        rewards = rewards.detach().to(has_tokens.device, dtype)
+        # Check values on the CPU only, because the check would synchronize an accelerator and break a compiled graph.
         if log_probs.device.type == "cpu" and not torch.compiler.is_compiling():
-            _require_values(log_probs.detach()[mask], rewards[real])
+            _require_values(log_probs.detach()[mask], rewards[has_tokens])
         log_prob = log_probs.masked_fill(~mask, 0.0).to(dtype).sum(-1)  # (batch, candidates)
         if self.normalize is not None:
-            log_prob = log_prob / mask.sum(-1).clamp(min=1)
-        # The lowest finite number rather than -inf, so that an item without candidates stays defined.
-        scores = (self.alpha * log_prob).masked_fill(~real, torch.finfo(log_prob.dtype).min)
-        best = torch.where(real, rewards, -torch.inf).amax(-1)  # (batch,)
-        # Of differences, so that equal rewards have the gradient 0 rather than a rounding error, which scaling to the
-        # gradient of another loss would enlarge.
-        lost = torch.where(real, best[:, None] - rewards, 0.0)  # (batch, candidates)
-        risk = 1 - best + (scores.softmax(-1) * lost).sum(-1)
-        return reduce_batch(risk, self.reduction, real.any(-1))
+            num_tokens = mask.sum(-1).clamp(min=1)  # (batch, candidates)
+            log_prob = log_prob / num_tokens
+        # Use the lowest finite number, because a softmax over -inf alone would be NaN for an item without candidates.
+        scores = (self.alpha * log_prob).masked_fill(~has_tokens, torch.finfo(log_prob.dtype).min)
+        q = scores.softmax(-1)  # (batch, candidates)
+        # Average differences to the best reward instead of rewards, because equal rewards then have the gradient 0 and
+        # not a rounding error. Scaling the gradient to that of another loss would enlarge such an error.
+        best = torch.where(has_tokens, rewards, -torch.inf).amax(-1)  # (batch,)
+        lost = torch.where(has_tokens, best[:, None] - rewards, 0.0)  # (batch, candidates)
+        risk = 1 - best + (q * lost).sum(-1)  # (batch,)
+        return reduce_batch(risk, self.reduction, included=has_tokens.any(-1))
 
     def extra_repr(self) -> str:
         """Return the settings, for ``repr``."""
@@ -116,13 +126,15 @@ class MinimumRiskLoss(nn.Module):
 
 def _require_values(log_probs: Tensor, rewards: Tensor) -> None:
     """Raise an error unless log-probabilities are finite and at most 0, and rewards finite."""
-    wrong = log_probs[~((log_probs <= _ROUNDING) & log_probs.isfinite())]
-    if len(wrong):
+    is_valid = (log_probs <= _ROUNDING) & log_probs.isfinite()
+    if not is_valid.all():
+        wrong = log_probs[~is_valid][0].item()
         raise ValueError(
-            f"log_probs must be finite and at most 0 where the mask holds, got {wrong[0].item()}: take them from "
-            f"log_softmax of the logits, and mask padding and impossible tokens"
+            f"log_probs must be finite and at most 0 where the mask is True, got {wrong}. Take them from log_softmax "
+            f"of the logits, and mask padding."
         )
     if not rewards.isfinite().all():
         raise ValueError(
-            "rewards must be finite for every candidate with tokens: clear the mask of candidates without a reward"
+            "rewards must be finite for every candidate with tokens. Set the mask of candidates without a reward to "
+            "False."
         )

@@ -1,4 +1,4 @@
-"""Completions and references as trainers pass them: texts, chats, or several references."""
+"""Read completions and references in the forms that trainers pass: texts, chats, or several references."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,28 +12,37 @@ Text = str | Sequence[Mapping[str, Any]]
 
 
 def list_completions(completions: Sequence[Text]) -> list[str]:
-    """Return completions as texts; of a chat the assistant's last message."""
+    """Return each completion as a text; from a chat, take the assistant's last message."""
     entries = as_list(completions, "completions", dimensions=2)
-    return [_read_text(completion, f"completions[{i}]") for i, completion in enumerate(entries)]
+    return [_read_text(entry, f"completions[{i}]") for i, entry in enumerate(entries)]
 
 
 def list_references(references: Sequence[Text | Sequence[Text] | None]) -> list[list[str]]:
-    """Return the references of each entry as texts, without blank ones next to others, or an empty list."""
+    """Return the references of each entry as a list of texts, which is empty without a reference.
+
+    Blank references are left out if the entry has others.
+    """
     entries = as_list(references, "references", dimensions=2)
     return [_read_references(entry, f"references[{i}]") for i, entry in enumerate(entries)]
 
 
 def _read_references(entry: Any, name: str) -> list[str]:
+    """Return the references of one entry."""
     if entry is None:
         return []
-    if isinstance(entry, str) or is_chat(entry):
+    is_single = isinstance(entry, str) or is_chat(entry)
+    if is_single:
         return [_read_text(entry, name)]
-    texts = [_read_text(text, f"{name}[{j}]") for j, text in enumerate(as_list(entry, name))]
-    # An empty list has the reward None, unlike a blank reference.
-    return omit_blank(texts) if texts else []
+    references = as_list(entry, name)
+    texts = [_read_text(reference, f"{name}[{j}]") for j, reference in enumerate(references)]
+    if not texts:
+        # omit_blank would return a blank reference. A completion without a reference has the reward None instead.
+        return []
+    return omit_blank(texts)
 
 
 def _read_text(entry: Any, name: str) -> str:
+    """Return a text, or the last message of the assistant in a chat."""
     if isinstance(entry, str):
         return entry
     if not is_chat(entry):
