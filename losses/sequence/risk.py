@@ -1,4 +1,4 @@
-"""Training for the score itself: minimum risk over a generator's own samples, balanced with cross-entropy."""
+"""Train for BERTScore itself: minimum risk over texts sampled from the generator, balanced with cross-entropy."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -23,29 +23,31 @@ from bertscore_tm.losses.sequence.sampling import (
 from bertscore_tm.losses.sequence.texts import list_references
 from bertscore_tm.utilities.checks import require_positive
 
-# Share of the earlier measurements in the running means of the gradients' norms.
+# Weight of earlier measurements in the running means of the gradients' norms.
 _DECAY = 0.9
-# Smallest difference between an input's rewards that is more than rounding, as a share of the largest reward.
+# Smallest difference between an input's rewards that is more than rounding, relative to the largest reward.
 _LEAST_DIFFERENCE = 1e-4
-# Rewards that differ by some hundredths need factors of about 10 to 100. A larger one would raise chance differences
-# to the size of cross-entropy, and hold for all samplings until the next measurement.
+# Rewards that differ by some hundredths need factors of about 10 to 100. A larger factor would raise chance differences
+# to the size of cross-entropy, in all samplings until the next measurement.
 _LARGEST_FACTOR = 1000.0
 
 
 class BERTScoreRisk(nn.Module):
-    r"""Expected risk, 1 minus BERTScore, over texts that the generator samples; to be added to cross-entropy.
+    r"""Expected risk (1 minus BERTScore) over texts sampled from the generator, as a loss next to cross-entropy.
 
-    For each input it samples texts at a temperature, rewards each by its mean F1 over the references, and returns
-    :class:`bertscore_tm.losses.MinimumRiskLoss` over the distinct ones,
+    For each input it samples texts at a temperature, computes the mean F1 of each over the references as its reward,
+    and returns the :class:`bertscore_tm.losses.MinimumRiskLoss` of the distinct texts,
 
     .. math:: \sum_{y \in S} Q(y)\, \bigl(1 - \mathrm{F}_1(y)\bigr), \qquad
         Q(y) \propto \exp\Bigl(\frac{\alpha}{|y|} \sum_t \log p(y_t)\Bigr)
 
-    (Shen et al., ACL 2016), scaled so that its gradient at the output layer is as large as that of the cross-entropy of
-    the labels. The factor is a ratio of running means, which a checkpoint of the module holds. It is measured only
-    where an input's rewards differ, and is at most 1,000, because tiny differences are chance. Use a shallow encoder
-    layer, all references, a learning rate that falls to 0, and a part of cross-entropy's batch, 6 to 8 inputs. All
-    ranks share one factor, so they must call the module alike; with DDP call it within the ``forward`` that DDP wraps.
+    (Shen et al., ACL 2016). The loss is scaled: its gradient at the output layer is as large as the gradient of the
+    labels' cross-entropy. The factor is a ratio of running means, which are saved in checkpoints of the module. It is
+    measured only if an input's rewards differ, and is at most 1,000, because tiny differences are chance.
+
+    Use a shallow encoder layer, all references, a learning rate that falls to 0, and 6 to 8 inputs of cross-entropy's
+    batch. All ranks share one factor, so every rank must call the module equally often. With DDP, call it within the
+    ``forward`` that DDP wraps.
 
     Args:
         encoder: a :class:`bertscore_tm.FrozenEncoder` of one layer, or the hub name or local folder of a model.
@@ -54,14 +56,14 @@ class BERTScoreRisk(nn.Module):
         temperature: temperature of the samples and of their probabilities, above 0.
         max_new_tokens: largest number of sampled tokens.
         alpha: sharpness of Q, above 0.
-        weight: norm of the gradient in units of that of cross-entropy, above 0. Large ones make texts long and
+        weight: norm of the gradient, relative to cross-entropy's, above 0. Large weights make texts long and
             repetitive.
-        reward: function of ``completions`` and ``references`` that returns a number for each, or ``None``, which leaves
+        reward: function of ``completions`` and ``references`` that returns for each text a number, or ``None`` to leave
             the text out. Default: ``BERTScoreReward(encoder)``.
-        balance_every: samplings between two measurements of the factor; until one succeeds, each sampling measures.
-        every: calls per sampling. The others return a constant 0 and cost nothing, so that training with ``every=3``
-            samples on every third step. Calls are counted where gradients are on, on each rank alike, and a checkpoint
-            holds the count; with accumulated gradients each of a step's batches is a call.
+        balance_every: samplings between two measurements of the factor. Until one succeeds, each sampling measures.
+        every: calls per sampling. The other calls return a constant 0 and cost nothing, so training with ``every=3``
+            samples on every third step. Only calls with gradients enabled count. Checkpoints contain the count. With
+            accumulated gradients, each batch of a step is a call.
 
     Raises:
         TypeError: the tokenizer is not one of transformers.
@@ -102,10 +104,15 @@ class BERTScoreRisk(nn.Module):
         require_positive("weight", weight)
         self.tokenizer = require_tokenizer(tokenizer, "tokenizer")
         self.reward = BERTScoreReward(encoder) if reward is None else reward
-        self.num_samples, self.temperature, self.max_new_tokens = num_samples, temperature, max_new_tokens
-        self.weight, self.balance_every, self.every = weight, balance_every, every
+        self.num_samples = num_samples
+        self.temperature = temperature
+        self.max_new_tokens = max_new_tokens
+        self.weight = weight
+        self.balance_every = balance_every
+        self.every = every
         self.risk = MinimumRiskLoss(alpha, normalize="length")
-        # Running means of the norms of both gradients, cross-entropy's first. Not a buffer, which would follow a dtype.
+        # Running means of the gradients' norms: cross-entropy's and the risk's. They are not a buffer, because
+        # module.half() would round a buffer.
         self.norms = torch.zeros(2, dtype=torch.float32, device="cpu")
         self.calls = 0
 
@@ -116,19 +123,19 @@ class BERTScoreRisk(nn.Module):
         references: Sequence[str | Sequence[str] | None],
         labels: Tensor | None = None,
     ) -> Tensor:
-        """Return the scaled risk of a batch; without gradients, as in validation, with the factor so far.
+        """Return the scaled risk of a batch. Without gradients, as in validation, the factor is not measured.
 
         Args:
-            model: the generator, and
-            inputs: its inputs, both as for :func:`bertscore_tm.losses.sample_with_log_probs`.
-            references: for each input a text, or several, or ``None``; without any, an input is left out.
-            labels: labels of the same inputs, as cross-entropy gets them, with -100 at ignored positions, shape (batch,
-                positions). Default: the first references as the tokenizer encodes targets or, for a decoder, without
-                its special tokens and with the generator's end token.
+            model: the generator, as for :func:`bertscore_tm.losses.sample_with_log_probs`.
+            inputs: its inputs, as for the same function.
+            references: for each input a text, or a list of texts, or ``None``. Inputs without a reference are left out.
+            labels: labels of the same inputs for cross-entropy, with -100 at ignored positions, shape (batch,
+                positions). Default: the first reference of each input, encoded as a target by the tokenizer. For a
+                decoder it has the generator's end token and no other special tokens.
 
         Returns:
-            The loss, a scalar; without effect where all texts of each input have the same reward, and a constant 0 in
-            the calls between two samplings.
+            The loss, a scalar. Its gradient is 0 if all texts of each input have the same reward. The calls between two
+            samplings return a constant 0.
 
         Raises:
             TypeError: a reference is not a text.
@@ -137,9 +144,10 @@ class BERTScoreRisk(nn.Module):
         """
         texts = list_references(references)
         batch = len(inputs["input_ids"])
-        for name, rows in (("references", texts), ("labels", texts if labels is None else labels)):
-            if len(rows) != batch:
-                raise ValueError(f"got {name} of {len(rows)} inputs for {batch} inputs")
+        if len(texts) != batch:
+            raise ValueError(f"got references of {len(texts)} inputs for {batch} inputs")
+        if labels is not None and len(labels) != batch:
+            raise ValueError(f"got labels of {len(labels)} inputs for {batch} inputs")
         count = self.calls
         if torch.is_grad_enabled():
             self.calls += 1
@@ -151,15 +159,14 @@ class BERTScoreRisk(nn.Module):
         rewards = self._reward_samples(sampled, texts)  # (batch, samples)
         tokens = sampled.ids.masked_fill(~sampled.mask, -1)
         is_equal = (tokens[:, :, None] == tokens[:, None]).all(-1)  # (batch, samples, samples)
+        # A sample is repeated if it equals an earlier sample of the same input.
         is_repeated = is_equal.tril(-1).any(-1)  # (batch, samples)
         is_used = ~(rewards.isnan() | is_repeated)  # (batch, samples)
         risk: Tensor = self.risk(sampled.log_probs, rewards, sampled.mask & is_used[..., None])
-        if risk.requires_grad and (count // self.every % self.balance_every == 0 or not self.norms[1] > 0):
-            labels_of_inputs = self._list_labels(model, texts, labels)
-            self._measure(model, inputs, labels_of_inputs, risk, _rewards_differ(rewards, is_used))
-        cross_entropy_norm, risk_norm = self.norms.to(risk)
-        factor = torch.where(risk_norm > 0, cross_entropy_norm / torch.where(risk_norm > 0, risk_norm, 1.0), 1.0)
-        return self.weight * factor.clamp(max=_LARGEST_FACTOR) * risk
+        if risk.requires_grad and self._needs_measurement(num_samplings=count // self.every):
+            label_rows = self._list_labels(model, texts, labels)
+            self._measure(model, inputs, label_rows, risk, _rewards_differ(rewards, is_used))
+        return self.weight * self._factor(risk) * risk
 
     def get_extra_state(self) -> dict[str, Any]:
         """Return the measurements, for checkpoints."""
@@ -169,30 +176,56 @@ class BERTScoreRisk(nn.Module):
         """Restore the measurements from a checkpoint, as :meth:`get_extra_state` returned them."""
         self.norms, self.calls = state["norms"], state["calls"]
 
+    def _needs_measurement(self, num_samplings: int) -> bool:
+        """Return whether a measurement of the factor is due, or none has succeeded so far."""
+        if num_samplings % self.balance_every == 0:
+            return True
+        return not self.norms[1] > 0
+
+    def _factor(self, risk: Tensor) -> Tensor:
+        """Return the ratio of the gradients' norms, or 1 before the first measurement, shape ()."""
+        cross_entropy_norm, risk_norm = self.norms.to(risk)
+        is_measured = risk_norm > 0
+        ratio = cross_entropy_norm / torch.where(is_measured, risk_norm, 1.0)
+        return torch.where(is_measured, ratio, 1.0).clamp(max=_LARGEST_FACTOR)
+
     def _reward_samples(self, sampled: SampledSequences, references: list[list[str]]) -> Tensor:
-        """Return the reward of each sample, NaN without one, shape (batch, samples)."""
+        """Return the reward of each sample, or NaN for ``None``, shape (batch, samples)."""
         texts = sampled.decode(self.tokenizer)
-        repeated = [reference for reference in references for _ in range(self.num_samples)]
+        repeated = [texts_of_input for texts_of_input in references for _ in range(self.num_samples)]
         rewards = list(self.reward(completions=texts, references=repeated))
         if len(rewards) != len(texts):
             raise ValueError(f"reward must return a number or None for each of {len(texts)} texts, got {len(rewards)}")
+        numbers = []
         for reward, text in zip(rewards, texts, strict=True):
-            if reward is not None and not math.isfinite(reward):
+            if reward is None:
+                numbers.append(math.nan)
+            elif math.isfinite(reward):
+                numbers.append(reward)
+            else:
                 raise ValueError(f"reward must be finite, or None to leave a text out, got {reward} for {text!r}")
-        numbers = [math.nan if reward is None else reward for reward in rewards]
-        return torch.tensor(numbers, dtype=torch.float32, device=sampled.ids.device).view(sampled.ids.shape[:2])
+        flat = torch.tensor(numbers, dtype=torch.float32, device=sampled.ids.device)  # (batch * samples,)
+        return flat.view(sampled.ids.shape[:2])
 
     def _list_labels(self, model: Any, references: list[list[str]], labels: Tensor | None) -> list[Tensor]:
-        """Return the labels of each input, without ignored positions; none where it has no reference."""
+        """Return the labels of each input without ignored positions, empty for an input without a reference."""
         if labels is not None:
             return [row[row != -100] for row in labels]
         options: dict[str, Any] = {}
         end: list[int] = []
         if not model.config.is_encoder_decoder:
-            ends, options = end_ids(model.generation_config), {"add_special_tokens": False}
-            end = [self.tokenizer.eos_token_id] if self.tokenizer.eos_token_id in ends else ends[:1]
-        rows = [self.tokenizer(text_target=t[0], **options)["input_ids"] + end if t else [] for t in references]
-        return [torch.tensor(row[: self.max_new_tokens], dtype=torch.long, device="cpu") for row in rows]
+            # The tokenizer of a decoder adds the special tokens of a prompt, and rarely an end token.
+            options = {"add_special_tokens": False}
+            end = end_ids(model.generation_config)[:1]
+            if self.tokenizer.eos_token_id in end_ids(model.generation_config):
+                end = [self.tokenizer.eos_token_id]
+        rows = []
+        for texts in references:
+            ids: list[int] = []
+            if texts:
+                ids = self.tokenizer(text_target=texts[0], **options)["input_ids"] + end
+            rows.append(torch.tensor(ids[: self.max_new_tokens], dtype=torch.long, device="cpu"))
+        return rows
 
     def _measure(
         self,
@@ -202,29 +235,34 @@ class BERTScoreRisk(nn.Module):
         risk: Tensor,
         rewards_differ: Tensor,
     ) -> None:
-        """Update the running means of the norms of the gradients, alike on all ranks, if the rewards differ."""
+        """Update the running means of the gradients' norms by their mean over the ranks with a valid measurement."""
         ids = pad_sequence(list(labels), batch_first=True, padding_value=-100)[:, None].to(risk.device)
         mask = ids != -100  # (batch, 1, tokens)
-        # NaN without labels.
+        # Without labels this is NaN, so the measurement is not valid.
         cross_entropy = -sequence_log_probs(model, inputs, ids.clamp(min=0), mask).sum() / mask.sum()
         output: nn.Module = model.get_output_embeddings()  # type: ignore[no-untyped-call]
-        # Without a trained output layer, as with adapters, all parameters are compared.
         trained = [parameter for parameter in output.parameters() if parameter.requires_grad]
-        trained = trained or [parameter for parameter in model.parameters() if parameter.requires_grad]
-        norms = torch.stack([_gradient_norm(loss, trained) for loss in (cross_entropy, risk)])
-        # Not finite in half precision now and then; 0 where all texts of each input have the same reward.
+        if not trained:
+            # Compare the gradients of all parameters if the output layer is frozen, as with adapters.
+            trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        norms = torch.stack([_gradient_norm(cross_entropy, trained), _gradient_norm(risk, trained)])  # (2,)
+        # Norms can overflow in half precision. The risk's norm is 0 if all texts of each input have the same reward.
         is_valid = norms.isfinite().all() & (norms[1] > 0) & rewards_differ
-        total = torch.cat([torch.where(is_valid, norms, 0.0), is_valid[None].to(norms)])
+        # Sum norms and count of valid measurements in one collective. All ranks take part, so that none waits forever.
+        total = torch.cat([torch.where(is_valid, norms, 0.0), is_valid[None].to(norms)])  # (3,)
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             torch.distributed.all_reduce(total)
-        if total[2] > 0:
-            norms = total[:2] / total[2]
-            before = self.norms.to(norms) if self.norms[1] > 0 else norms
+        num_valid = total[2]
+        if num_valid > 0:
+            norms = total[:2] / num_valid
+            before = norms
+            if self.norms[1] > 0:
+                before = self.norms.to(norms)
             self.norms = _DECAY * before + (1 - _DECAY) * norms
 
 
 def _rewards_differ(rewards: Tensor, is_used: Tensor) -> Tensor:
-    """Return whether the rewards of an input's texts differ by more than rounding, shape (), bool."""
+    """Return whether any input has texts whose rewards differ by more than rounding, shape (), bool."""
     lowest = rewards.masked_fill(~is_used, torch.inf).amin(1)  # (batch,)
     highest = rewards.masked_fill(~is_used, -torch.inf).amax(1)  # (batch,)
     largest = rewards.masked_fill(~is_used, 0.0).abs().amax()

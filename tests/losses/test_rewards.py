@@ -64,7 +64,7 @@ def test_the_column_of_the_references_has_any_name(encoder, corpus):
     expected = BERTScoreReward(encoder)(candidates, references)
     assert reward(completions=candidates, **columns) == reward(candidates, references) == expected
     assert reward(completions=candidates, references=["no"] * 3, **columns) == expected
-    message = r"no column 'references' with the references among \['answer', 'prompts'\]: .*references_column='answer'"
+    message = r"no column 'references' with the references among \['answer', 'prompts'\]\. .*references_column='answer'"
     with pytest.raises(ValueError, match=message):
         BERTScoreReward(encoder)(completions=candidates, **columns)
 
@@ -155,8 +155,8 @@ def test_texts_that_are_cut_are_told_of_once(minilm):
             BERTScoreReward(short)(
                 ["one two three four five six"] * count, [f"{count} two three four five six"] * count
             )
-    assert [str(warning.message).split(";")[0] for warning in caught] == [
-        "texts are longer than 6 tokens and were truncated, so that the rest is not rewarded"
+    assert [str(warning.message).split(".")[0] for warning in caught] == [
+        "texts longer than 6 tokens were truncated, so the rest is not rewarded"
     ]
     assert caught[0].filename == __file__
     with pytest.warns(UserWarning, match="1 text of idf is longer than 6 tokens"):

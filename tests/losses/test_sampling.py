@@ -208,7 +208,7 @@ def test_padding_changes_nothing_or_is_refused_with_recurrent_models(family):
     if family == "mamba":
         torch.testing.assert_close(sequence_log_probs(model, batch_of("left"), ids, ids.bool())[1], alone[0])
     else:
-        with pytest.raises(ValueError, match=f"{family} models read padding .*: pass prompts of one length"):
+        with pytest.raises(ValueError, match=rf"{family} models read padding .*\. Pass prompts of one length"):
             sequence_log_probs(model, batch_of("left"), ids, ids.bool())
 
 
