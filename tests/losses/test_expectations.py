@@ -205,7 +205,7 @@ def test_float64_is_never_cast_down(double):
         ({"reduction": "max"}, "reduction='max' is not one of 'mean', 'sum', 'none'"),
         ({"linear_weight": torch.zeros(22, 8)}, "table must have a row for each of the 22 tokens"),
         ({"target": torch.full((2, 3), 23)}, "target holds ids outside the vocabulary of 23"),
-        ({"target": torch.full((2, 3), -1)}, "mark positions to ignore with ignore_index=-100"),
+        ({"target": torch.full((2, 3), -1)}, "Mark positions to ignore with ignore_index=-100"),
     ],
     ids=str,
 )
