@@ -1,4 +1,4 @@
-"""Relaxations: from a generator's logits to a probability for every token at every position."""
+"""Relaxations: turn a generator's logits into probabilities of all tokens at each position."""
 
 from collections.abc import Callable, Sequence
 from typing import Literal
@@ -9,8 +9,8 @@ from torch import Tensor
 from bertscore_tm.utilities.checks import require_positive
 
 RelaxationName = Literal["softmax"]
-# From logits of shape (..., vocabulary), a temperature and the ids that get probability 0 to probabilities of the same
-# shape, float32 or float64, whose rows sum to 1. A row whose largest logit is not finite gives NaN.
+# A function of logits, shape (..., vocabulary), a temperature and the ids that get probability 0. It returns
+# probabilities of the same shape, float32 or float64, whose rows sum to 1, or NaN if the largest logit is not finite.
 Relaxation = Callable[[Tensor, float, Sequence[int]], Tensor]
 
 
@@ -19,7 +19,7 @@ def softmax_relaxation(logits: Tensor, temperature: float = 1.0, excluded_ids: S
 
     Args:
         logits: z, shape (..., vocabulary).
-        temperature: u, above 0; below 1 sharpens, towards one-hot.
+        temperature: u, above 0. A temperature below 1 sharpens the probabilities, towards one-hot.
         excluded_ids: ids that get probability 0, such as those of special tokens.
 
     Returns:
@@ -35,17 +35,17 @@ def softmax_relaxation(logits: Tensor, temperature: float = 1.0, excluded_ids: S
     require_positive("temperature", temperature)
     z = mask_excluded(logits, excluded_ids)
     if temperature != 1:
-        # Shifted, so that large logits over small temperatures do not overflow.
+        # Subtract the maximum first, because large logits divided by a small temperature would overflow.
         z = (z - z.detach().amax(-1, keepdim=True)) / temperature
     return z.softmax(-1)
 
 
 def mask_excluded(logits: Tensor, excluded_ids: Sequence[int]) -> Tensor:
-    """Return logits in float32 or float64 in which excluded tokens get no probability, shape (..., vocabulary)."""
+    """Return logits in float32 or float64 that give excluded tokens no probability, shape (..., vocabulary)."""
     z = logits.to(torch.promote_types(torch.float32, logits.dtype))
     if not excluded_ids:
         return z
     excluded = torch.zeros(z.shape[-1], dtype=torch.bool, device=z.device)
     excluded[list(excluded_ids)] = True
-    # The lowest finite number rather than -inf, so that a row whose other logits are -inf stays defined.
+    # Use the lowest finite number, because a row whose other logits are -inf would become NaN.
     return z.masked_fill(excluded, torch.finfo(z.dtype).min)

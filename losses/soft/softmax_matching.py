@@ -1,4 +1,4 @@
-"""Precision, recall and F1 from similarities, differentiable, with a matching given by name or as a callable."""
+"""Differentiable precision, recall and F1 from similarities, with a matching given by name or as a callable."""
 
 from typing import Literal
 
@@ -31,16 +31,16 @@ def soft_precision_recall_f1(
 
     Args:
         similarities: cosine similarities, shape (batch, candidate tokens, reference tokens).
-        candidate: token weights of the candidates, shape (batch, candidate tokens), or a bool mask; 0 marks padding. A
-            :class:`TokenMass` allows tokens that can be matched and have weight 0, as the metric's special tokens.
-        reference: the same of the references.
+        candidate: token weights of the candidates, shape (batch, candidate tokens), or a bool mask. 0 marks padding. A
+            :class:`TokenMass` can also have tokens of weight 0 that can be matched, like the metric's special tokens.
+        reference: the same for the references.
         matching: ``"softmax"``, ``"max"``, or a callable ``(similarities, candidate, reference, temperature) ->
             (candidate sums, reference sums)`` that takes each side as a :class:`TokenMass` and returns the numerators
             of P and R, shape (batch,) each.
         temperature: v of the softmax, above 0.
 
     Returns:
-        ``precision``, ``recall`` and ``f1``, shape (batch,) each; 0 where the weights of a text sum to 0.
+        ``precision``, ``recall`` and ``f1``, shape (batch,) each; 0 if the weights of a text sum to 0.
 
     Raises:
         ValueError: the matching's name is unknown, or the temperature is not positive.
@@ -51,24 +51,36 @@ def soft_precision_recall_f1(
         >>> {name: round(score.item(), 3) for name, score in scores.items()}
         {'precision': 0.748, 'recall': 0.622, 'f1': 0.68}
     """
-    match = matching if callable(matching) else resolve_callable("matching", matching, TOKENWISE_MATCHINGS)
+    match = resolve_callable("matching", matching, TOKENWISE_MATCHINGS)
     candidate = _as_mass(candidate, similarities.dtype)
     reference = _as_mass(reference, similarities.dtype)
     candidate_sum, reference_sum = match(similarities, candidate, reference, temperature)
     sums = torch.stack([candidate_sum, reference_sum])  # (2, batch)
     totals = torch.stack([candidate.weights.sum(1), reference.weights.sum(1)])  # (2, batch)
-    precision, recall = sums * ((totals > 0) / totals.clamp(min=torch.finfo(totals.dtype).tiny))
+    # The factor is 1 / total, or 0 for a total of 0, without a division by 0 that would make gradients NaN.
+    smallest = torch.finfo(totals.dtype).tiny
+    factors = (totals > 0) / totals.clamp(min=smallest)
+    precision, recall = sums * factors
     return {"precision": precision, "recall": recall, "f1": selection_f1(precision, recall)}
 
 
 def _as_mass(side: Tensor | TokenMass, dtype: torch.dtype) -> TokenMass:
-    """Return the tokens of one side as a mass; without one, tokens of weight 0 are padding."""
+    """Return the tokens of one side as a :class:`TokenMass`. In plain weights 0 marks padding."""
     if isinstance(side, TokenMass):
         return side
     return TokenMass(side > 0, side.to(dtype))
 
 
 def reduce_references(scores: Tensor, items: Tensor, num_items: int, how: Literal["max", "mean"] = "max") -> Tensor:
-    """Reduce scores over each item's references, by their items' indices; equally good ones share the gradient."""
+    """Return the largest or mean score over each item's references, shape (items,).
+
+    If several references have the largest score, they share the gradient.
+
+    Args:
+        scores: score of each reference, shape (references,).
+        items: index of each reference's item, shape (references,).
+        num_items: number of items.
+        how: ``"max"`` or ``"mean"``.
+    """
     reduce = "amax" if how == "max" else "mean"
     return scores.new_full((num_items,), -torch.inf).scatter_reduce(0, items, scores, reduce, include_self=False)

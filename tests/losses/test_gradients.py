@@ -234,7 +234,7 @@ def test_generators_whose_logits_are_not_linear_are_refused(dtype):
         capped.lm_head.weight.mul_(0.1)
     hidden, logits = hidden_and_logits(capped.eval(), labels)
     assert logits.abs().max() < 1
-    with pytest.raises(ValueError, match=r"lm_head computes other logits .*: pass its logits to forward"):
+    with pytest.raises(ValueError, match=r"lm_head computes other logits .*\. Pass its logits to forward"):
         loss.forward_hidden(hidden, capped, labels)
 
 
@@ -249,14 +249,14 @@ def test_adapters_of_the_output_layer():
         for unchanged in (True, False)
     )
     for lm_head in (adapted, adapted.lm_head):
-        with pytest.raises(ValueError, match=r"trains more than a weight and a bias, as with LoRA .*: pass its logits"):
+        with pytest.raises(ValueError, match=r"trains more than a weight and a bias, .*\. Pass its logits"):
             loss.forward_hidden(hidden, lm_head, labels)
     changed.requires_grad_(False)
     for lm_head, advice in (
-        (changed, "pass its"),
-        (changed.lm_head, "pass the generator as lm_head, or"),
+        (changed, "Pass its"),
+        (changed.lm_head, "Pass the generator as lm_head, or"),
     ):
-        with pytest.raises(ValueError, match=f"lm_head computes other logits .*: {advice} logits to forward"):
+        with pytest.raises(ValueError, match=rf"lm_head computes other logits .*\. {advice} logits to forward"):
             loss.forward_hidden(hidden, lm_head, labels)
     copied = get_peft_model(
         make_generator("llama", vocab_size=800), LoraConfig(target_modules=["q_proj"], modules_to_save=["lm_head"])
