@@ -20,13 +20,18 @@ _NAME = "bertscore_tm_packed"
 # Texts of so many tokens do not fill the blocks of torch's kernel.
 _SHORT = 128
 # Share of padding and number of positions of texts that an accelerator attends in together.
-_MOST_PADDING, _MOST_POSITIONS = 0.1, 16_384
+_MOST_PADDING = 0.1
+_MOST_POSITIONS = 16_384
 UNLIMITED = 2**60
 # Groups of at most this part of the positions may have more padding.
 _SMALL_GROUP = 16
-# Queries for which a model's rule is evaluated at a time.
+# Queries for which a mask function is evaluated at a time.
 _ROWS_PER_STEP = 512
 
+# Tokens that a token attends to: how many before it and how many after it, -1 for all.
+Window = tuple[int, int]
+_ALL = (-1, -1)
+_CAUSAL = (-1, 0)
 # Attends as :func:`dot_product` does, given queries, keys and values, and a mask.
 Attention = Callable[..., Tensor]
 
@@ -36,16 +41,27 @@ def dot_product(
 ) -> Tensor:
     """Attend, given queries, keys and values, shape (texts, heads, length, size), and a mask or bias of the scores."""
     query, key, value = batch
-    is_plain = query.shape[1] == key.shape[1] and not is_causal and (mask is None or mask.is_floating_point())
+    has_bias_only = not is_causal and (mask is None or mask.is_floating_point())
+    has_equal_heads = query.shape[1] == key.shape[1]
     is_short = query.device.type == "cpu" and query.shape[2] <= _SHORT
-    # Plain products are 1.3 to 2 times faster for these, except for the gradient in float32.
-    if is_plain and is_short and (query.dtype == torch.bfloat16 or not query.requires_grad):
-        query, key, wide = (state.to(torch.promote_types(state.dtype, torch.float32)) for state in batch)
-        scores = (query * (query.shape[-1] ** -0.5 if scale is None else scale)) @ key.transpose(-1, -2)
-        return ((scores if mask is None else scores + mask).softmax(-1) @ wide).to(value.dtype)
+    # torch's own gradient is faster in float32.
+    is_fast = query.dtype == torch.bfloat16 or not query.requires_grad
+    if has_bias_only and has_equal_heads and is_short and is_fast:
+        return _multiply(batch, mask, scale)
     return nn.functional.scaled_dot_product_attention(
-        query, key, value, attn_mask=mask, is_causal=is_causal, scale=scale, enable_gqa=query.shape[1] != key.shape[1]
+        query, key, value, attn_mask=mask, is_causal=is_causal, scale=scale, enable_gqa=not has_equal_heads
     )
+
+
+def _multiply(batch: Sequence[Tensor], bias: Tensor | None, scale: float | None) -> Tensor:
+    """Attend by plain products, 1.3 to 2 times as fast as torch's function for short texts on a CPU."""
+    query, key, value = (state.to(torch.promote_types(state.dtype, torch.float32)) for state in batch)
+    if scale is None:
+        scale = query.shape[-1] ** -0.5
+    scores = (query * scale) @ key.transpose(-1, -2)  # (texts, heads, length, length)
+    if bias is not None:
+        scores = scores + bias
+    return (scores.softmax(-1) @ value).to(batch[2].dtype)
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,39 +110,61 @@ def group_texts(lengths: Ints, padding: float, positions: int, texts: int = UNLI
         >>> [group.lengths.tolist() for group in group_texts(lengths, 0.1, 8192)]
         [[40, 38, 36, 8, 7]]
     """
-    different, counts = np.unique(lengths, return_counts=True)
     small = positions // _SMALL_GROUP if padding else 0
-    sizes, real = [0], 0  # texts of each group, and tokens of the last one
-    longest = int(different[-1])
-    for length, count in zip(different[::-1].tolist(), counts[::-1].tolist(), strict=True):
-        while count:
-            size = sizes[-1]
-            added = min(count, max(positions // longest, 1) - size, texts - size)
-            padded = (size + added) * longest
-            if size and (added < 1 or (padded > small and real + added * length < (1 - padding) * padded)):
-                sizes.append(0)
-                longest, real = length, 0
+    sizes = []  # texts in each finished group
+    size = 0  # texts in the current group
+    num_tokens = 0  # tokens in the current group
+    longest = int(lengths[0])
+    different, counts = np.unique(lengths, return_counts=True)
+    # Texts of one length are added together, because splitting them without need would only make more groups.
+    for length, count in zip(reversed(different.tolist()), reversed(counts.tolist()), strict=True):
+        while count > 0:
+            capacity = min(max(positions // longest, 1), texts)
+            added = min(count, capacity - size)
+            num_positions = (size + added) * longest
+            is_full = added < 1
+            has_few_tokens = num_tokens + added * length < (1 - padding) * num_positions
+            has_much_padding = has_few_tokens and num_positions > small
+            if size > 0 and (is_full or has_much_padding):
+                # Start the next group, and try again.
+                sizes.append(size)
+                size = 0
+                num_tokens = 0
+                longest = length
                 continue
-            sizes[-1] += added
-            real += added * length
+            size += added
+            num_tokens += added * length
             count -= added
-    groups, done, start = [], 0, 0
+    sizes.append(size)
+    return _cut_groups(lengths, sizes)
+
+
+def _cut_groups(lengths: Ints, sizes: Sequence[int]) -> list[Group]:
+    """Return groups of the given numbers of texts, which follow each other in a row."""
+    groups = []
+    first_text = 0
+    first_token = 0
     for size in sizes:
-        of_group = lengths[done : done + size]
-        stop, longest = start + int(of_group.sum()), int(of_group[0])
-        groups.append(Group(slice(start, stop), of_group, longest, longest > int(of_group[-1])))
-        done, start = done + size, stop
+        group_lengths = lengths[first_text : first_text + size]
+        end = first_token + int(group_lengths.sum())
+        longest = int(group_lengths[0])
+        shortest = int(group_lengths[-1])
+        groups.append(Group(slice(first_token, end), group_lengths, longest, is_padded=longest > shortest))
+        first_text += size
+        first_token = end
     return groups
 
 
 @dataclass(frozen=True)
 class Pattern:
-    """What a token of a packed text attends to: the tokens before and after it in a window, or those of a rule.
+    """Which tokens of its text a token of a packed row attends to.
 
-    A number of the window is -1 for all; the rule is a function of batch, head, query and key, as of transformers.
+    Args:
+        window: the sliding window that ``rule`` implements, or ``None`` if it is not a window.
+        rule: mask function of transformers: a function of batch, head, query and key.
     """
 
-    window: tuple[int, int] | None
+    window: Window | None
     rule: Any
 
     def mask(self, length: int) -> Tensor:
@@ -134,75 +172,122 @@ class Pattern:
         steps = torch.arange(length, device="cpu")
         if self.window is None:
             return _evaluate(self.rule, steps, steps)
-        before, after = (size if size >= 0 else length for size in self.window)
-        distance = steps[:, None] - steps
+        before, after = self.window
+        if before < 0:
+            before = length
+        if after < 0:
+            after = length
+        distance = steps[:, None] - steps  # (tokens, tokens)
         return (distance <= before) & (distance >= -after)
 
 
-# By the rule of a model and a length; to look at all pairs of tokens of a long text takes a second.
-_windows: dict[Hashable, tuple[int, int] | None] = {}
+# Sliding windows found so far, by (mask function, length): testing all token pairs of a long text takes a second.
+_windows: dict[Hashable, Window | None] = {}
 
 
 class Row:
     """Texts whose tokens follow each other, longest text first, and what several layers need to know of them."""
 
     def __init__(self, lengths: Ints, device: torch.device, *, has_kernel: bool = False) -> None:
-        self.lengths, self.longest, self.device, self.has_kernel = lengths, int(lengths[0]), device, has_kernel
-        self._places: list[Tensor | None] = []
+        self.lengths = lengths
+        self.longest = int(lengths[0])
+        self.device = device
+        self.has_kernel = has_kernel
         self._masks: dict[tuple[Group, Pattern | None], Tensor] = {}
 
     @cached_property
     def groups(self) -> list[Group]:
-        """Texts that attend in one step: of equal lengths on a CPU, of like ones on an accelerator."""
-        limits = (0.0, UNLIMITED) if self.device.type == "cpu" else (_MOST_PADDING, _MOST_POSITIONS)
-        return group_texts(self.lengths, *limits)
+        """Texts that attend in one step: of equal lengths on a CPU, of similar ones on an accelerator."""
+        if self.device.type == "cpu":
+            return group_texts(self.lengths, padding=0.0, positions=UNLIMITED)
+        return group_texts(self.lengths, padding=_MOST_PADDING, positions=_MOST_POSITIONS)
+
+    @cached_property
+    def places(self) -> list[Tensor | None]:
+        """For each group, the places of its tokens among its positions, shape (tokens,); ``None`` without padding."""
+        return [group.places(self.device) if group.is_padded else None for group in self.groups]
 
     @cached_property
     def ends(self) -> Tensor:
-        """Where texts start and end in the row, shape (texts + 1,), as torch's kernel takes it."""
+        """Where texts start and end in the row, shape (texts + 1,), in the form that torch's kernel takes."""
         return send(np.concatenate([[0], np.cumsum(self.lengths)]).astype(np.int32), self.device)
 
     def attend(
         self,
         states: Sequence[Tensor],
-        bias: Tensor | None = None,
-        attention: Attention = dot_product,
+        *,
         pattern: Pattern | None = None,
+        scale: float | None = None,
+        bias: Tensor | None = None,
+        attention: Attention | None = None,
     ) -> Tensor:
-        """Attend within each text, in one step per group.
+        """Attend within each text.
 
-        Takes queries, keys and values, shape (tokens, heads, size) each, and a pattern, or a bias of the scores of the
-        longest text, shape (..., longest, longest), whose corner is that of a shorter one.
+        ==========================  ============================================  ======================================
+        the model gives             found                                         way
+        ==========================  ============================================  ======================================
+        a pattern (transformers)    the trial allows torch's kernel, which takes  all texts in one step
+                                    the pattern's window
+        a pattern                   anything else                                 a step per group, by
+                                                                                  :func:`dot_product`, with a mask
+        a bias (MPNet, T5)          anything                                      the same, with the bias
+        an attention (DeBERTa)      anything                                      a step per group, by this function
+        ==========================  ============================================  ======================================
+
+        Args:
+            states: queries, keys and values, shape (tokens, heads, size) each.
+            pattern: which tokens of its text a token attends to. Default: all.
+            scale: factor of the products of queries and keys. Default: that of torch.
+            bias: added to the scores of the longest text, shape (..., longest, longest); the upper left part of it is
+                that of a shorter text.
+            attention: attends in a group instead of :func:`dot_product`.
+
+        Returns:
+            The attended values, shape (tokens, heads, size), contiguous.
         """
+        if pattern is not None and self.has_kernel and _kernel_takes(pattern.window):
+            return _attend_by_kernel(states, self, scale, cast(Window, pattern.window))
+        if pattern is not None and pattern.window == _ALL:
+            pattern = None
+        if attention is None:
+            attention = partial(dot_product, scale=scale)
         parts = []
-        self._places = self._places or [group.places(self.device) if group.is_padded else None for group in self.groups]
-        for group, places in zip(self.groups, self._places, strict=True):
+        for group, places in zip(self.groups, self.places, strict=True):
             batch = [group.pad(state, places).transpose(1, 2) for state in states]  # (texts, heads, longest, size) each
-            # Without padding, torch needs no mask to attend to what precedes a token.
-            is_causal = pattern is not None and pattern.window == (-1, 0) and places is None
-            is_full = pattern is None or pattern.window == (-1, -1)
-            needs_mask = places is not None or not (is_full or is_causal)
-            mask = self._mask(group, None if is_full else pattern) if needs_mask else None
-            if bias is not None:
-                corner = bias[..., : group.longest, : group.longest]
-                mask = corner if mask is None else corner.masked_fill(~mask, -math.inf)
-            attended = attention(batch, mask, **({"is_causal": True} if is_causal else {}))
+            if pattern is not None and pattern.window == _CAUSAL and not group.is_padded:
+                # torch needs no mask for this.
+                attended = attention(batch, None, is_causal=True)
+            else:
+                attended = attention(batch, self._mask_scores(group, pattern, bias))
             attended = attended.transpose(1, 2).flatten(0, 1)  # (positions, heads, size)
             parts.append(attended if places is None else attended.index_select(0, places))
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
+    def _mask_scores(self, group: Group, pattern: Pattern | None, bias: Tensor | None) -> Tensor | None:
+        """Return the mask of a group's scores, or their bias where there is one, if they need any."""
+        mask = None
+        if pattern is not None or group.is_padded:
+            mask = self._mask(group, pattern)
+        if bias is None:
+            return mask
+        bias = bias[..., : group.longest, : group.longest]
+        if mask is None:
+            return bias
+        return bias.masked_fill(~mask, -math.inf)
+
     def _mask(self, group: Group, pattern: Pattern | None) -> Tensor:
         """Return which pairs of tokens of a group attend, shape (texts or 1, 1, longest, longest)."""
-        if (group, pattern) not in self._masks:
-            allowed = torch.ones((), dtype=torch.bool, device=self.device)
-            if pattern is not None:
-                allowed = send(pattern.mask(group.longest), self.device)[None, None]
-            if group.is_padded:
-                real = send(group.real, self.device)
-                # Padding attends to all, as a softmax over nothing is NaN.
-                allowed = (allowed & real[:, None, None, :]) | ~real[:, None, :, None]
-            self._masks[group, pattern] = allowed
-        return self._masks[group, pattern]
+        if (group, pattern) in self._masks:
+            return self._masks[group, pattern]
+        allowed = torch.ones((), dtype=torch.bool, device=self.device)
+        if pattern is not None:
+            allowed = send(pattern.mask(group.longest), self.device)[None, None]
+        if group.is_padded:
+            real = send(group.real, self.device)  # (texts, longest)
+            # Let padding attend everywhere: a fully masked row would give NaN.
+            allowed = (allowed & real[:, None, None, :]) | ~real[:, None, :, None]
+        self._masks[group, pattern] = allowed
+        return allowed
 
 
 # The packed row that a model runs on, if it does.
@@ -248,51 +333,83 @@ def register_attention() -> None:
 
 
 def _make_pattern(masking_utils: Any, **arguments: Any) -> Any:
-    """Return the attention mask of transformers, or the pattern of the texts in a packed row."""
+    """Return the pattern of the texts in a packed row, or the mask of a padded batch.
+
+    transformers calls this instead of its own functions that make masks.
+    """
     current = current_row()
     if current is None:
-        on_cpu, real = torch.device(arguments["device"]).type == "cpu", arguments["attention_mask"]
-        attends_to_all = arguments["mask_function"] is getattr(masking_utils, "bidirectional_mask_function", None)
-        if attends_to_all and not on_cpu and real is not None:
-            return real.bool()[:, None, None, :].expand(-1, -1, real.shape[1], -1)
-        # To see whether a mask has padding, an accelerator would have to be waited for.
-        skips = ("allow_is_causal_skip", "allow_is_bidirectional_skip")
-        return masking_utils.sdpa_mask(**arguments if on_cpu else arguments | dict.fromkeys(skips, False))
-    longest, rule = current.longest, arguments["mask_function"]
-    length = 1 << (longest - 1).bit_length()  # so that few lengths are evaluated
-    key = _describe_rule(rule), length
-    window = _windows[key] if key in _windows else _find_window(rule, length)
-    if None not in key:
-        _windows[key] = window
-    if window is not None:  # one as wide as the texts are long is none
-        before, after = (-1 if size >= longest - 1 else size for size in window)
-        window = before, after
-    return Pattern(window, rule)
+        return _mask_padded(masking_utils, arguments)
+    rule = arguments["mask_function"]
+    return Pattern(_find_window(rule, current.longest), rule)
 
 
-def _describe_rule(rule: Any) -> Hashable:
-    """Return what tells a function of positions from others: its code and what it captured; ``None`` if unknown."""
+def _mask_padded(masking_utils: Any, arguments: dict[str, Any]) -> Tensor | None:
+    """Return the attention mask of a padded batch, without a synchronization on an accelerator."""
+    if torch.device(arguments["device"]).type == "cpu":
+        return cast(Tensor | None, masking_utils.sdpa_mask(**arguments))
+    real = arguments["attention_mask"]
+    bidirectional = getattr(masking_utils, "bidirectional_mask_function", None)
+    if real is not None and arguments["mask_function"] is bidirectional:
+        # (texts, length) -> (texts, 1, length, length)
+        return cast(Tensor, real.bool()[:, None, None, :].expand(-1, -1, real.shape[1], -1))
+    # transformers drops masks that allow everything, but has to read the mask from the accelerator to find out.
+    never_dropped = {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
+    return cast(Tensor | None, masking_utils.sdpa_mask(**{**arguments, **never_dropped}))
+
+
+def _find_window(rule: Any, longest: int) -> Window | None:
+    """Return the sliding window that a mask function implements for texts of a length, or ``None`` if it is none."""
+    # Powers of two, so that the cache has few lengths.
+    length = 1 << (longest - 1).bit_length()
+    # By what defines the function, because models create it anew in each forward pass.
+    key = _rule_key(rule)
+    if key is None:
+        window = _measure_window(rule, length)
+    else:
+        if (key, length) not in _windows:
+            _windows[key, length] = _measure_window(rule, length)
+        window = _windows[key, length]
+    if window is None:
+        return None
+    before, after = window
+    # A window at least as wide as the longest text allows everything.
+    if before >= longest - 1:
+        before = -1
+    if after >= longest - 1:
+        after = -1
+    return before, after
+
+
+def _rule_key(rule: Any) -> Hashable:
+    """Return a hashable key for a mask function (its code and closure), or ``None`` if it has none."""
     if isinstance(rule, int | float | str):
         return rule
-    parts = rule
-    code = None
-    if not isinstance(rule, tuple | list):
+    if isinstance(rule, tuple | list):
+        code = None
+        parts = list(rule)
+    else:
         code = getattr(rule, "__code__", None)
-        is_bound = getattr(rule, "__self__", None) is not None
-        if code is None or is_bound or rule.__defaults__ or rule.__kwdefaults__:
+        is_bound_method = getattr(rule, "__self__", None) is not None
+        if code is None or is_bound_method or rule.__defaults__ or rule.__kwdefaults__:
             return None
         parts = [cell.cell_contents for cell in rule.__closure__ or ()]
-    described = tuple(map(_describe_rule, parts))
-    return None if None in described else (code, *described)
+    keys = [_rule_key(part) for part in parts]
+    if None in keys:
+        return None
+    return (code, *keys)
 
 
-def _find_window(rule: Any, length: int) -> tuple[int, int] | None:
-    """Return how many tokens before and after one the rule of a model allows, if that is all it says."""
+def _measure_window(rule: Any, length: int) -> Window | None:
+    """Return the sliding window of a mask function for texts of exactly a length, or ``None`` if it is none."""
     steps = torch.arange(length, device="cpu")
-    before, after = (int(_evaluate(rule, steps[row : row + 1], steps).sum()) - 1 for row in (length - 1, 0))
-    for rows in torch.split(steps, _ROWS_PER_STEP):
-        distance = rows[:, None] - steps
-        if not torch.equal(_evaluate(rule, rows, steps), (distance <= before) & (distance >= -after)):
+    # The last token attends to itself and all that precede it in the window, the first token to all that follow.
+    before = int(_evaluate(rule, steps[-1:], steps).sum()) - 1
+    after = int(_evaluate(rule, steps[:1], steps).sum()) - 1
+    for queries in torch.split(steps, _ROWS_PER_STEP):
+        distance = queries[:, None] - steps  # (queries, length)
+        is_in_window = (distance <= before) & (distance >= -after)
+        if not torch.equal(_evaluate(rule, queries, steps), is_in_window):
             return None
     return before, after
 
@@ -316,11 +433,8 @@ def _attend(
     has_extras = any(options.get(name) is not None for name in ("position_bias", "softcap", "s_aux"))
     if has_extras or not isinstance(attention_mask, Pattern):
         raise NotImplementedError(f"{type(module).__name__} cannot attend within packed texts")
-    scale, window = options.get("scaling"), attention_mask.window
     states = [state[0].transpose(0, 1) for state in (query, key, value)]  # (tokens, heads, size) each
-    attended = _attend_by_kernel(states, current, scale, window) if current.has_kernel else None
-    if attended is None:
-        attended = current.attend(states, attention=partial(dot_product, scale=scale), pattern=attention_mask)
+    attended = current.attend(states, pattern=attention_mask, scale=options.get("scaling"))
     return attended[None], None
 
 
@@ -341,26 +455,41 @@ def _find_kernel() -> Callable[..., Any] | None:
     return cast(Callable[..., Any], varlen_attn)
 
 
-def _attend_by_kernel(
-    states: Sequence[Tensor], current: Row, scale: float | None, window: tuple[int, int] | None
-) -> Tensor | None:
-    """Attend by torch's kernel for texts of different lengths, unless its version does not take the window."""
+@cache
+def _parameters(kernel: Callable[..., Any]) -> frozenset[str]:
+    """Return the names of the parameters of torch's kernel, which differ between versions of torch."""
+    return frozenset(signature(kernel).parameters)
+
+
+def _kernel_takes(window: Window | None) -> bool:
+    """Return whether torch's kernel takes a sliding window, or ``None`` for a pattern that is not a window."""
+    kernel = _find_kernel()
+    if window is None or kernel is None:
+        return False
+    takes_any_window = "window_size" in _parameters(kernel)  # torch 2.11
+    return takes_any_window or window in (_ALL, _CAUSAL)
+
+
+def _attend_by_kernel(states: Sequence[Tensor], current: Row, scale: float | None, window: Window) -> Tensor:
+    """Attend by torch's kernel for texts of different lengths, given a window that it takes."""
     kernel: Any = _find_kernel()
-    accepted = signature(kernel).parameters
-    takes_window = "window_size" in accepted  # torch 2.11
-    if window is None or not (takes_window or window in ((-1, -1), (-1, 0))):
-        return None
-    arguments: dict[str, Any] = {"window_size": window} if takes_window else {"is_causal": window == (-1, 0)}
+    parameters = _parameters(kernel)
     query, key, value = states
-    if query.shape[1] != key.shape[1]:
-        if "enable_gqa" in accepted:  # torch 2.13
-            arguments["enable_gqa"] = True
-        else:
-            key, value = (state.repeat_interleave(query.shape[1] // key.shape[1], 1) for state in (key, value))
-    if scale is not None and "scale" in accepted:
+    arguments: dict[str, Any] = {}
+    if "window_size" in parameters:  # torch 2.11
+        arguments["window_size"] = window
+    else:
+        arguments["is_causal"] = window == _CAUSAL
+    queries_per_key = query.shape[1] // key.shape[1]
+    if queries_per_key > 1 and "enable_gqa" in parameters:  # torch 2.13
+        arguments["enable_gqa"] = True
+    elif queries_per_key > 1:
+        key = key.repeat_interleave(queries_per_key, 1)
+        value = value.repeat_interleave(queries_per_key, 1)
+    if scale is not None and "scale" in parameters:
         arguments["scale"] = scale
     elif scale is not None:
+        # The kernel divides by the root of the size.
         query = query * (scale * math.sqrt(query.shape[-1]))
     batch = [state.contiguous() for state in (query, key, value)]
-    ends, longest = current.ends, current.longest
-    return cast(Tensor, kernel(*batch, ends, ends, longest, longest, **arguments))
+    return cast(Tensor, kernel(*batch, current.ends, current.ends, current.longest, current.longest, **arguments))

@@ -1,7 +1,7 @@
 """Attention with relative positions within the texts of a packed row: DeBERTa, DeBERTa-v2 and v3, MPNet and T5."""
 
 from collections.abc import Sequence
-from functools import cache, partial
+from functools import cache
 from inspect import signature
 from typing import Any, cast
 
@@ -12,7 +12,6 @@ from bertscore_tm.encoder.packing import (
     Row,
     calls_packed_attention,
     current_row,
-    dot_product,
     switch_torch_attention,
 )
 
@@ -69,7 +68,10 @@ class _AttendsInRow(_Adapted):
 
 
 class _SkipsPairs(_Adapted):
-    """An encoder that makes nothing for all pairs of tokens in a row, and of MPNet a bias of the longest text."""
+    """An encoder that skips the (tokens x tokens) masks and position biases of the original in a packed row.
+
+    MPNet makes a bias for the longest text only.
+    """
 
     def get_attention_mask(self, mask: Tensor) -> Any:
         return mask if current_row() else self.original.get_attention_mask(self, mask)
@@ -79,9 +81,9 @@ class _SkipsPairs(_Adapted):
 
     def compute_position_bias(self, states: Tensor, *arguments: Any) -> Any:
         row = current_row()
-        return self.original.compute_position_bias(
-            self, states if row is None else states[:, : row.longest], *arguments
-        )
+        if row is not None:
+            states = states[:, : row.longest]
+        return self.original.compute_position_bias(self, states, *arguments)
 
 
 def _split_heads(states: Tensor, heads: int) -> Tensor:
@@ -90,52 +92,28 @@ def _split_heads(states: Tensor, heads: int) -> Tensor:
 
 def _mpnet(module: Any, row: Row, hidden: Tensor, position_bias: Tensor) -> tuple[Tensor]:
     states = [_split_heads(project(hidden), module.num_attention_heads) for project in (module.q, module.k, module.v)]
-    return (module.o(row.attend(states, position_bias).flatten(1))[None],)
+    attended = row.attend(states, bias=position_bias).flatten(1)  # (tokens, width)
+    return (module.o(attended)[None],)
 
 
 def _t5(module: Any, row: Row, hidden: Tensor, position_bias: Tensor | None) -> tuple[Tensor, Tensor, None]:
     if position_bias is None:
         position_bias = module.compute_bias(row.longest, row.longest, device=hidden.device)
     states = [_split_heads(project(hidden), module.n_heads) for project in (module.q, module.k, module.v)]
-    attended = row.attend(states, position_bias, partial(dot_product, scale=1.0)).flatten(1)  # (tokens, width)
+    attended = row.attend(states, bias=position_bias, scale=1.0).flatten(1)  # (tokens, width)
     return module.o(attended)[None], position_bias, None
 
 
 def _deberta(module: Any, row: Row, hidden: Tensor, rel_embeddings: Tensor | None) -> tuple[Tensor, None]:
     """Add products with relative positions' vectors to scores (He et al., 2021, https://arxiv.org/abs/2006.03654)."""
-    heads, span = module.num_attention_heads, getattr(module, "max_relative_positions", 0)
-    kinds: list[str] = module.pos_att_type if module.relative_attention else []
-    if hasattr(module, "in_proj"):  # the first version
-        query, key, value = _split_heads(module.in_proj(hidden), heads).chunk(3, -1)
-        query, value = (
-            states + _split_heads(bias, heads) for states, bias in ((query, module.q_bias), (value, module.v_bias))
-        )
-        projections = {"c2p": "pos_proj", "p2c": "pos_q_proj"}
-    else:
-        query, key, value = (
-            _split_heads(project(hidden), heads) for project in (module.query_proj, module.key_proj, module.value_proj)
-        )
-        names = ("key_proj", "query_proj") if module.share_att_key else ("pos_key_proj", "pos_query_proj")
-        projections = dict(zip(("c2p", "p2c"), names, strict=True))
-    # In float32, as the model does in every precision.
-    scale = float(
-        torch.tensor(query.shape[-1] * (1.0 + len(module.pos_att_type)), dtype=torch.float32, device="cpu").sqrt()
-    )
+    query, key, value = _project_tokens(module, hidden)
+    # In float32, because the model computes it so in every precision.
+    sum_of_sizes = torch.tensor(query.shape[-1] * (1.0 + len(module.pos_att_type)), dtype=torch.float32, device="cpu")
+    scale = float(sum_of_sizes.sqrt())
     longest = row.longest
     positions: dict[str, Tensor] = {}
-    if kinds and rel_embeddings is not None:
-        distances = torch.arange(1 - longest, longest, device=hidden.device)  # of a key's position from a query's
-        if getattr(module, "position_buckets", 0) > 0:
-            from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_position
-
-            distances = make_log_bucket_position(distances, module.position_buckets, span).long()
-            span = module.position_buckets
-        rows = (distances + span).clamp(0, 2 * span - 1)
-        for kind in kinds:
-            # Row i of the products with keys' positions begins at the distance of the last token.
-            table = rel_embeddings[rows.flip(0) if kind == "c2p" else rows]  # (distances, width)
-            projected = _split_heads(getattr(module, projections[kind])(table), heads) / (1 if kind == "c2p" else scale)
-            positions[kind] = projected.permute(1, 2, 0).contiguous()  # (heads, size, distances)
+    if module.relative_attention and rel_embeddings is not None:
+        positions = _project_positions(module, rel_embeddings, longest, scale)
 
     def attend(batch: Sequence[Tensor], mask: Tensor | None) -> Tensor:
         queries, keys, values = batch
@@ -146,10 +124,64 @@ def _deberta(module: Any, row: Row, hidden: Tensor, rel_embeddings: Tensor | Non
             scores += _by_pairs(queries @ positions["c2p"][..., used], length)
         if "p2c" in positions:
             scores += _by_pairs(keys @ positions["p2c"][..., used], length).mT
-        scores = scores if mask is None else scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
+        if mask is not None:
+            scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
         return scores.softmax(-1) @ values
 
     return row.attend([query / scale, key, value], attention=attend).flatten(1)[None], None
+
+
+def _project_tokens(module: Any, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return queries, keys and values of DeBERTa's attention, shape (tokens, heads, size) each."""
+    heads = module.num_attention_heads
+    if not _is_first_version(module):
+        query, key, value = (
+            _split_heads(project(hidden), heads) for project in (module.query_proj, module.key_proj, module.value_proj)
+        )
+        return query, key, value
+    query, key, value = _split_heads(module.in_proj(hidden), heads).chunk(3, -1)
+    query = query + _split_heads(module.q_bias, heads)
+    value = value + _split_heads(module.v_bias, heads)
+    return query, key, value
+
+
+def _project_positions(module: Any, rel_embeddings: Tensor, longest: int, scale: float) -> dict[str, Tensor]:
+    """Return projected vectors of the distances between tokens, shape (heads, size, distances), by kind of product.
+
+    The kinds are "c2p", products of queries with vectors of positions, and "p2c", those of keys.
+    """
+    span = getattr(module, "max_relative_positions", 0)
+    distances = torch.arange(1 - longest, longest, device=rel_embeddings.device)  # of a key's position from a query's
+    if getattr(module, "position_buckets", 0) > 0:
+        from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_position
+
+        distances = make_log_bucket_position(distances, module.position_buckets, span).long()
+        span = module.position_buckets
+    rows = (distances + span).clamp(0, 2 * span - 1)
+    positions = {}
+    if "c2p" in module.pos_att_type:
+        # Row i of the products with keys' positions begins at the distance of the last token.
+        positions["c2p"] = _project_table(module, "c2p", rel_embeddings[rows.flip(0)])
+    if "p2c" in module.pos_att_type:
+        positions["p2c"] = _project_table(module, "p2c", rel_embeddings[rows]) / scale
+    return {kind: projected.permute(1, 2, 0).contiguous() for kind, projected in positions.items()}
+
+
+def _project_table(module: Any, kind: str, table: Tensor) -> Tensor:
+    """Project vectors of distances by the layer for a kind of product, shape (distances, heads, size)."""
+    if _is_first_version(module):
+        names = {"c2p": "pos_proj", "p2c": "pos_q_proj"}
+    elif module.share_att_key:
+        names = {"c2p": "key_proj", "p2c": "query_proj"}
+    else:
+        names = {"c2p": "pos_key_proj", "p2c": "pos_query_proj"}
+    project = getattr(module, names[kind])
+    return _split_heads(project(table), module.num_attention_heads)
+
+
+def _is_first_version(module: Any) -> bool:
+    """Return whether a module is of DeBERTa, not of DeBERTa-v2 or v3."""
+    return hasattr(module, "in_proj")
 
 
 def _by_pairs(products: Tensor, length: int) -> Tensor:

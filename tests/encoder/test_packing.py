@@ -300,8 +300,8 @@ def test_a_rule_of_attention_is_evaluated_once(monkeypatch):
         evaluated.append(length)
         return found(rule, length)
 
-    found = packing._find_window
-    monkeypatch.setattr(packing, "_find_window", find)
+    found = packing._measure_window
+    monkeypatch.setattr(packing, "_measure_window", find)
     monkeypatch.setattr(packing, "_windows", {})
 
     def window(width, longest):
