@@ -1,4 +1,4 @@
-"""Write the page of a training: scores, texts and alignments of all validations so far."""
+"""Write a web page of a training: scores, texts and alignments of all validations so far."""
 
 import os
 
@@ -17,21 +17,23 @@ from bertscore_tm.utilities.warnings import warn_user
 class BERTScoreReport(ScoredTextWriter):
     """Write a web page with the scores and texts of all validations of a training, see :class:`bertscore_tm.Report`.
 
-    The page is rewritten after each validation: the mean F1 of each with its interval, and for every pair its F1 and
-    text in any two validations, with token alignments of the worst, best, most changed and some random pairs of the
-    last one. With several dataloaders each has its own page, whose name ends with the dataloader's:
-    ``report_news.html``. The page is made from the files of :class:`ScoredTextWriter`, which this callback writes too;
-    ``bertscore-tm report FOLDER`` makes it again, without alignments. A checkpoint holds the names of these files, so
-    that a resumed training continues its history. Training is bitwise unchanged. Beyond five million characters, the
-    texts of the oldest validations are dropped from the page, except for the first and the best one.
+    The page is rewritten after each validation. It shows the mean F1 of each validation with its interval, and the F1
+    and text of every pair in any two validations. Token alignments are those of the worst, best, most changed and some
+    random pairs of the last validation. Each of several dataloaders has its own page, whose name ends with the
+    dataloader's: ``report_news.html``. Beyond five million characters, the texts of the oldest validations are dropped
+    from the page, except for the first and the best one.
 
-    Pairs are matched by their numbers: shuffled validation data, and several ranks with iterable data sets, need the
-    ``index_key`` of :class:`BERTScoreCallback`; a validation with other references, or another signature, starts a new
-    history. Nothing is written in the sanity check, by ``validate`` and ``test``, and with ``fast_dev_run``. Needs the
-    extra ``[report]``.
+    The page is made from the files of :class:`ScoredTextWriter`, which this callback writes too. ``bertscore-tm report
+    FOLDER`` makes it again, without alignments. A checkpoint holds the names of these files, so that a resumed training
+    continues its history. Training is bitwise unchanged. Nothing is written in the sanity check, by ``validate`` and
+    ``test``, and with ``fast_dev_run``. Needs the extra ``[report]``.
+
+    Pairs are matched by their numbers, so shuffled validation data, and several ranks with iterable data sets, need the
+    ``index_key`` of :class:`BERTScoreCallback`. A validation with other references, or another signature, starts a new
+    history.
 
     Args:
-        path: the page, which may be a URL. The next training with the same path replaces it; its files stay.
+        path: the page, which may be a URL. The next training with the same path replaces the page, but not the files.
         folder: the folder of the validations' files, as for :class:`ScoredTextWriter`.
         name: name of the BERTScore that is shown, if there are several. Default: the first one.
         num_alignments: number of pairs that open to their alignment.
@@ -59,7 +61,7 @@ class BERTScoreReport(ScoredTextWriter):
         num_alignments: int = 40,
     ) -> None:
         super().__init__(folder, name=name)
-        scipy_stats()  # an error before training
+        scipy_stats()  # raises an error before training if scipy is not installed
         self.path = os.fspath(path)
         self.num_alignments = num_alignments
 
@@ -69,26 +71,32 @@ class BERTScoreReport(ScoredTextWriter):
         return self._generate_state_key(path=self.path, name=self.name)
 
     def is_written(self, trainer: pl.Trainer, scorer: BERTScoreCallback) -> bool:
-        """Return whether this run is written, which is a validation of a training."""
+        """Return whether this run is written. Only validations of a training are."""
         return is_training_validation(trainer) and super().is_written(trainer, scorer)
 
     def write_loader(self, trainer: pl.Trainer, loader: ScoredLoader, name: str) -> str | None:
-        """Write the file of a dataloader's validation, and the page of all so far."""
-        metric = loader.metrics[name]
-        settings = metric.score_settings()  # a collective call
+        """Write the file of a dataloader's validation, and the page of all validations so far."""
+        # A collective call, so all ranks make it.
+        settings = loader.metrics[name].score_settings()
         written = super().write_loader(trainer, loader, name)
         if written is None:
             return None
-        files = self._files[loader.suffix]
-        gone = [path for path in files.values() if not get_filesystem(path).exists(path)]
-        self._files[loader.suffix] = files = {key: path for key, path in files.items() if path not in gone}
-        if gone:
-            warn_user(f"{type(self).__name__} leaves out validations whose files are gone: {', '.join(gone)}")
-        report = Report.from_files(
-            list(files.values()),
-            settings=settings,
-            num_alignments=self.num_alignments,
-        )
-        start, end = os.path.splitext(self.path)  # noqa: PTH122 - URLs
-        write_file(f"{start}{loader.suffix}{end}", report.to_html(), type(self).__name__)
+        self._drop_missing_files(loader.suffix)
+        paths = list(self._files[loader.suffix].values())
+        report = Report.from_files(paths, settings=settings, num_alignments=self.num_alignments)
+        start, extension = os.path.splitext(self.path)  # noqa: PTH122 - Path would change URLs
+        write_file(f"{start}{loader.suffix}{extension}", report.to_html(), type(self).__name__)
         return written
+
+    def _drop_missing_files(self, suffix: str) -> None:
+        """Forget the validations of a dataloader whose files were deleted, with a warning."""
+        kept = {}
+        missing = []
+        for name, path in self._files[suffix].items():
+            if get_filesystem(path).exists(path):
+                kept[name] = path
+            else:
+                missing.append(path)
+        self._files[suffix] = kept
+        if missing:
+            warn_user(f"{type(self).__name__} leaves out validations whose files are gone: {', '.join(missing)}")

@@ -8,48 +8,52 @@ import lightning.pytorch as pl
 from lightning.pytorch.loggers import Logger
 from torch import Tensor
 
-from bertscore_tm.alignment import align_references, require_matplotlib
+from bertscore_tm.alignment import Alignment, align_references, require_matplotlib
 from bertscore_tm.callbacks.generation import HuggingFaceGenerate
 from bertscore_tm.callbacks.loaders import ScoredBatch, ScoredLoader, find_value
 from bertscore_tm.callbacks.sample_table import Sample, SampleTable, write_samples
 from bertscore_tm.callbacks.scoring import BERTScoreCallback
 from bertscore_tm.callbacks.text_writer import RunWriter
 from bertscore_tm.callbacks.trainer import count_steps, is_training_validation, name_run
+from bertscore_tm.metric import BERTScore
+from bertscore_tm.scoring.idf import TokenWeights
 from bertscore_tm.utilities.warnings import warn_user
 
-# Scores are compared to five decimals.
-_STEPS_OF_F1 = 100_000
+# F1 is rounded to five decimals before the samples are chosen: equal texts differ in later digits, which depend on the
+# batches that they were in.
+_F1_RESOLUTION = 100_000
 
 
 class SampleLogger(RunWriter):
     """Log the worst, the median and the best examples that a :class:`BERTScoreCallback` scores.
 
-    After each scored validation and test run a table is written to every logger of the trainer: input, prediction,
+    After each scored validation and test run, a table is written to every logger of the trainer: input, prediction,
     reference, P, R and F1 of each example. The keys are ``val_samples``, ``validate_samples`` for ``trainer.validate``,
-    and ``test_samples``; with several dataloaders ``val_samples_dataloader_idx_0`` and so on. ``TensorBoardLogger`` and
-    ``WandbLogger`` show tables and plots. For other loggers, files are written to ``samples`` in the logger's
-    ``save_dir/name/version``, and without a logger in the trainer's ``default_root_dir``: ``val_samples_step_499.csv``,
-    and for a further validation of one optimizer step ``val_samples_step_499_validation_3.csv``. If a file exists, the
-    new name ends with ``-v1`` and so on, with a warning. A text that a spreadsheet would compute as a formula starts
-    with an apostrophe.
+    and ``test_samples``. With several dataloaders they are ``val_samples_dataloader_idx_0`` and so on.
 
-    Texts are not generated twice, only the aligned ones are encoded twice, and training is bitwise unchanged. A pair
+    ``TensorBoardLogger`` and ``WandbLogger`` show tables and plots. For other loggers, files are written to ``samples``
+    in the logger's ``save_dir/name/version``, and without a logger in the trainer's ``default_root_dir``:
+    ``val_samples_step_499.csv``, and for a further validation of one optimizer step
+    ``val_samples_step_499_validation_3.csv``. If a file exists, the new name ends with ``-v1`` and so on, with a
+    warning. A text that a spreadsheet would compute as a formula gets a leading apostrophe.
+
+    Texts are not generated again, only the aligned ones are encoded again, and training is bitwise unchanged. A pair
     with a negative P or R gets the F1 of :meth:`bertscore_tm.BERTScore.for_selection`.
 
     Args:
         num_examples: number of examples of each kind (worst, median, best).
-        num_alignments: number of plotted alignments of each kind, see :meth:`bertscore_tm.Alignment.plot`; needs the
-            extra ``[plot]``. With at least 1 those of followed examples are plotted, too. A plot takes about 0.4
-            seconds of one CPU core. Default: none.
-        name: name of the BERTScore that ranks the examples, if there are several; the keys contain it, such as
+        num_alignments: number of plotted alignments of each kind, see :meth:`bertscore_tm.Alignment.plot`. Needs the
+            extra ``[plot]``. With at least 1, all followed examples are plotted, too. A plot takes about 0.4 seconds of
+            one CPU core. Default: none.
+        name: name of the BERTScore that ranks the examples, if there are several. The keys contain it, such as
             ``val_idf_samples``. Default: the first one.
         inputs: key of the inputs, texts, in the batch or in the dictionary that the step returns; or a function of the
             batch that returns texts, such as decoded token ids. Default: the model's inputs in
             :class:`Seq2SeqGenerate` and :class:`CausalGenerate`, or texts that the step returns as ``inputs``;
             otherwise the column is left out.
-        follow: numbers of examples to log every time, as in the table: their places in the data set or, on one process
-            with a sampler of your own, in that sampler's order, from 1. Shuffled data needs the ``index_key`` of
-            :class:`BERTScoreCallback`.
+        follow: numbers of examples to log every time, as in the table: their places in the data set, from 1. In a
+            single process with a custom sampler, places in the sampler's order. Shuffled data needs the ``index_key``
+            of :class:`BERTScoreCallback`.
         every_n_validations: during training, log only every n-th scored validation.
         writer: a function that writes a :class:`SampleTable` to one of the trainer's loggers, called as
             ``writer(logger, table)`` for each of them, or once with ``None``. Default: as above.
@@ -82,7 +86,7 @@ class SampleLogger(RunWriter):
     ) -> None:
         super().__init__(name)
         if num_alignments:
-            require_matplotlib("SampleLogger with num_alignments=")  # an error before training
+            require_matplotlib("SampleLogger with num_alignments=")  # raises an error before training
         self.num_examples = num_examples
         self.num_alignments = num_alignments
         self.inputs = inputs
@@ -96,68 +100,99 @@ class SampleLogger(RunWriter):
             return self.inputs(scored.batch)
         if self.inputs is not None:
             return find_value(self.inputs, "inputs", scored.batch, scored.outputs)
-        if isinstance(scorer.generate, HuggingFaceGenerate) and scorer.generate.has_text_inputs(scored.batch):
-            return scorer.generate.inputs(scored.batch)
+        generate = scorer.generate
+        if isinstance(generate, HuggingFaceGenerate) and generate.has_text_inputs(scored.batch):
+            return generate.inputs(scored.batch)
         return super().read_inputs(scorer, scored)
 
     def is_written(self, trainer: pl.Trainer, scorer: BERTScoreCallback) -> bool:
-        """Return whether this run is written, which of a training's validations every n-th is."""
-        is_due = not is_training_validation(trainer) or scorer.num_scored_validations % self.every_n_validations == 0
-        return is_due and super().is_written(trainer, scorer)
+        """Return whether this run is written. In a training, only every n-th scored validation is."""
+        is_skipped = scorer.num_scored_validations % self.every_n_validations != 0
+        if is_training_validation(trainer) and is_skipped:
+            return False
+        return super().is_written(trainer, scorer)
 
     def write_loader(self, trainer: pl.Trainer, loader: ScoredLoader, name: str) -> None:
         """Write the samples of a dataloader."""
-        metric, scores = loader.metrics[name], loader.scores[name]
-        weights = metric.token_weights() if self.num_alignments else None  # a collective call
+        metric = loader.metrics[name]
+        # Gather on all ranks, because both are collective calls.
+        weights = metric.token_weights() if self.num_alignments else None
         texts = self.gather_texts(trainer, loader)
         if not trainer.is_global_zero:
             return
         run = name_run(trainer)
         key = f"{run}_samples" if self.name is None else f"{run}_{self.name}_samples"
-        numbers = [number + 1 for number in texts]  # people count from 1
-        unseen = [number for number in self.follow if number not in numbers]
-        if unseen:
-            warn_user(f"SampleLogger got follow={self.follow}, but {key}{loader.suffix} is without examples {unseen}")
-        samples, pictures = [], {}
-        chosen = choose_samples(scores["f1"], self.num_examples)
+        key += loader.suffix
+        numbers = [number + 1 for number in texts]  # from 1
+        missing = [number for number in self.follow if number not in numbers]
+        if missing:
+            warn_user(f"SampleLogger got follow={self.follow}, but {key} is without examples {missing}")
+        chosen = choose_samples(loader.scores[name]["f1"], self.num_examples)
         chosen["followed"] = [numbers.index(number) for number in self.follow if number in numbers]
+        samples = []
+        pictures = {}
         for kind, positions in chosen.items():
             num_pictures = 0
             for position in positions:
-                number, alignment = numbers[position], None
+                number = numbers[position]
                 prediction, references, source = texts[number - 1]
-                if weights is not None and (kind == "followed" or num_pictures < self.num_alignments):
-                    alignments = align_references(partial(metric.align, idf=weights), prediction, references)
-                    alignment = max(alignments.values(), key=lambda aligned: aligned.f1, default=None)
+                alignment = None
+                is_plotted = kind == "followed" or num_pictures < self.num_alignments
+                if weights is not None and is_plotted:
+                    alignment = _align_closest(metric, prediction, references, weights)
                 if alignment is not None:
                     num_pictures += 1
-                    # Equal names in every run, so that loggers show the plots as a series.
-                    pictures[f"{kind}_{number if kind == 'followed' else num_pictures}"] = alignment.plot()
+                    # Loggers show plots of one name as a series, so that followed examples are named by their number,
+                    # and others by their rank.
+                    picture_number = number if kind == "followed" else num_pictures
+                    pictures[f"{kind}_{picture_number}"] = alignment.plot()
+                scores = {score: values[position].item() for score, values in loader.scores[name].items()}
                 sample = Sample(
                     kind=kind,
                     number=number,
-                    **{name: values[position].item() for name, values in scores.items()},
+                    **scores,
                     input=source,
                     prediction=prediction,
                     references=references,
                     alignment=alignment,
                 )
                 samples.append(sample)
-        step_name = self.find_scorer(trainer)[0].step_name
-        table = SampleTable(key + loader.suffix, count_steps(trainer), step_name, samples, pictures)
+        scorer, _ = self.find_scorer(trainer)
+        table = SampleTable(key, count_steps(trainer), scorer.step_name, samples, pictures)
         write = self.writer or partial(write_samples, trainer=trainer)
         loggers: Sequence[Logger | None] = trainer.loggers or [None]
         for logger in loggers:
             write(logger, table)
 
 
+def _align_closest(
+    metric: BERTScore, prediction: str, references: Sequence[str], weights: TokenWeights
+) -> Alignment | None:
+    """Return the alignment of a prediction and its closest reference; ``None`` if a text has no tokens."""
+    alignments = align_references(partial(metric.align, idf=weights), prediction, references)
+    return max(alignments.values(), key=lambda alignment: alignment.f1, default=None)
+
+
 def choose_samples(f1: Tensor, count: int) -> dict[str, list[int]]:
-    """Return the positions of the worst, median and best pairs, up to ``count`` of each, and each at most once."""
-    # Equal texts differ by rounding, which depends on the batches that they were in.
-    order = (f1.double() * _STEPS_OF_F1).round().argsort(stable=True).tolist()
+    """Return the positions of the worst, median and best pairs: up to ``count`` of each, and each pair at most once.
+
+    Of fewer than ``3 * count`` pairs, each kind gets about a third.
+
+    Example:
+        >>> import torch
+        >>> choose_samples(torch.tensor([0.9, 0.1, 0.5, 0.3, 0.7]), 1)
+        {'worst': [1], 'median': [2], 'best': [0]}
+    """
+    rounded = (f1.double() * _F1_RESOLUTION).round()
+    order = rounded.argsort(stable=True).tolist()  # positions from the worst to the best
     count = min(count, max(1, len(order) // 3))
-    worst, rest = order[:count], order[count:]
-    best = rest[len(rest) - min(count, len(rest)) :][::-1]
-    between = rest[: len(rest) - len(best)]
-    start = (len(between) - count) // 2 if len(between) > count else 0
-    return {"worst": worst, "median": between[start : start + count], "best": best}
+    worst = order[:count]
+    others = order[count:]
+    num_best = min(count, len(others))
+    end = len(others) - num_best
+    best = others[end:]
+    best.reverse()
+    between = others[:end]
+    start = max(0, (len(between) - count) // 2)
+    median = between[start : start + count]
+    return {"worst": worst, "median": median, "best": best}

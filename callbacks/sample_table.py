@@ -1,4 +1,4 @@
-"""Writers of samples to the loggers of Lightning."""
+"""Table of samples, and its output to Lightning's loggers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from bertscore_tm.utilities.untrusted_text import for_spreadsheet, for_terminal
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Characters per cell in TensorBoard, whose tables have no scroll bar.
+# Limit on the characters of a cell in TensorBoard, whose tables have no scroll bar.
 _MAX_CELL_LENGTH = 400
 
 
@@ -59,8 +59,8 @@ class SampleTable:
     Args:
         key: name of the table in the logger.
         step: number of optimizer steps so far.
-        step_name: the step as files are named after it: ``step_499``, or with the number of the validation in the
-            training, if it is a further one of this step, ``step_499_validation_3``.
+        step_name: the step in the names of files: ``step_499``, or ``step_499_validation_3`` with the number of the
+            validation in the training, if the step has an earlier one.
         samples: the rows.
         pictures: figures of alignments by name.
     """
@@ -73,57 +73,83 @@ class SampleTable:
 
     @property
     def columns(self) -> list[str]:
-        """Column names; inputs are left out if none is known."""
-        inputs = ["input"] if any(sample.input is not None for sample in self.samples) else []
-        return ["kind", "example", "P", "R", "F1", *inputs, "prediction", "reference"]
+        """Column names. Inputs are left out if none is known."""
+        names = ["kind", "example", "P", "R", "F1"]
+        if self._has_inputs:
+            names.append("input")
+        return [*names, "prediction", "reference"]
 
     @property
     def rows(self) -> list[list[Any]]:
-        """Cells of each row in the order of ``columns``, numbers and texts; several references are lines of a text."""
+        """Cells of each row in the order of ``columns``, numbers and texts. Several references are lines of a text."""
         rows = []
         for sample in self.samples:
             scores = [round(score, 4) for score in (sample.precision, sample.recall, sample.f1)]
-            inputs = [sample.input or ""] if "input" in self.columns else []
-            texts = [*inputs, sample.prediction, "\n".join(sample.references)]
-            # Loggers fail at unpaired surrogates.
-            rows.append([sample.kind, sample.number, *scores, *(for_terminal(text, keep="\n\r\t") for text in texts)])
+            texts = [sample.prediction, "\n".join(sample.references)]
+            if self._has_inputs:
+                texts.insert(0, sample.input or "")
+            # Escape unpaired surrogates, because loggers raise an error for them.
+            printable = [for_terminal(text, keep="\n\r\t") for text in texts]
+            rows.append([sample.kind, sample.number, *scores, *printable])
         return rows
 
+    @property
+    def _has_inputs(self) -> bool:
+        return any(sample.input is not None for sample in self.samples)
+
     def format_csv(self) -> str:
-        """Return the table with its header in the format CSV, of which a spreadsheet computes no cell as a formula."""
+        """Return the table with its header as CSV. A spreadsheet computes no cell of it as a formula."""
+        rows: list[list[Any]] = [self.columns]
+        for row in self.rows:
+            rows.append([for_spreadsheet(cell) if isinstance(cell, str) else cell for cell in row])
         text = StringIO(newline="")
-        rows = [[for_spreadsheet(cell) if isinstance(cell, str) else cell for cell in row] for row in self.rows]
-        csv.writer(text).writerows([self.columns, *rows])
+        csv.writer(text).writerows(rows)
         return text.getvalue()
 
 
 def write_samples(logger: Any, table: SampleTable, trainer: pl.Trainer) -> None:
-    """Write samples to TensorBoard, Weights and Biases, or files in the folder of the run in another logger."""
-    pictures = {f"{table.key}/{name}": figure for name, figure in table.pictures.items()}
+    """Write samples to TensorBoard or Weights and Biases, and for another logger to files in its run's folder."""
     if is_of_class(logger, "TensorBoardLogger"):
-        rows = [table.columns, ["---"] * len(table.columns), *table.rows]
-        markdown = "\n".join("| " + " | ".join(map(_escape_cell, cells)) + " |" for cells in rows)
-        logger.experiment.add_text(table.key, markdown, table.step)
-        for name, figure in pictures.items():
-            logger.experiment.add_figure(name, figure, table.step)
+        _write_to_tensorboard(logger, table)
     elif is_of_class(logger, "WandbLogger"):
-        logger.log_table(table.key, columns=table.columns, data=table.rows, step=table.step)
-        for name, figure in pictures.items():
-            logger.log_image(name, [figure], step=table.step)
+        _write_to_wandb(logger, table)
     else:
-        folder = find_run_folder(trainer, logger)
-        start = choose_unused(f"{folder}/samples/{table.key}_{table.step_name}", ".csv", "SampleLogger")
-        write_file(f"{start}.csv", table.format_csv(), "SampleLogger")
-        for name, figure in table.pictures.items():
-            image = BytesIO()
-            figure.savefig(image, format="png")
-            write_file(f"{start}_{name}.png", image.getvalue(), "SampleLogger")
+        _write_to_files(find_run_folder(trainer, logger), table)
+
+
+def _write_to_tensorboard(logger: Any, table: SampleTable) -> None:
+    separator = ["---"] * len(table.columns)
+    lines = []
+    for row in [table.columns, separator, *table.rows]:
+        cells = " | ".join(_escape_cell(cell) for cell in row)
+        lines.append(f"| {cells} |")
+    logger.experiment.add_text(table.key, "\n".join(lines), table.step)
+    for name, figure in table.pictures.items():
+        logger.experiment.add_figure(f"{table.key}/{name}", figure, table.step)
+
+
+def _write_to_wandb(logger: Any, table: SampleTable) -> None:
+    logger.log_table(table.key, columns=table.columns, data=table.rows, step=table.step)
+    for name, figure in table.pictures.items():
+        logger.log_image(f"{table.key}/{name}", [figure], step=table.step)
+
+
+def _write_to_files(folder: str, table: SampleTable) -> None:
+    start = choose_unused(f"{folder}/samples/{table.key}_{table.step_name}", ".csv", "SampleLogger")
+    write_file(f"{start}.csv", table.format_csv(), "SampleLogger")
+    for name, figure in table.pictures.items():
+        image = BytesIO()
+        figure.savefig(image, format="png")
+        write_file(f"{start}_{name}.png", image.getvalue(), "SampleLogger")
 
 
 def _escape_cell(cell: Any) -> str:
-    if not isinstance(cell, str) or cell == "---":
+    """Return a cell of a Markdown table, in which generated text renders neither as HTML nor as Markdown."""
+    is_separator = cell == "---"
+    if is_separator or not isinstance(cell, str):
         return str(cell)
-    short = cell if len(cell) <= _MAX_CELL_LENGTH else cell[:_MAX_CELL_LENGTH] + " …"
-    # Neither HTML nor Markdown in a generated text may be rendered.
-    escaped = re.sub(r"([\\`*_{}\[\]()#+\-.!|])", r"\\\1", escape(short, quote=False))
+    if len(cell) > _MAX_CELL_LENGTH:
+        cell = cell[:_MAX_CELL_LENGTH] + " …"
+    without_html = escape(cell, quote=False)
+    escaped = re.sub(r"([\\`*_{}\[\]()#+\-.!|])", r"\\\1", without_html)
     return "<br>".join(escaped.splitlines())

@@ -1,4 +1,4 @@
-"""Callbacks that write the scored texts of a run at its end: their base class, and a writer of files."""
+"""Write the scored texts of a run at its end: the base class of such callbacks, and a writer of JSON lines."""
 
 import glob
 import json
@@ -8,7 +8,6 @@ import re
 from abc import ABC, abstractmethod
 from collections import ChainMap
 from collections.abc import Mapping
-from itertools import chain, count
 from pathlib import PurePath
 from typing import Any
 
@@ -18,6 +17,7 @@ from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 from lightning.fabric.utilities.cloud_io import get_filesystem
 from lightning.fabric.utilities.exceptions import MisconfigurationException
+from torch import Tensor
 
 from bertscore_tm.callbacks.generation import isolate_random_state
 from bertscore_tm.callbacks.loaders import ScoredBatch, ScoredLoader, merge_texts
@@ -35,6 +35,9 @@ from bertscore_tm.utilities.files import write_atomically
 from bertscore_tm.utilities.score_names import SCORE_NAMES
 from bertscore_tm.utilities.warnings import warn_user
 
+Examples = dict[int, tuple[str, list[str], str | None]]
+"""Prediction, references and input (``None`` if not known) by the example's number."""
+
 
 class RunWriter(TextListener, ABC):
     """Base class that writes the texts of each run, with the scores of the BERTScore ``name`` or the first one."""
@@ -51,27 +54,40 @@ class RunWriter(TextListener, ABC):
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, scorer: BERTScoreCallback, scored: ScoredBatch
     ) -> Any:
         """Return the inputs of a batch that the chosen callback scores, or ``None`` if they are not known."""
-        return self.read_inputs(scorer, scored) if scorer is self.find_scorer(trainer)[0] else None
+        chosen, _ = self.find_scorer(trainer)
+        if scorer is not chosen:
+            return None
+        return self.read_inputs(scorer, scored)
 
     def read_inputs(self, scorer: BERTScoreCallback, scored: ScoredBatch) -> Any:
-        """Return the texts that the step returns as ``inputs``, or ``None``; token ids are not texts."""
-        inputs = scored.outputs.get("inputs") if isinstance(scored.outputs, Mapping) else None
-        return inputs if isinstance(inputs, list | tuple) and all(isinstance(text, str) for text in inputs) else None
+        """Return the texts that the step returns as ``inputs``, or ``None`` if there are none."""
+        if not isinstance(scored.outputs, Mapping):
+            return None
+        inputs = scored.outputs.get("inputs")
+        # The step may return token ids under this key for its own use.
+        are_texts = isinstance(inputs, list | tuple) and all(isinstance(text, str) for text in inputs)
+        return inputs if are_texts else None
 
-    def gather_texts(self, trainer: pl.Trainer, loader: ScoredLoader) -> dict[int, tuple[str, list[str], str | None]]:
-        """Return prediction, references and input, if known, of all ranks' examples by number; a collective call."""
+    def gather_texts(self, trainer: pl.Trainer, loader: ScoredLoader) -> Examples:
+        """Return (prediction, references, input) of all ranks' examples by number. A collective call.
+
+        An input that is not known is ``None``.
+        """
         texts = merge_texts(trainer, loader.texts)
-        references = map(omit_blank, as_references([target for _, target in texts.values()], "target"))
+        references = as_references([target for _, target in texts.values()], "target")
         inputs = ChainMap(*gather_objects(trainer, loader.inputs.get(self, {})))
-        return {i: (texts[i][0], target, inputs.get(i)) for i, target in zip(texts, references, strict=True)}
+        examples = {}
+        for (number, (prediction, _)), target in zip(texts.items(), references, strict=True):
+            examples[number] = (prediction, omit_blank(target), inputs.get(number))
+        return examples
 
     def is_written(self, trainer: pl.Trainer, scorer: BERTScoreCallback) -> bool:
-        """Return whether this run is written: not a sanity check, and not a fast development run."""
+        """Return whether this run is written. Sanity checks and fast development runs are not."""
         return not (trainer.sanity_checking or trainer.fast_dev_run)  # type: ignore[attr-defined]
 
     @abstractmethod
     def write_loader(self, trainer: pl.Trainer, loader: ScoredLoader, name: str) -> Any:
-        """Write the texts of a dataloader with the scores of the metric ``name``; called on all ranks."""
+        """Write the texts of a dataloader with the scores of the metric ``name``. Called on all ranks."""
 
     def on_run_scored(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, scorer: BERTScoreCallback, loaders: list[ScoredLoader]
@@ -80,51 +96,54 @@ class RunWriter(TextListener, ABC):
         chosen, name = self.find_scorer(trainer)
         if scorer is not chosen or not self.is_written(trainer, scorer):
             return
-        # Loggers may draw random numbers.
+        # Loggers may draw random numbers, which must not change those of the training.
         with isolate_random_state(pl_module.device):
             for loader in loaders:
                 self.write_loader(trainer, loader, name)
 
     def find_scorer(self, trainer: pl.Trainer) -> tuple[BERTScoreCallback, str]:
         """Return the callback that scores the texts, and the name of its metric."""
-        scorers = {
-            name: callback
-            for callback in find_callbacks(trainer, BERTScoreCallback)
-            for name, metric in callback.metrics.items()
-            if isinstance(metric, BERTScore)
-        }
+        scorers = {}
+        for callback in find_callbacks(trainer, BERTScoreCallback):
+            for name, metric in callback.metrics.items():
+                if isinstance(metric, BERTScore):
+                    scorers[name] = callback
         if not scorers:
             raise MisconfigurationException(
-                f"{type(self).__name__} needs a BERTScoreCallback with a BERTScore, but the trainer has none: add "
+                f"{type(self).__name__} needs a BERTScoreCallback with a BERTScore, but the trainer has none. Add "
                 f"BERTScoreCallback(BERTScore(...)) to its callbacks"
             )
-        name = next(iter(scorers)) if self.name is None else self.name
-        return scorers[name], name
+        chosen_name = self.name
+        if chosen_name is None:
+            chosen_name = next(iter(scorers))
+        return scorers[chosen_name], chosen_name
 
 
 class ScoredTextWriter(RunWriter):
     """Write the predictions, references and scores of every validation and test run to a file of JSON lines.
 
     The files are named after the run and the step at which its scores are logged: ``val_step_499.jsonl``, with several
-    dataloaders ``val_dataloader_idx_0_step_499.jsonl`` and so on; those of ``trainer.validate`` and ``trainer.test``
-    start with ``validate`` and ``test``. A further validation of one step has its number in the training, counted among
-    the scored ones: ``val_step_499_validation_3.jsonl``. Each line has the keys ``example`` (its place in the data set,
-    from 1), ``candidate``, ``references``, ``precision``, ``recall``, ``f1`` and ``signature``, in the order of the
-    data on all ranks, and ``source`` if the dictionary that the step returns has texts under ``inputs``.
-    ``bertscore-tm score`` and ``compare`` read the files, and ``rank`` reads references from them::
+    dataloaders ``val_dataloader_idx_0_step_499.jsonl`` and so on. Those of ``trainer.validate`` and ``trainer.test``
+    start with ``validate`` and ``test``. If a step has several validations, the names of the further ones end with
+    their number among the scored validations of the training: ``val_step_499_validation_3.jsonl``.
+
+    Each line has the keys ``example`` (its place in the data set, from 1), ``candidate``, ``references``,
+    ``precision``, ``recall``, ``f1`` and ``signature``, and ``source`` if the dictionary that the step returns has
+    texts under ``inputs``. The lines are in the order of the data. ``bertscore-tm score`` and ``compare`` read the
+    files, and ``rank`` reads references from them::
 
         bertscore-tm compare -c texts/val_step_499.jsonl texts/val_step_999.jsonl -r texts/val_step_999.jsonl
 
     Texts are neither generated nor encoded twice, and training is unchanged. Rank 0 gathers all texts when the run
     ends. Nothing is written in the sanity check and with ``fast_dev_run``.
 
-    Files of other runs stay, with a warning: if the folder has validations of another training, this one is written to
-    ``texts-v1`` and so on, and a test run to ``test_step_0-v1.jsonl``. A resumed training continues in its folder.
+    Files of other runs are kept, with a warning: if the folder has validations of another training, this one is written
+    to ``texts-v1`` and so on, and a test run to ``test_step_0-v1.jsonl``. A resumed training continues in its folder.
 
     Args:
         folder: the folder of the files, which may be a URL. Default: ``texts``, like ``checkpoints`` of Lightning's
             ``ModelCheckpoint`` in ``save_dir/name/version`` of the first logger or in the ``default_root_dir``.
-        name: name of the BERTScore whose scores are written, if there are several; file names start with it. Default:
+        name: name of the BERTScore whose scores are written, if there are several. File names start with it. Default:
             the first one.
 
     Raises:
@@ -143,8 +162,9 @@ class ScoredTextWriter(RunWriter):
     def __init__(self, folder: str | os.PathLike[str] | None = None, *, name: str | None = None) -> None:
         super().__init__(name)
         self.folder = None if folder is None else os.fspath(folder).rstrip("/")
-        # On rank 0: paths of files by the dataloader's suffix and name, and the folder by the one without a number.
+        # On rank 0: paths of the written files, by the dataloader's suffix and the file's name.
         self._files: dict[str, dict[str, str]] = {}
+        # On rank 0: folder of this training, such as texts-v1, by the folder without a number.
         self._folders: dict[str, str] = {}
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
@@ -159,71 +179,115 @@ class ScoredTextWriter(RunWriter):
         return self._generate_state_key(folder=self.folder, name=self.name)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the names of the validations' files for a checkpoint."""
+        """Return the paths of the validations' files for a checkpoint."""
         return {"files": self._files}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore the names."""
+        """Restore the paths of the validations' files."""
         self._files = state_dict["files"]
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Choose the folder: that of the resumed training, or one without validations."""
-        # Before any callback writes a file. Some strategies read the checkpoint after on_fit_start.
-        if trainer.is_global_zero and not trainer.fast_dev_run:  # type: ignore[attr-defined]
-            folder = self._find_folder(trainer)
-            written = (path.rpartition("/")[0] for files in self._files.values() for path in files.values())
-            own = next((path for path in written if re.fullmatch(rf"{re.escape(folder)}(-v\d+)?", path)), None)
-            self._folders[folder] = own or choose_unused(folder, "/*val_*step_*.jsonl", type(self).__name__)
+        """Choose the folder: the one of a resumed training, or one without validations."""
+        # Choose it here and not earlier, because some strategies read the checkpoint after on_fit_start.
+        if not trainer.is_global_zero or trainer.fast_dev_run:  # type: ignore[attr-defined]
+            return
+        folder = self._find_folder(trainer)
+        own_folder = self._find_own_folder(folder)
+        if own_folder is None:
+            own_folder = choose_unused(folder, "/*val_*step_*.jsonl", type(self).__name__)
+        self._folders[folder] = own_folder
+
+    def _find_own_folder(self, folder: str) -> str | None:
+        """Return the folder of a resumed training's files, with or without a number, or ``None`` if there is none."""
+        for files in self._files.values():
+            for path in files.values():
+                parent = path.rpartition("/")[0]
+                if re.fullmatch(rf"{re.escape(folder)}(-v\d+)?", parent):
+                    return parent
+        return None
 
     def _find_folder(self, trainer: pl.Trainer) -> str:
-        return f"{find_run_folder(trainer, trainer.logger)}/texts" if self.folder is None else self.folder
+        """Return the folder of the files, without a number."""
+        if self.folder is not None:
+            return self.folder
+        return f"{find_run_folder(trainer, trainer.logger)}/texts"
 
     def write_loader(self, trainer: pl.Trainer, loader: ScoredLoader, name: str) -> str | None:
         """Write the file of a dataloader, and return its path on rank 0 if it could be written."""
         texts = self.gather_texts(trainer, loader)
         if not trainer.is_global_zero:
             return None
-        rows = torch.stack([loader.scores[name][score] for score in SCORE_NAMES], dim=1).tolist()
-        signature = str(loader.metrics[name].signature())
-        lines = []
-        for (number, (prediction, references, source)), row in zip(texts.items(), rows, strict=True):
-            rounded = [round(score, 6) if math.isfinite(score) else None for score in row]
-            line = {"example": number + 1, "candidate": prediction, "references": references}
-            line |= {} if source is None else {"source": source}
-            line |= dict(zip(SCORE_NAMES, rounded, strict=True))
-            lines.append(json.dumps(line | {"signature": signature}, ensure_ascii=False) + "\n")
-        folder, writer, in_training = self._find_folder(trainer), type(self).__name__, is_training_validation(trainer)
-        start = name_run(trainer) if self.name is None else f"{self.name}_{name_run(trainer)}"
-        step_name = self.find_scorer(trainer)[0].step_name
-        path = f"{self._folders.get(folder, folder)}/{start}{loader.suffix}_{step_name}"
-        path = (path if in_training else choose_unused(path, ".jsonl", writer)) + ".jsonl"
-        if not write_file(path, "".join(lines), writer):
+        path = self._choose_path(trainer, loader)
+        lines = _format_lines(texts, loader.scores[name], signature=str(loader.metrics[name].signature()))
+        if not write_file(path, "".join(lines), type(self).__name__):
             return None
-        # A validation that is repeated replaces the first one, which a resumed training may have elsewhere.
+        # Use the name as key, so that a repeated validation replaces the first one, even if a resumed training writes
+        # to another folder.
         self._files.setdefault(loader.suffix, {})[PurePath(path).name] = path
         return path
 
+    def _choose_path(self, trainer: pl.Trainer, loader: ScoredLoader) -> str:
+        """Return the path of a dataloader's file, which replaces none of another run."""
+        folder = self._find_folder(trainer)
+        folder = self._folders.get(folder, folder)
+        run_name = name_run(trainer)
+        if self.name is not None:
+            run_name = f"{self.name}_{run_name}"
+        scorer, _ = self.find_scorer(trainer)
+        path = f"{folder}/{run_name}{loader.suffix}_{scorer.step_name}"
+        if not is_training_validation(trainer):
+            path = choose_unused(path, ".jsonl", type(self).__name__)
+        return f"{path}.jsonl"
+
+
+def _format_lines(texts: Examples, scores: dict[str, Tensor], *, signature: str) -> list[str]:
+    """Return the lines of a file, one per example."""
+    rows = torch.stack([scores[score] for score in SCORE_NAMES], dim=1).tolist()  # (examples, 3)
+    lines = []
+    for (number, (prediction, references, source)), row in zip(texts.items(), rows, strict=True):
+        line: dict[str, Any] = {"example": number + 1, "candidate": prediction, "references": references}
+        if source is not None:
+            line["source"] = source
+        for score_name, score in zip(SCORE_NAMES, row, strict=True):
+            # JSON has neither NaN nor infinity.
+            line[score_name] = round(score, 6) if math.isfinite(score) else None
+        line["signature"] = signature
+        lines.append(json.dumps(line, ensure_ascii=False) + "\n")
+    return lines
+
 
 def choose_unused(start: str, pattern: str, writer: str) -> str:
-    """Return ``start`` or, with a warning, the first of ``start-v1`` and so on for which no file fits the pattern."""
-    endings = chain([""], (f"-v{number}" for number in count(1)))  # Lightning's
-    ending = next(end for end in endings if not get_filesystem(start).glob(glob.escape(start + end) + pattern))
-    if ending:
+    """Return the start of unused paths: ``start`` or, with a warning, ``start-v1`` and so on.
+
+    Args:
+        start: start of the paths.
+        pattern: glob pattern of their ends. A start is in use if a file matches it, followed by this pattern.
+        writer: name of the callback, for the warning.
+    """
+    filesystem = get_filesystem(start)
+    suffix = ""
+    number = 0
+    while filesystem.glob(glob.escape(start + suffix) + pattern):
+        number += 1
+        suffix = f"-v{number}"  # as in Lightning's ModelCheckpoint
+    if suffix:
         folder = f"{start}{pattern}".rpartition("/")[0]
-        warn_user(f"{folder} has files of an earlier run, which stay: {writer} writes to names that end with {ending}")
-    return start + ending
+        warn_user(f"{folder} has files of an earlier run, which stay. {writer} writes to names that end with {suffix}")
+    return start + suffix
 
 
 def write_file(path: str, content: str | bytes, writer: str) -> bool:
-    """Write a file and its folder, and return whether it could be written; training continues with a warning."""
+    """Write a file and its folder, and return whether it succeeded. A failure is only a warning."""
     filesystem, name = url_to_fs(path)
+    remote = None if isinstance(filesystem, LocalFileSystem) else filesystem
     try:
         filesystem.makedirs(name.rpartition("/")[0], exist_ok=True)
-        write_atomically(name, content, filesystem=None if isinstance(filesystem, LocalFileSystem) else filesystem)
+        write_atomically(name, content, filesystem=remote)
     except OSError as error:
+        reason = error.strerror or error
         warn_user(
-            f"{writer} could not write {path} ({error.strerror or error}); training continues without it: "
-            f"check the disk's free space and permissions"
+            f"{writer} could not write {path} ({reason}), and training continues without it. Check the disk's free "
+            f"space and permissions"
         )
         return False
     return True
