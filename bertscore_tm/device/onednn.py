@@ -1,9 +1,11 @@
-"""Linear layers of a frozen model on a CPU: the faster library for products, and activations computed in place.
+"""Faster linear layers and GELU of a frozen model on a CPU: oneDNN with packed weights, and in-place activations.
 
-torch multiplies float32 matrices by MKL, which uses AVX512 on processors of Intel only, and repacks bfloat16 weights at
-every call. oneDNN, which torch bundles, uses AVX512 on all, and can keep a frozen weight packed. The environment
-variable ``BERTSCORE_TM_ONEDNN`` is the switch: with ``0`` torch's functions are used, with ``1`` oneDNN on every
-processor and for layers of every size; by default oneDNN where it is faster, see :func:`gains_from_onednn`.
+torch multiplies float32 matrices by MKL, which uses AVX512 only on Intel's processors, and repacks bfloat16 weights at
+every call. oneDNN, which torch bundles, uses AVX512 on all processors, and can keep a frozen weight packed.
+
+The environment variable ``BERTSCORE_TM_ONEDNN`` is the switch. ``0`` means torch's functions, and ``1`` means oneDNN on
+every processor and for layers of every size. By default oneDNN is used where it is faster, see
+:func:`gains_from_onednn`.
 """
 
 import os
@@ -16,46 +18,66 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-# oneDNN compiles a kernel for every number of rows, about half a megabyte, and keeps it. So matrices are cut into
-# pieces of at most this many rows, and padded to one of few sizes: up to each limit, a multiple of its step.
+# oneDNN compiles a kernel of about half a megabyte for every number of rows, and caches it. So matrices are split into
+# parts of at most this many rows, and padded to one of few sizes.
 _MAX_ROWS = 2048
-_ROW_STEPS = {32: 8, 64: 16, 512: 32, _MAX_ROWS: 128}
-_PADDING = [-rows % next(_ROW_STEPS[limit] for limit in _ROW_STEPS if rows <= limit) for rows in range(_MAX_ROWS + 1)]
-# A packed layer takes 16 us longer to call, and gains from 64 rows of some 180 numbers on (AMD Zen 5, float32).
-_FEWEST_WEIGHTS = 2**15
+# Limit on the rows: multiple to which matrices with at most this many rows are padded.
+_ROW_MULTIPLES = {32: 8, 64: 16, 512: 32, _MAX_ROWS: 128}
+
+
+def _count_padding(num_rows: int) -> int:
+    """Return how many rows are added to a matrix."""
+    multiple = next(multiple for limit, multiple in _ROW_MULTIPLES.items() if num_rows <= limit)
+    return -num_rows % multiple
+
+
+# Rows that are added, by the number of rows. It is a list, because each layer looks it up.
+_PADDING = [_count_padding(num_rows) for num_rows in range(_MAX_ROWS + 1)]
+# Layers with fewer weights, about 180 x 180, are not packed: a packed layer takes 16 us longer to call, which pays off
+# from 64 rows on (AMD Zen 5, float32).
+_MIN_WEIGHT_SIZE = 2**15
 _SWITCH = "BERTSCORE_TM_ONEDNN"
 
 
 def is_eager() -> bool:
-    """Check that code is neither compiled nor transformed by ``torch.func``, which custom gradients do not support."""
+    """Return False under ``torch.compile`` and transforms of ``torch.func``.
+
+    Neither supports this package's custom autograd functions.
+    """
     return not torch.compiler.is_compiling() and not torch._C._are_functorch_transforms_active()
 
 
 class Processor(NamedTuple):
-    """A processor's vendor, as it names itself, and what torch uses of it: AVX512, bfloat16, Intel's AMX, and MKL."""
+    """Vendor of a processor, and the instructions and library that torch uses on it."""
 
-    vendor: str
+    vendor: str  # "GenuineIntel", "AuthenticAMD", or "" for others
     has_avx512: bool
     has_bfloat16: bool
-    has_amx: bool
+    has_amx: bool  # Intel's instructions for products of bfloat16 matrices
     has_mkl: bool
 
 
 @cache
 def this_processor() -> Processor:
-    """Return this processor, as far as the environment variable ``ATEN_CPU_CAPABILITY`` lets torch use it."""
-    # Linux names the vendor in a file; Windows does in the processor's name.
-    file, mkl = Path("/proc/cpuinfo"), cast(Any, torch.backends.mkl)
-    names = file.read_text(encoding="utf-8") if file.exists() else platform.processor()
-    vendor = next((vendor for vendor in ("GenuineIntel", "AuthenticAMD") if vendor in names), "")
-    has_avx512 = torch.backends.cpu.get_cpu_capability() == "AVX512"
-    has_bfloat16 = bool(getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", bool)())
-    has_amx = bool(getattr(torch.cpu, "_is_amx_tile_supported", bool)())
-    return Processor(vendor, has_avx512, has_bfloat16, has_amx, mkl.is_available())
+    """Return this processor, with the instructions that ``ATEN_CPU_CAPABILITY`` lets torch use."""
+    # Linux has the vendor in a file, and Windows has it in the processor's name.
+    file = Path("/proc/cpuinfo")
+    description = file.read_text(encoding="utf-8") if file.exists() else platform.processor()
+    vendor = next((name for name in ("GenuineIntel", "AuthenticAMD") if name in description), "")
+    # The two checks below are private: a version of torch without one counts as without the instructions.
+    has_bfloat16 = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", bool)
+    has_amx = getattr(torch.cpu, "_is_amx_tile_supported", bool)
+    return Processor(
+        vendor=vendor,
+        has_avx512=torch.backends.cpu.get_cpu_capability() == "AVX512",
+        has_bfloat16=bool(has_bfloat16()),
+        has_amx=bool(has_amx()),
+        has_mkl=cast(Any, torch.backends.mkl).is_available(),
+    )
 
 
 def gains_from_onednn(dtype: torch.dtype, processor: Processor) -> bool:
-    """Check whether packed layers of oneDNN are faster than torch's functions on a processor.
+    """Return whether packed layers of oneDNN are faster than torch's functions on a processor.
 
     Measured with MiniLM on one core, packed layers against torch's functions (times of bert-score, or seconds):
 
@@ -71,29 +93,41 @@ def gains_from_onednn(dtype: torch.dtype, processor: Processor) -> bool:
     """
     is_intel = processor.vendor == "GenuineIntel"
     if dtype == torch.float32:
-        return not processor.has_mkl or (processor.has_avx512 and not is_intel)
-    return dtype == torch.bfloat16 and processor.has_bfloat16 and (processor.has_amx or not is_intel)
+        has_unused_avx512 = processor.has_avx512 and not is_intel
+        return has_unused_avx512 or not processor.has_mkl
+    if dtype == torch.bfloat16:
+        return processor.has_bfloat16 and (processor.has_amx or not is_intel)
+    return False
 
 
 @cache
 def prefers_onednn(dtype: torch.dtype, switch: str | None) -> bool:
-    """Check whether oneDNN multiplies matrices of a dtype, by the switch and by what torch and this processor have.
+    """Return whether oneDNN multiplies matrices of a dtype, according to the switch, torch and this processor.
 
-    torch has no public function for a packed weight: ``_linear_pointwise`` is a linear layer,
-    ``_reorder_linear_weight`` packs.
+    Args:
+        dtype: dtype of both matrices.
+        switch: value of the environment variable, which is part of the cache's key.
     """
-    operators, backend = torch.ops.mkldnn, cast(Any, torch.backends.mkldnn)
-    has_operators = all(hasattr(operators, name) for name in ("_linear_pointwise", "_reorder_linear_weight"))
-    if switch == "0" or not has_operators or not backend.is_available():
+    # torch has no public functions: `_linear_pointwise` is a linear layer, and `_reorder_linear_weight` packs a weight.
+    operators = torch.ops.mkldnn
+    has_operators = hasattr(operators, "_linear_pointwise") and hasattr(operators, "_reorder_linear_weight")
+    is_available = has_operators and cast(Any, torch.backends.mkldnn).is_available()
+    if switch == "0" or not is_available:
         return False
     if switch == "1":
-        return dtype == torch.float32 or (dtype == torch.bfloat16 and this_processor().has_bfloat16)
+        has_bfloat16 = dtype == torch.bfloat16 and this_processor().has_bfloat16
+        return dtype == torch.float32 or has_bfloat16
     return gains_from_onednn(dtype, this_processor())
 
 
 def can_use_onednn(rows: Tensor, weight: Tensor) -> bool:
-    """Check whether oneDNN is to multiply two matrices, shapes (..., features) and (outputs, features)."""
-    if not (is_eager() and type(rows) is Tensor and rows.numel() and rows.dtype == weight.dtype):
+    """Return whether oneDNN multiplies two matrices, shapes (..., features) and (outputs, features)."""
+    # Ask this first, because torch.compile would specialize the graph on the sizes below.
+    if not is_eager():
+        return False
+    # Subclasses of Tensor have their own products.
+    is_plain = type(rows) is Tensor and rows.numel() > 0 and rows.dtype == weight.dtype
+    if not is_plain:
         return False
     if weight.device.type != "cpu" or not cast(Any, torch.backends.mkldnn).enabled:
         return False
@@ -101,23 +135,37 @@ def can_use_onednn(rows: Tensor, weight: Tensor) -> bool:
 
 
 def linear(rows: Tensor, weight: Tensor, bias: Tensor | None = None, packed: Tensor | None = None) -> Tensor:
-    r"""Return :math:`x W^\top + b`, without gradient, by oneDNN where possible, such as where W has a packed copy."""
+    r"""Return :math:`x W^\top + b` without a gradient, computed by oneDNN if possible.
+
+    Args:
+        rows: x, shape (rows, features).
+        weight: W, shape (outputs, features).
+        bias: b, shape (outputs,).
+        packed: a copy of W that oneDNN has packed.
+    """
     if packed is None and not can_use_onednn(rows, weight):
         return functional.linear(rows, weight, bias)
     if len(rows) > _MAX_ROWS:
-        return torch.cat([linear(part, weight, bias, packed) for part in torch.split(rows, _MAX_ROWS)])
+        parts = torch.split(rows, _MAX_ROWS)
+        return torch.cat([linear(part, weight, bias, packed) for part in parts])
     padding = _PADDING[len(rows)]
-    padded = functional.pad(rows, (0, 0, 0, padding)) if padding else rows  # (rows + padding, features)
-    if 0 in padded.stride():
+    padded = rows
+    if padding > 0:
+        padded = functional.pad(rows, (0, 0, 0, padding))  # (rows + padding, features)
+    is_expanded = 0 in padded.stride()
+    if is_expanded:
         padded = padded.contiguous()
     factor = weight if packed is None else packed
     product: Tensor = torch.ops.mkldnn._linear_pointwise(padded, factor, bias, "none", [], "")
-    # Not a view, since a model may change the output of a function with a gradient in place.
-    return product.resize_(len(rows), len(weight)) if padding else product
+    if padding > 0:
+        # Do not return a view, because autograd refuses in-place changes of a custom function's view, and a model may
+        # change its hidden states in place.
+        product.resize_(len(rows), len(weight))
+    return product
 
 
 class FrozenLinear(torch.autograd.Function):
-    """:func:`linear` with a gradient for the rows, which is computed by oneDNN too.
+    """:func:`linear` with a gradient for the rows, which oneDNN computes too.
 
     Without it, a step of the loss of 8 rows takes 1.07, 1.15 and 1.16 times as long (three runs, MiniLM with 5 layers
     in float32 on one thread), and 1.15 and 1.21 times if torch multiplies expectations too. One row gains nothing.
@@ -133,32 +181,36 @@ class FrozenLinear(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradient with respect to the rows."""
-        # torch's attention on a CPU has no second derivative either, whose error would not name the cause.
+        # Raise an error that names the cause: the one of torch's attention, which has no second derivative, does not.
         if torch.is_grad_enabled():
-            raise RuntimeError("frozen layers cannot be differentiated twice: leave out create_graph=True")
+            raise RuntimeError("frozen layers cannot be differentiated twice. Leave out create_graph=True")
         (weight,) = ctx.saved_tensors
         return linear(grad, weight.t()), None, None, None
 
 
 class PackedLinear(nn.Linear):
-    """A frozen ``nn.Linear`` that keeps a packed copy of its weight for a CPU, and elsewhere is a plain one."""
+    """A frozen ``nn.Linear`` with a packed copy of its weight on a CPU. On other devices it is a plain layer."""
 
     def forward(self, input: Tensor) -> Tensor:
         """Return the output."""
-        trained = self.weight.requires_grad or (self.bias is not None and self.bias.requires_grad)
-        if not can_use_onednn(input, self.weight) or (trained and torch.is_grad_enabled()):
+        is_trainable = self.weight.requires_grad or (self.bias is not None and self.bias.requires_grad)
+        is_trained = is_trainable and torch.is_grad_enabled()
+        if is_trained or not can_use_onednn(input, self.weight):
             return super().forward(input)
-        multiply = FrozenLinear.apply if torch.is_grad_enabled() and input.requires_grad else linear
-        output: Tensor = multiply(input.reshape(-1, self.in_features), self.weight, self.bias, self._packed)
+        needs_gradient = torch.is_grad_enabled() and input.requires_grad
+        multiply = FrozenLinear.apply if needs_gradient else linear
+        rows = input.reshape(-1, self.in_features)
+        output: Tensor = multiply(rows, self.weight, self.bias, self._packed)  # (rows, out_features)
         return output.view(*input.shape[:-1], self.out_features)
 
     @cached_property
     def _packed(self) -> Tensor:
+        # An inference tensor could not be saved for a backward pass.
         with torch.inference_mode(False), torch.no_grad():
             return cast(Tensor, torch.ops.mkldnn._reorder_linear_weight(self.weight.detach(), _MAX_ROWS))
 
     def __getstate__(self) -> dict[str, Any]:
-        # A copy packs its weight itself, as it may be moved to another device or dtype.
+        # A copy packs its own weight, because it may be moved to another device or dtype.
         return {name: value for name, value in self.__dict__.items() if name != "_packed"}
 
 
@@ -171,11 +223,11 @@ def find_packed_weight(model: nn.Module) -> Tensor | None:
 
 
 def missing_rows(packed_weight: Tensor | None, num_rows: int) -> int:
-    """Return how many rows each packed layer would add to a matrix, and drop from its product.
+    """Return how many rows each packed layer would add to a matrix, and remove from its product.
 
-    Adding them once, before the first layer, avoids two copies in each layer. Otherwise 40 pairs in bfloat16 take 1.13
-    and 1.14 times as long and 300 pairs 1.07 and 1.14 times (two runs, MiniLM with 5 layers on one thread, Intel AMX).
-    One pair gains nothing.
+    If they are added once, before the first layer, each layer avoids two copies. Without that, 40 pairs in bfloat16
+    take 1.13 and 1.14 times as long, and 300 pairs 1.07 and 1.14 times (two runs, MiniLM with 5 layers on one thread,
+    Intel AMX). One pair gains nothing.
     """
     if packed_weight is None or not can_use_onednn(packed_weight, packed_weight):
         return 0
@@ -183,22 +235,25 @@ def missing_rows(packed_weight: Tensor | None, num_rows: int) -> int:
 
 
 def adapt_layers(model: nn.Module) -> None:
-    """Let the layers of a frozen model, which nothing else uses, compute faster on a CPU, in place.
+    """Make the linear layers and GELU of a frozen model faster on a CPU, in place. Nothing else may use the model.
 
-    Linear layers become packed ones; GELU replaces the output of the layer before it, without the gradient, and so
-    spares a tensor of four times the model's width.
+    Linear layers become packed ones. Without a gradient, GELU overwrites its input, which saves a tensor of four times
+    the model's width.
     """
-    fewest = 0 if os.environ.get(_SWITCH) == "1" else _FEWEST_WEIGHTS
+    min_size = 0 if os.environ.get(_SWITCH) == "1" else _MIN_WEIGHT_SIZE
     for module in model.modules():
-        weight = module.weight.detach() if type(module) is nn.Linear else None
-        if weight is not None and weight.numel() >= fewest and can_use_onednn(weight, weight):
-            cast(Any, module).__class__ = PackedLinear
+        if type(module) is nn.Linear:
+            weight = module.weight.detach()
+            if weight.numel() >= min_size and can_use_onednn(weight, weight):
+                # The parameters stay the same objects.
+                cast(Any, module).__class__ = PackedLinear
         elif getattr(module, "act", None) is functional.gelu:  # GELUActivation of transformers
             cast(Any, module).act = _gelu
 
 
 def _gelu(states: Tensor) -> Tensor:
-    """Return GELU, in place of the input on a CPU where no gradient needs it."""
-    if states.device.type != "cpu" or not is_eager() or (torch.is_grad_enabled() and states.requires_grad):
+    """Return GELU, computed in place on a CPU if no gradient needs the input."""
+    needs_input = torch.is_grad_enabled() and states.requires_grad
+    if states.device.type != "cpu" or needs_input or not is_eager():
         return functional.gelu(states)
     return cast(Tensor, torch.ops.aten.gelu_(states))
