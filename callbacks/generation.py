@@ -28,7 +28,10 @@ Tokenizer = PreTrainedTokenizerBase | str | os.PathLike[str]
 
 @contextmanager
 def isolate_random_state(device: torch.device) -> Generator[None, None, None]:
-    """Run a block and restore the random states of Python, NumPy and torch, with ``device`` on CUDA of all its GPUs."""
+    """Run a block and restore the random states of Python, NumPy and torch.
+
+    If ``device`` is a GPU, the states of all GPUs are restored too.
+    """
     python_state = random.getstate()
     numpy_state = np.random.get_state()
     devices: Sequence[int] = []

@@ -127,7 +127,7 @@ class LoaderScores:
                 metric.update(preds, _match_target_type(metric, target))
 
     def compute(self, trainer: pl.Trainer) -> tuple[dict[str, Tensor], dict[str, dict[str, Tensor]]]:
-        """Return the results by logged name, and the scores of every pair by BERTScore. A collective call."""
+        """Return the results by logged name, and each BERTScore's scores of every pair. A collective call."""
         self._update_others(trainer)
         results: dict[str, Tensor] = {}
         scores = {}

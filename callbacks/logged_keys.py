@@ -126,17 +126,20 @@ def _find_step_frequency(trainer: pl.Trainer, steps_between_scores: float) -> in
     return None
 
 
-def _find_epoch_frequency(trainer: pl.Trainer, val_batches: float, every_n: int) -> int | None:
-    """Return the smallest frequency in epochs; ``None`` if the number of validations per epoch is unknown."""
+def _find_epoch_frequency(trainer: pl.Trainer, batches_between: float, every_n: int) -> int | None:
+    """Return the smallest frequency in epochs; ``None`` if the number of validations per epoch is unknown.
+
+    ``batches_between`` is the number of training batches from a validation to the next one.
+    """
     val_epochs = trainer.check_val_every_n_epoch
     num_batches = trainer.num_training_batches
-    if val_batches == math.inf:
+    if batches_between == math.inf:
         # Data without a length is validated at the end of an epoch.
         return every_n * (val_epochs or 1)
     if num_batches == math.inf:
         return None
     if val_epochs is None:
         # Validations follow the number of batches of the whole training, not of an epoch.
-        return math.ceil(every_n * val_batches / num_batches)
-    validations_per_epoch = num_batches // val_batches
+        return math.ceil(every_n * batches_between / num_batches)
+    validations_per_epoch = num_batches // batches_between
     return val_epochs * math.ceil(every_n / validations_per_epoch)

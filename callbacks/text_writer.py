@@ -279,6 +279,7 @@ def choose_unused(start: str, pattern: str, writer: str) -> str:
 def write_file(path: str, content: str | bytes, writer: str) -> bool:
     """Write a file and its folder, and return whether it succeeded. A failure is only a warning."""
     filesystem, name = url_to_fs(path)
+    # Local files are replaced by the operating system, not by fsspec.
     remote = None if isinstance(filesystem, LocalFileSystem) else filesystem
     try:
         filesystem.makedirs(name.rpartition("/")[0], exist_ok=True)
