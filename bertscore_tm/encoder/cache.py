@@ -15,30 +15,32 @@ V = TypeVar("V")
 
 
 class SharedObjects(Generic[V]):
-    """Objects by key; each is created once, also with several threads, and dropped with its last user.
+    """Thread-safe dictionary of weak references: one object per key while somebody uses it.
 
-    The last one got with ``keep`` outlives its users, until another one is created.
+    The last object that was requested with ``keep`` stays in memory without a user, until another one is created.
     """
 
     def __init__(self) -> None:
         self._objects: WeakValueDictionary[Hashable, V] = WeakValueDictionary()
-        # Reentrant, as creating an object may need another one.
+        # Reentrant, because creating an object may need another one.
         self._lock = Lock()
         self._last: V | None = None
 
     def get(self, key: Hashable, create: Callable[[], V], *, keep: bool = False) -> V:
-        """Return the object of a key, created if nobody uses one."""
+        """Return the object of a key, which is created if there is none."""
         with self._lock:
             shared = self._objects.get(key)
             if shared is None:
-                self._last = None  # first, so that both are never in memory
-                shared = self._objects[key] = create()
+                # The last object is dropped first, so that both are never in memory.
+                self._last = None
+                shared = create()
+                self._objects[key] = shared
             if keep:
                 self._last = shared
             return shared
 
     def release(self, key: Hashable) -> None:
-        """Drop the object of a key, if it is the last one, with its last user."""
+        """Let the object of a key be dropped with its last user, also if it was requested with ``keep``."""
         with self._lock:
             if self._objects.get(key) is self._last:
                 self._last = None
@@ -54,25 +56,32 @@ class VectorCache:
 
     def get(self, texts: Iterable[Text]) -> dict[Text, TokenVectors]:
         """Return the vectors of each of the texts that is cached."""
-        # Looked up once, as another thread may add texts meanwhile.
-        return {text: vectors for text in texts if (vectors := self._texts.get(text)) is not None}
+        cached = {}
+        for text in texts:
+            # Each text is looked up once, because another thread may clear the cache meanwhile.
+            vectors = self._texts.get(text)
+            if vectors is not None:
+                cached[text] = vectors
+        return cached
 
     def add(self, texts: Sequence[Hashable], vectors: TokenVectors, max_bytes: int) -> None:
         """Cache the vectors of unique texts that are not cached, until the size limit in bytes is reached."""
         num_layers, _, width = vectors.vectors.shape
-        sizes = np.cumsum(vectors.texts.lengths) * (num_layers * width * vectors.vectors.element_size())  # (texts,)
+        bytes_per_token = num_layers * width * vectors.vectors.element_size()
+        sizes = np.cumsum(vectors.texts.lengths) * bytes_per_token  # of each text with all before it, (texts,)
         count = int((sizes <= max_bytes - self.num_bytes).sum())
         if count == 0:
             return
         if count < len(texts):
-            # A copy, as parts of the batch would keep the whole of it in memory.
+            # Copy these texts, because views of the batch would keep all of it in memory.
             vectors = vectors.select(np.arange(count))
         self._texts.update(zip(texts[:count], vectors.split(), strict=True))
         self.num_bytes += int(sizes[count - 1])
 
     def clear(self) -> None:
         """Forget all texts."""
-        self._texts, self.num_bytes = {}, 0
+        self._texts = {}
+        self.num_bytes = 0
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from itertools import product
+from itertools import combinations_with_replacement, product
 from typing import NamedTuple
 
 import numpy as np
@@ -28,14 +28,14 @@ def score_all_pairs(
 ) -> Tensor:
     """Return precision, recall and F1 of every candidate with every reference.
 
-    Texts that come again are matched once. Without references, the candidates are scored with each other; the
-    similarities of two texts are then computed once, as the precision of (a, b) is the recall of (b, a).
+    Duplicate texts are matched once. Without references, the candidates are scored with each other; the similarities
+    of two texts are then computed once, as the precision of (a, b) is the recall of (b, a).
 
     Args:
         vectors: token vectors of all texts, of one layer.
         weights: weight of each token id, shape (vocabulary,).
-        candidates: number of each candidate text in the vectors.
-        references: number of each reference text. Default: the candidates.
+        candidates: index of each candidate text in the vectors.
+        references: index of each reference text. Default: the candidates.
 
     Returns:
         Shape (3, candidates, references), float32. Pairs in which a text has no content or no weight score 0.
@@ -43,41 +43,46 @@ def score_all_pairs(
     device = vectors.vectors.device
     limit = numbers_per_step(device)
     rows, row_places = find_distinct(candidates)
-    columns, column_places = (rows, row_places) if references is None else find_distinct(references)
     blocks = _make_blocks(vectors, weights, rows, limit)
-    precision = weights.new_zeros(len(rows), len(columns))  # (rows, columns)
     if references is None:
+        columns, column_places = rows, row_places
+        precision = weights.new_zeros(len(rows), len(columns))  # (rows, columns)
         recall = precision.T  # (rows, columns), the same memory
-        pairs = [(block, other) for i, block in enumerate(blocks) for other in blocks[i:]]
+        pairs = list(combinations_with_replacement(blocks, 2))
     else:
+        columns, column_places = find_distinct(references)
+        precision = weights.new_zeros(len(rows), len(columns))  # (rows, columns)
         recall = torch.zeros_like(precision)
         pairs = list(product(blocks, _make_blocks(vectors, weights, columns, limit)))
     for block, other in pairs:
-        # (1, texts, longest, width) each
-        states, other_states = (vectors.vectors[:, part.tokens] for part in (block, other))
-        best, other_best = (found[0].to(weights.dtype) for found in match_blocks(states, other_states, limit))
+        states = vectors.vectors[:, block.tokens]  # (1, texts, longest, width)
+        other_states = vectors.vectors[:, other.tokens]  # (1, other texts, other longest, width)
+        best, other_best = match_blocks(states, other_states, limit)
         where = block.places[:, None], other.places  # (rows, columns)
-        precision[where] = torch.einsum("itj,it->ij", best, block.shares)
-        recall[where] = torch.einsum("ijt,jt->ij", other_best, other.shares)
+        precision[where] = torch.einsum("itj,it->ij", best[0].to(weights.dtype), block.shares)
+        recall[where] = torch.einsum("ijt,jt->ij", other_best[0].to(weights.dtype), other.shares)
     has_content = vectors.texts.has_content  # (texts,)
-    scored = send(has_content[rows][:, None] & has_content[columns], device)  # (rows, columns)
+    is_scored = send(has_content[rows][:, None] & has_content[columns], device)  # (rows, columns)
     # Rounding can push the mean of similarities of 1 beyond 1.
-    precision, recall = (torch.where(scored, score, 0.0).clamp(-1, 1) for score in (precision, recall))
+    precision = torch.where(is_scored, precision, 0.0).clamp(-1, 1)
+    recall = torch.where(is_scored, recall, 0.0).clamp(-1, 1)
     scores = torch.stack([precision, recall, harmonic_mean(precision, recall)]).float()  # (3, rows, columns)
     return scores[:, send(row_places, device)][:, :, send(column_places, device)]  # (3, candidates, references)
 
 
-def _make_blocks(vectors: TokenVectors, weights: Tensor, texts: Ints, limit: int) -> list[_Block]:
+def _make_blocks(vectors: TokenVectors, weights: Tensor, indices: Ints, limit: int) -> list[_Block]:
+    """Divide the texts with these indices into blocks."""
     device = vectors.vectors.device
-    lengths = vectors.texts.lengths[texts]  # (texts,)
+    texts = vectors.texts
+    lengths = texts.lengths[indices]  # (texts,)
     # Texts without tokens have score 0, and no maximum.
     with_tokens = np.flatnonzero(lengths)  # (texts with tokens,)
     blocks = []
     for batch in token_batches(lengths[with_tokens].tolist(), math.isqrt(limit)):
         places = with_tokens[batch]
-        tokens, real = vectors.texts.locate(texts[places])  # (texts, longest)
-        token_weights = weights[send(vectors.texts.ids[tokens], device)]  # (texts, longest)
-        shares = torch.where(send(real, device), token_weights, 0.0)  # (texts, longest)
+        tokens, is_real = texts.locate(indices[places])  # (texts, longest)
+        token_weights = weights[send(texts.ids[tokens], device)]  # (texts, longest)
+        shares = torch.where(send(is_real, device), token_weights, 0.0)  # (texts, longest)
         shares = shares / shares.sum(1, keepdim=True).clamp(min=torch.finfo(shares.dtype).tiny)
         blocks.append(_Block(send(places, device), send(tokens, device), shares))
     return blocks

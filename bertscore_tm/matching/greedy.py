@@ -22,6 +22,7 @@ from torch import Tensor
 from bertscore_tm.device.memory import numbers_per_step, send
 from bertscore_tm.matching.vectors import (
     Ints,
+    TokenizedTexts,
     TokenVectors,
     cosine_similarities,
     places_of,
@@ -79,7 +80,7 @@ def match_by_softmax(similarities: Tensor, mask: Tensor, temperature: float = 0.
         raise ValueError(f"the matching temperature must be above 0, got {temperature}")
     excluded = ~mask.unsqueeze(-2)
     similarities = similarities.masked_fill(excluded, 0.0)
-    # Not -inf, so that a row without a key has a softmax, over zeros.
+    # The smallest finite number and not -inf, because the softmax of a row without a key would be NaN.
     scaled = (similarities / temperature).masked_fill(excluded, torch.finfo(similarities.dtype).min)
     return (scaled.softmax(-1) * similarities).sum(-1)
 
@@ -122,65 +123,93 @@ class MatchedPairs:
 
 
 def match_pairs(vectors: TokenVectors, candidates: Ints, references: Ints) -> MatchedPairs:
-    """Match pairs of texts greedily, given by the number of each pair's candidate and reference, shape (pairs,) each.
+    """Match pairs of texts greedily, given by the indices of each pair's candidate and reference, shape (pairs,) each.
 
     Pairs in which either text has no content token get similarity 0 everywhere, hence score 0. The result is on the
     vectors' device.
     """
     device = vectors.vectors.device
-    num_texts = len(vectors.texts.lengths)
-    sides = np.stack([candidates, references])  # (2, pairs)
-    # Equal pairs, and those whose texts are exchanged, are compared once.
-    codes, numbers = find_distinct((sides.min(0) * num_texts + sides.max(0)).tolist())  # (distinct,), (pairs,)
+    texts = vectors.texts
+    num_texts = len(texts.lengths)
+    # The similarities of (a, b) and (b, a) are the same, so these are one pair: (smaller index, larger index).
+    smaller = np.minimum(candidates, references)  # (pairs,)
+    larger = np.maximum(candidates, references)  # (pairs,)
+    codes, numbers = find_distinct((smaller * num_texts + larger).tolist())  # (distinct pairs,), (pairs,)
     if len(codes) == len(numbers):
-        best = _match_distinct(vectors, sides)  # (tokens, layers) each
+        best = _match_distinct(vectors, candidates, references)  # (tokens, layers) each
     else:
-        texts = np.stack([codes // num_texts, codes % num_texts])  # (2, distinct)
-        parts = torch.cat(_match_distinct(vectors, texts))  # (tokens of both sides, layers)
-        starts = vectors.texts.lengths[texts].cumsum() - vectors.texts.lengths[texts].ravel()  # (2 * distinct,)
-        second = np.stack([candidates > references, candidates <= references])  # (2, pairs)
-        places = starts[numbers + second * len(codes)]  # (2, pairs)
-        tokens = map(places_of, places, vectors.texts.lengths[sides])
-        best = [parts.index_select(0, send(of_side, device)) for of_side in tokens]
+        distinct = np.stack([codes // num_texts, codes % num_texts])  # (2, distinct pairs)
+        best = _match_distinct(vectors, distinct[0], distinct[1])  # (tokens, layers) each
+        best = _repeat_pairs(best, texts, distinct, numbers, candidates, references)
     matched = []
-    for texts, similarities in zip(sides, best, strict=True):
-        lengths = vectors.texts.lengths[texts]  # (pairs,)
-        ids = vectors.texts.ids[vectors.texts.places(texts)]  # (tokens,)
-        matched.append(MatchedTokens(send(ids, device), similarities, send(lengths, device)))
+    for indices, similarities in zip((candidates, references), best, strict=True):
+        ids = texts.ids[texts.places(indices)]  # (tokens,)
+        matched.append(MatchedTokens(send(ids, device), similarities, send(texts.lengths[indices], device)))
     return MatchedPairs(*matched)
 
 
+def _repeat_pairs(
+    best: list[Tensor], texts: TokenizedTexts, distinct: Ints, numbers: Ints, candidates: Ints, references: Ints
+) -> list[Tensor]:
+    """Return the similarities of all pairs, of their candidates and of their references, from those of distinct pairs.
+
+    Args:
+        best: similarities of the tokens of the texts with the smaller and with the larger index, (tokens, layers) each.
+        texts: the texts.
+        distinct: the smaller and the larger index of each distinct pair, shape (2, distinct pairs).
+        numbers: index of each pair among the distinct ones, shape (pairs,).
+        candidates: index of each candidate, shape (pairs,).
+        references: index of each reference, shape (pairs,).
+    """
+    device = best[0].device
+    # The tokens of the smaller indices of all distinct pairs are followed by those of the larger indices.
+    packed = torch.cat(best)  # (tokens of both, layers)
+    lengths = texts.lengths[distinct].ravel()  # (2 * distinct pairs,)
+    starts = lengths.cumsum() - lengths  # (2 * distinct pairs,)
+    num_distinct = len(distinct[0])
+    has_larger_candidate = candidates > references  # (pairs,)
+    repeated = []
+    for indices, is_larger in ((candidates, has_larger_candidate), (references, ~has_larger_candidate)):
+        first_tokens = starts[numbers + is_larger * num_distinct]  # (pairs,)
+        places = places_of(first_tokens, texts.lengths[indices])  # (tokens,)
+        repeated.append(packed.index_select(0, send(places, device)))
+    return repeated
+
+
 def find_distinct(numbers: Sequence[int]) -> tuple[Ints, Ints]:
-    """Return the distinct numbers, in the order in which they come first, and the place of each number among them."""
-    places = {number: place for place, number in enumerate(dict.fromkeys(numbers))}
-    return np.array([*places], np.int64), np.array([places[number] for number in numbers], np.int64)
+    """Return the distinct numbers, in order of their first occurrence, and the index of each number among them."""
+    indices = {number: index for index, number in enumerate(dict.fromkeys(numbers))}
+    return np.array([*indices], np.int64), np.array([indices[number] for number in numbers], np.int64)
 
 
-def _match_distinct(vectors: TokenVectors, texts: Ints) -> list[Tensor]:
-    """Return the best similarity of each token of pairs of texts, (2, pairs), for each side, (tokens, layers)."""
+def _match_distinct(vectors: TokenVectors, candidates: Ints, references: Ints) -> list[Tensor]:
+    """Return the best similarity of each token of pairs of texts, of candidates and references, (tokens, layers)."""
     device = vectors.vectors.device
+    texts = vectors.texts
     limit = numbers_per_step(device)
     num_layers, _, width = vectors.vectors.shape
-    lengths = vectors.texts.lengths[texts]  # (2, pairs)
+    sides = np.stack([candidates, references])  # (2, pairs)
+    lengths = texts.lengths[sides]  # (2, pairs)
     starts = lengths.cumsum(1) - lengths  # (2, pairs)
-    best = [vectors.vectors.new_zeros(size, num_layers) for size in lengths.sum(1).tolist()]
-    scored = np.flatnonzero(vectors.texts.has_content[texts].all(0))  # (scored pairs,)
+    best = [vectors.vectors.new_zeros(num_tokens, num_layers) for num_tokens in lengths.sum(1).tolist()]
+    scored = np.flatnonzero(texts.has_content[sides].all(0))  # (scored pairs,)
     longer = lengths[:, scored].max(0)  # (scored pairs,)
     costs = (longer * (longer + 2 * width) * num_layers).tolist()
-    # Used again and again, where the allocator would be left with holes in many places.
-    memory = vectors.vectors.new_empty(2, min(limit, sum(costs)) // 2)
+    # All batches use one buffer for each side, because the allocator would be fragmented otherwise.
+    buffers = vectors.vectors.new_empty(2, min(limit, sum(costs)) // 2)
     for batch in token_batches(costs, limit):
         pairs = scored[batch]
-        masks, states = [], []
-        for side, buffer in zip(texts[:, pairs], memory, strict=True):
-            places, mask = vectors.texts.locate(side)  # (pairs, tokens)
-            padded = vectors.gather(places, None, buffer)  # (layers, pairs, tokens, width)
+        masks = []
+        states = []
+        for indices, buffer in zip(sides[:, pairs], buffers, strict=True):
+            places, mask = texts.locate(indices)  # (pairs, longest)
+            padded = vectors.gather(places, None, buffer)  # (layers, pairs, longest, width)
             masks.append(mask)
-            states.append(padded.flatten(0, 1).unsqueeze(1))  # (layers * pairs, 1, tokens, width)
-        similarities = match_blocks(states[0], states[1], limit)
-        for of_side, first, mask, matched in zip(best, starts[:, pairs], masks, similarities, strict=True):
+            states.append(padded.flatten(0, 1).unsqueeze(1))  # (layers * pairs, 1, longest, width)
+        matched = match_blocks(states[0], states[1], limit)
+        for of_side, first, mask, similarities in zip(best, starts[:, pairs], masks, matched, strict=True):
             real = send(mask.ravel().nonzero()[0], device)  # (real tokens,)
-            chosen = matched.view(num_layers, -1).index_select(1, real)  # (layers, real tokens)
+            chosen = similarities.view(num_layers, -1).index_select(1, real)  # (layers, real tokens)
             places = (first[:, None] + np.arange(mask.shape[1]))[mask]  # (real tokens,)
             of_side.index_copy_(0, send(places, device), chosen.T)
     return best
@@ -196,14 +225,16 @@ def match_blocks(states: Tensor, other_states: Tensor, limit: int) -> tuple[Tens
         The best similarity of each token in each text of the other side, shape (groups, texts, tokens, other texts),
         and the other way round, shape (groups, texts, other texts, other tokens).
     """
-    (groups, texts, length, width), (_, other_texts, other_length, _) = states.shape, other_states.shape
-    rows = max(limit // (groups * texts * other_texts * other_length), 1)
-    # Written in place: small results kept between large blocks would keep the allocator from using their memory again.
+    groups, texts, length, width = states.shape
+    _, other_texts, other_length, _ = other_states.shape
+    rows = max(limit // (groups * texts * other_texts * other_length), 1)  # tokens per text and step
+    # Results are written in place, because small tensors between large blocks would fragment the allocator's memory.
     best = states.new_empty(groups, texts, length, other_texts)
     other_best = states.new_full((groups, texts, other_texts, other_length), -torch.inf)
     for start in range(0, length, rows):
         part = states[:, :, start : start + rows].reshape(groups, -1, width)  # (groups, texts * rows, width)
-        block = cosine_similarities(part, other_states.flatten(1, 2)).view(groups, texts, -1, other_texts, other_length)
+        block = cosine_similarities(part, other_states.flatten(1, 2))  # (groups, texts * rows, other tokens)
+        block = block.view(groups, texts, -1, other_texts, other_length)
         best[:, :, start : start + rows] = block.amax(-1)
         torch.maximum(other_best, block.amax(2), out=other_best)
     return best, other_best

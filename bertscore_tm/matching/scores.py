@@ -35,7 +35,7 @@ class DocumentFrequencies:
         return DocumentFrequencies(self.counts + other.counts, self.num_documents + other.num_documents)
 
     def __radd__(self, other: object) -> DocumentFrequencies:
-        """Return the frequencies for the 0 that ``sum`` starts with."""
+        """Return the frequencies themselves for the 0 that ``sum`` starts with."""
         return self if other == 0 else NotImplemented
 
 
@@ -60,7 +60,8 @@ def accumulator(device: torch.device) -> torch.dtype:
 def harmonic_mean(precision: Tensor, recall: Tensor) -> Tensor:
     """Return F1 = 2PR/(P+R), 0 where P + R = 0.
 
-    Where one of them is negative the quotient has a pole; it is clamped to [-1, 1]. See also :func:`selection_f1`.
+    Where one of them is negative, the quotient can have any size; it is clamped to [-1, 1]. See also
+    :func:`selection_f1`.
 
     Example:
         >>> harmonic_mean(torch.tensor([0.5, 0.0]), torch.tensor([1.0, 0.0]))
@@ -75,8 +76,8 @@ def harmonic_mean(precision: Tensor, recall: Tensor) -> Tensor:
 def selection_f1(precision: Tensor, recall: Tensor) -> Tensor:
     """Return F1 to train on or to choose by: 2PR/(P+R) where both are positive, else min(P, R).
 
-    The formula has a pole where P or R is negative: P = .0282 and R = -.0317 give .51 for two unrelated texts. This one
-    is continuous, lies between P and R, and has finite gradients.
+    2PR/(P+R) is meaningless where P or R is negative: P = .0282 and R = -.0317 give .51 for two unrelated texts. This
+    F1 is continuous, lies between P and R, and has finite gradients.
 
     Example:
         >>> selection_f1(torch.tensor([0.5, -0.2]), torch.tensor([1.0, 0.2]))
@@ -126,18 +127,21 @@ def best_of_references(scores: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
         return scores, torch.zeros_like(scores, dtype=torch.long)
     owner = segment_ids(counts, num_pairs)  # (pairs,)
     starts = counts.cumsum(0) - counts  # (candidates,)
-    number = torch.arange(num_pairs, device=counts.device) - starts[owner]  # (pairs,)
+    index = torch.arange(num_pairs, device=counts.device) - starts[owner]  # of the reference, (pairs,)
     owner = owner.expand_as(scores)  # (layers, pairs)
-    best = scores.new_full((len(scores), len(counts)), -torch.inf).scatter_reduce(1, owner, scores, reduce="amax")
-    number = torch.where(scores == best.gather(1, owner), number, num_pairs)  # (layers, pairs)
-    first = torch.full_like(best, num_pairs, dtype=torch.long).scatter_reduce(1, owner, number, reduce="amin")
-    return best, first  # (layers, candidates) each
+    best = scores.new_full((len(scores), len(counts)), -torch.inf)  # (layers, candidates)
+    best = best.scatter_reduce(1, owner, scores, reduce="amax")
+    is_best = scores == best.gather(1, owner)  # (layers, pairs)
+    index = torch.where(is_best, index, num_pairs)  # (layers, pairs)
+    first = torch.full_like(best, num_pairs, dtype=torch.long)  # (layers, candidates)
+    first = first.scatter_reduce(1, owner, index, reduce="amin")
+    return best, first
 
 
 def segment_ids(lengths: Tensor, num_elements: int | None = None) -> Tensor:
     """Return the segment number of every element of a packed sequence with segments of these lengths.
 
-    ``num_elements`` is their sum, for which an accelerator would otherwise have to be waited for.
+    ``num_elements`` is the sum of the lengths; passing it avoids a synchronization with an accelerator.
 
     Example:
         >>> segment_ids(torch.tensor([2, 0, 1])).tolist()
@@ -148,9 +152,11 @@ def segment_ids(lengths: Tensor, num_elements: int | None = None) -> Tensor:
 
 def _weighted_mean(tokens: MatchedTokens, weights: Tensor) -> Tensor:
     """Return the weighted mean similarity of each text's tokens, shape (layers, pairs)."""
+    num_pairs = len(tokens.lengths)
     owner = segment_ids(tokens.lengths, len(tokens.ids))  # (tokens,)
-    weights = weights[tokens.ids][:, None]  # (tokens, 1)
-    total = weights.new_zeros(len(tokens.lengths), 1).index_add(0, owner, weights)  # (pairs, 1)
-    sums = weights.new_zeros(len(tokens.lengths), tokens.best.shape[1])  # (pairs, layers)
-    sums = sums.index_add(0, owner, tokens.best.to(weights.dtype) * weights)
-    return torch.where(total > 0, sums / torch.where(total > 0, total, 1), 0.0).T
+    token_weights = weights[tokens.ids][:, None]  # (tokens, 1)
+    weighted = tokens.best.to(weights.dtype) * token_weights  # (tokens, layers)
+    total = weights.new_zeros(num_pairs, 1).index_add(0, owner, token_weights)  # (pairs, 1)
+    sums = weights.new_zeros(num_pairs, tokens.best.shape[1]).index_add(0, owner, weighted)  # (pairs, layers)
+    has_weight = total > 0  # (pairs, 1)
+    return torch.where(has_weight, sums / torch.where(has_weight, total, 1), 0.0).T  # (layers, pairs)
