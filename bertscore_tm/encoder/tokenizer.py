@@ -21,17 +21,17 @@ LongText = Literal["truncate", "window", "error"]
 
 # transformers gives tokenizers without a limit a far larger one than this.
 _NO_LIMIT = 10**9
-# Texts that are tokenized one by one.
+# Below this number, texts are tokenized one by one.
 _FEW = 16
-# Methods that turn texts into ids; those of a user's class are called.
+# If the tokenizer's class overrides one of these methods, the tokenizer is called instead of its Rust backend.
 _METHODS = ("__call__", "_encode_plus", "_batch_encode_plus")
 
 
 class TextTokenizer:
     """Turn texts into the token ids that BERTScore compares, with the model's special tokens.
 
-    The tokenizers of some families (RoBERTa, GPT-2) get a space before each text, as in all published scores; it is put
-    into the text, as transformers 5 ignores ``add_prefix_space`` at call time.
+    The tokenizers of some families (RoBERTa, GPT-2) get a space before each text, like in all published scores. It is
+    put into the text, because transformers 5 ignores ``add_prefix_space`` at call time.
     """
 
     def __init__(
@@ -45,15 +45,24 @@ class TextTokenizer:
         prefix_space: bool | None = None,
         exclude_special_tokens: bool = False,
     ) -> None:
-        family = family_of(config) if family is None else family
+        if family is None:
+            family = family_of(config)
         self.tokenizer = tokenizer
         self._has_warned = False
         self.long_text = long_text
         self.exclude_special_tokens = exclude_special_tokens
         self.prefix_space = family.prefix_space if prefix_space is None else prefix_space
-        positions = family.max_positions(config)
-        limits = [limit for limit in (tokenizer.model_max_length, positions) if limit is not None and limit < _NO_LIMIT]
-        self.max_length: int | None = min(limits, default=None)
+        self.max_length = self._resolve_limit(max_length, family.max_positions(config))
+        # Tokens from the start of one window to the next: half a window. None without windows.
+        self.stride: int | None = None
+        if self.long_text == "window" and self.max_length is not None:
+            self.stride = max((self.max_length - self.num_special_tokens) // 2, 1)
+        # The model may lack embeddings of tokens of the tokenizer, such as added ones.
+        self._num_embeddings = int(getattr(config, "vocab_size", 0))
+        self.vocab_size = max(len(tokenizer), self._num_embeddings)
+
+    def _resolve_limit(self, max_length: int | None, positions: int | None) -> int | None:
+        """Return the maximum number of tokens per text: the given one, or that of the tokenizer and the model."""
         if max_length is not None:
             limit = f"max_length (--max-length) {max_length}"
             if max_length <= self.num_special_tokens:
@@ -62,33 +71,34 @@ class TextTokenizer:
                 )
             if positions is not None and max_length > positions:
                 raise ValueError(f"{limit} exceeds the {positions} positions of the encoder")
-            self.max_length = max_length
-        elif self.max_length is not None and self.max_length <= self.num_special_tokens:
+            return max_length
+        limits = [limit for limit in (self.tokenizer.model_max_length, positions) if limit is not None]
+        shortest = min(limits, default=_NO_LIMIT)
+        if shortest >= _NO_LIMIT:
+            return None
+        if shortest <= self.num_special_tokens:
             raise ValueError(
-                f"the limit of {self.max_length} tokens, from the tokenizer's model_max_length or the positions of the "
+                f"the limit of {shortest} tokens, from the tokenizer's model_max_length or the positions of the "
                 f"encoder, leaves no room for text next to the {self.num_special_tokens} special tokens: pass "
                 "max_length= (--max-length)"
             )
-        # Tokens from the start of one window to the next: half a window.
-        self.stride: int | None = None
-        if self.long_text == "window" and self.max_length is not None:
-            self.stride = max((self.max_length - self.num_special_tokens) // 2, 1)
-        # Tokens of the tokenizer may be missing in the model, such as added ones.
-        self._num_embeddings = int(getattr(config, "vocab_size", 0))
-        self.vocab_size = max(len(tokenizer), self._num_embeddings)
+        return int(shortest)
 
     @cached_property
     def special_affixes(self) -> tuple[list[int], list[int]]:
         """Ids of the special tokens that the tokenizer adds before and after a text."""
-        probe = self.tokenizer("a", return_special_tokens_mask=True, verbose=False)
-        if 0 not in probe["special_tokens_mask"]:  # it has neither "a" nor an unknown token
-            texts = map(self.tokenizer.decode, self.vocabulary.values())
-            probes = (self.tokenizer(text, return_special_tokens_mask=True) for text in texts)
-            probe = next(encoded for encoded in probes if 0 in encoded["special_tokens_mask"])
-        ids, mask = probe["input_ids"], probe["special_tokens_mask"]
-        first = mask.index(0)
-        last = len(mask) - mask[::-1].index(0)
-        return list(ids[:first]), list(ids[last:])
+        encoded = self.tokenizer("a", return_special_tokens_mask=True, verbose=False)
+        if 0 not in encoded["special_tokens_mask"]:
+            # The vocabulary has neither "a" nor an unknown token: find any token that is not special.
+            for token in self.vocabulary.values():
+                encoded = self.tokenizer(self.tokenizer.decode(token), return_special_tokens_mask=True)
+                if 0 in encoded["special_tokens_mask"]:
+                    break
+        mask = encoded["special_tokens_mask"]
+        first = mask.index(0)  # of the content
+        end = len(mask) - mask[::-1].index(0)
+        ids = list(encoded["input_ids"])
+        return ids[:first], ids[end:]
 
     @cached_property
     def special_tokens(self) -> list[str]:
@@ -121,30 +131,34 @@ class TextTokenizer:
     @cached_property
     def unweighted_ids(self) -> list[int]:
         """Ids that carry weight 0 without idf: the tokenizer's cls and sep tokens, no others."""
-        ids = (self.tokenizer.cls_token_id, self.tokenizer.sep_token_id)
-        return sorted({i for i in ids if i is not None})
+        return _sort_known([self.tokenizer.cls_token_id, self.tokenizer.sep_token_id])
 
     @cached_property
     def control_ids(self) -> list[int]:
         """Ids that do not count as text when a generator predicts them: all special ones except unknown and mask."""
         tokenizer = self.tokenizer
         ids = {*tokenizer.all_special_ids} - {tokenizer.unk_token_id, tokenizer.mask_token_id}
-        # One of these may be the unknown token too.
-        ids |= {getattr(tokenizer, f"{role}_token_id") for role in ("bos", "eos", "pad", "cls", "sep")}
-        return sorted(i for i in ids if i is not None)
+        # The unknown token stays in if it has one of these roles too.
+        for role in ("bos", "eos", "pad", "cls", "sep"):
+            ids.add(getattr(tokenizer, f"{role}_token_id"))
+        return _sort_known(ids)
 
     @cached_property
     def unknown_id(self) -> int:
-        """Id of what the vocabulary lacks, or -1; OPT's byte-level tokenizer declares the token before each text."""
+        """Id of the unknown token, or -1. OPT declares its BOS token as unknown token, which does not count."""
         unknown = self.tokenizer.unk_token_id
-        return -1 if unknown is None or unknown in chain(*self.special_affixes) else int(unknown)
+        before, after = self.special_affixes
+        if unknown is None or unknown in before + after:
+            return -1
+        return int(unknown)
 
     @cached_property
     def end_ids(self) -> list[int]:
         """Ids that end a text: the eos token, and the sep token if it does not start texts too."""
         tokenizer = self.tokenizer
-        ends = {tokenizer.eos_token_id, tokenizer.sep_token_id} - {tokenizer.bos_token_id, tokenizer.cls_token_id}
-        return sorted(i for i in ends if i is not None)
+        ends = {tokenizer.eos_token_id, tokenizer.sep_token_id}
+        starts = {tokenizer.bos_token_id, tokenizer.cls_token_id}
+        return _sort_known(ends - starts)
 
     def __call__(self, texts: Iterable[str]) -> TokenizedTexts:
         """Tokenize texts, whose tokens must have embeddings, and whose length must be allowed by ``long_text``."""
@@ -153,37 +167,51 @@ class TextTokenizer:
         if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
             raise TypeError(f"texts must be a list of strings, got {texts!r:.80}: pass a single text as [text]")
         prepared = self.prepare(texts)
-        ids, lengths, is_special = self._encode(prepared)
-        is_long = lengths > (self.max_length or _NO_LIMIT)  # (texts,)
-        has_long = bool(is_long.any())
-        if has_long and self.long_text == "error":
-            long = int(np.argmax(is_long))
-            # Without its index: callers tokenize unique texts only, so users could not look it up.
-            raise ValueError(
-                f"the text {texts[long][:40]!r}... has {lengths[long]} tokens, the limit is {self.max_length}. Set the "
-                f"encoder's long_text (--long-text) to 'window' to encode such texts in parts, or to 'truncate' to cut "
-                f"them (truncation=True in compat.torchmetrics)"
-            )
-        kept = lengths
-        if has_long:
-            places, kept = self.truncate(lengths)
-            ids, is_special = ids[places], is_special[places]
-        if 0 < self._num_embeddings < self.vocab_size and (ids >= self._num_embeddings).any():
-            token = int(ids[np.argmax(ids >= self._num_embeddings)])
-            raise ValueError(
-                f"the tokenizer has {len(self.tokenizer)} tokens and the model embeddings of {self._num_embeddings}: "
-                f"token {token}, {self.tokens([token])[0]!r}, has none. Use the tokenizer that the model was trained "
-                f"with, or train the model after resize_token_embeddings(len(tokenizer))"
-            )
+        ids, full_lengths, is_special = self._encode(prepared)
+        self._check_lengths(texts, full_lengths)
+        places, lengths = self.truncate(full_lengths)
+        ids = ids[places]  # (tokens,)
+        self._check_embeddings(ids)
         # A "[CLS]" written in a text carries no weight either.
-        is_content = ~is_special
+        is_content = ~is_special[places]  # (tokens,)
         for token in self.unweighted_ids:
             is_content &= ids != token
-        ends = np.cumsum(kept)
-        has_content = _count_in_texts(is_content, ends - kept, ends) > 0
-        num_unknown = _count_in_texts(ids == self.unknown_id, ends - kept, ends)
-        sizes = self._measure(prepared, lengths, kept, num_unknown)
-        return TokenizedTexts(ids, kept, has_content, kept < lengths, *sizes)
+        num_unknown = _count_in_texts(ids == self.unknown_id, lengths)  # (texts,)
+        text_sizes, unknown_sizes = self._measure(prepared, full_lengths, lengths, num_unknown)
+        return TokenizedTexts(
+            ids=ids,
+            lengths=lengths,
+            has_content=_count_in_texts(is_content, lengths) > 0,
+            truncated=lengths < full_lengths,
+            text_sizes=text_sizes,
+            unknown_sizes=unknown_sizes,
+        )
+
+    def _check_lengths(self, texts: list[str], lengths: Ints) -> None:
+        """Raise an error about a text over the length limit, if ``long_text`` does not allow it."""
+        if self.long_text != "error" or self.max_length is None or not (lengths > self.max_length).any():
+            return
+        index = int(np.argmax(lengths > self.max_length))
+        # The index is not named, because callers tokenize unique texts only, so that users could not look it up.
+        raise ValueError(
+            f"the text {texts[index][:40]!r}... has {lengths[index]} tokens, the limit is {self.max_length}. Set the "
+            f"encoder's long_text (--long-text) to 'window' to encode such texts in parts, or to 'truncate' to cut "
+            f"them (truncation=True in compat.torchmetrics)"
+        )
+
+    def _check_embeddings(self, ids: Ints) -> None:
+        """Raise an error about a token for which the model has no embedding."""
+        if not 0 < self._num_embeddings < self.vocab_size:
+            return
+        lacks_embedding = ids >= self._num_embeddings
+        if not lacks_embedding.any():
+            return
+        token = int(ids[np.argmax(lacks_embedding)])
+        raise ValueError(
+            f"the tokenizer has {len(self.tokenizer)} tokens and the model embeddings of {self._num_embeddings}: "
+            f"token {token}, {self.tokens([token])[0]!r}, has none. Use the tokenizer that the model was trained "
+            f"with, or train the model after resize_token_embeddings(len(tokenizer))"
+        )
 
     @cached_property
     def _max_word_length(self) -> int | None:
@@ -197,37 +225,50 @@ class TextTokenizer:
         # Tokenizers in Python have no offsets, so that the characters of an unknown token cannot be counted.
         return "characters" if self.tokenizer.is_fast else "tokens"
 
-    def _measure(self, texts: list[str], lengths: Ints, kept: Ints, num_unknown: Ints) -> tuple[Ints, Ints]:
-        """Return the sizes of prepared texts and of their unknown parts, without what is truncated; shape (texts,)."""
-        num_tokens = kept - self.num_special_tokens
+    def _measure(self, texts: list[str], full_lengths: Ints, lengths: Ints, num_unknown: Ints) -> tuple[Ints, Ints]:
+        """Return the sizes of prepared texts and of their unknown parts, without what is truncated.
+
+        Args:
+            texts: prepared texts.
+            full_lengths: tokens of each text before truncation, shape (texts,).
+            lengths: tokens of each text, shape (texts,).
+            num_unknown: unknown tokens of each text, shape (texts,).
+
+        Returns:
+            ``text_sizes`` and ``unknown_sizes`` of :class:`TokenizedTexts`.
+        """
+        num_content = lengths - self.num_special_tokens  # (texts,)
         if self.size_unit == "tokens":
-            return num_tokens, num_unknown
+            return num_content, num_unknown
         sizes = np.fromiter(map(_count_characters, texts), np.int64, len(texts))
         unknown_sizes = np.zeros_like(sizes)
         # The part of a truncated text is estimated from its tokens, because offsets need a second tokenization.
-        is_cut = kept < lengths
-        sizes[is_cut] = (sizes * num_tokens)[is_cut] // (lengths - self.num_special_tokens)[is_cut]
-        places = np.flatnonzero(num_unknown).tolist()
-        if not places:
+        is_cut = lengths < full_lengths  # (texts,)
+        full_content = full_lengths[is_cut] - self.num_special_tokens  # (truncated texts,)
+        sizes[is_cut] = sizes[is_cut] * num_content[is_cut] // full_content
+        with_unknown = np.flatnonzero(num_unknown).tolist()
+        if not with_unknown:
             return sizes, unknown_sizes
-        encoded = self.encode_whole([texts[place] for place in places], offsets=True)
-        first = np.full_like(kept, self.num_affixes[0])
+        encoded = self.encode_whole([texts[i] for i in with_unknown], offsets=True)
+        first = np.full_like(lengths, self.num_affixes[0])  # first content token that is not truncated, (texts,)
         if self.tokenizer.truncation_side == "left":
-            first += lengths - kept
-        for place, ids, spans in zip(places, encoded["input_ids"], encoded["offset_mapping"], strict=True):
-            text, content = texts[place], slice(first[place], first[place] + num_tokens[place])
-            unknown_sizes[place] = _count_characters(self._read_unknown(text, ids[content], spans[content]))
-            if is_cut[place]:
-                start, end = spans[content][0][0], spans[content][-1][1]
-                sizes[place] = _count_characters(text[start:end])
+            first += full_lengths - lengths
+        for i, ids, spans in zip(with_unknown, encoded["input_ids"], encoded["offset_mapping"], strict=True):
+            content = slice(first[i], first[i] + num_content[i])
+            unknown = self._read_unknown(texts[i], ids[content], spans[content])
+            unknown_sizes[i] = _count_characters(unknown)
+            if is_cut[i]:
+                start, _ = spans[content][0]
+                _, end = spans[content][-1]
+                sizes[i] = _count_characters(texts[i][start:end])
         return sizes, unknown_sizes
 
     def _read_unknown(self, text: str, ids: list[int], spans: list[tuple[int, int]]) -> str:
-        """Return what unknown tokens stand for, and warn of words that are one because of their length."""
-        parts, last = [], 0
-        unknown = self.unknown_id
+        """Return the parts of a text that are unknown tokens, and warn about words that are one due to their length."""
+        parts = []
+        last = 0
         for token, (start, end) in zip(ids, spans, strict=True):
-            if token == unknown:
+            if token == self.unknown_id:
                 self._warn_of_long_word(text[start:end])
                 # Two tokens can share a character.
                 parts.append(text[max(start, last) : end])
@@ -247,49 +288,59 @@ class TextTokenizer:
         )
 
     def _encode(self, texts: list[str]) -> tuple[Ints, Ints, Bools]:
-        """Return flat ids and marks of special tokens of prepared texts, and the number of tokens of each."""
-        if not texts:
-            rows, marks = [], []
-        elif not self._has_usual_backend:
+        """Encode prepared texts.
+
+        Returns:
+            Token ids of all texts, shape (tokens,); number of tokens of each text, shape (texts,); and which tokens are
+            special, shape (tokens,).
+        """
+        if texts and not self._has_usual_backend:
             encoded = self.encode_whole(texts)
-            rows, marks = encoded["input_ids"], encoded["special_tokens_mask"]
-        else:
-            backend: Any = self.tokenizer.backend_tokenizer
-            # These are a state of it, which a call may have left.
-            if backend.truncation or backend.padding:
-                backend.no_truncation()
-                backend.no_padding()
-            # Few texts are not worth waking its threads.
-            encodings = map(backend.encode, texts) if len(texts) < _FEW else backend.encode_batch_fast(texts)
-            rows, marks = [encoding.ids for encoding in encodings], None
-        lengths = np.fromiter(map(len, rows), np.int64, len(rows))
-        ids = np.fromiter(chain.from_iterable(rows), np.int64, int(lengths.sum()))
-        if marks is not None:
-            return ids, lengths, np.fromiter(chain.from_iterable(marks), np.bool_, len(ids))
-        is_special, ends = np.zeros(len(ids), np.bool_), np.cumsum(lengths)
+            ids, lengths = _flatten(encoded["input_ids"])
+            marks, _ = _flatten(encoded["special_tokens_mask"])
+            return ids, lengths, marks.astype(np.bool_)
+        ids, lengths = _flatten(self._encode_by_backend(texts))
         before, after = self.num_affixes
-        for step in range(before):
-            is_special[ends - lengths + step] = True
-        for step in range(after):
-            is_special[ends - 1 - step] = True
+        starts = np.cumsum(lengths) - lengths  # (texts,)
+        is_special = np.ones(len(ids), np.bool_)
+        is_special[places_of(starts + before, lengths - before - after)] = False
         return ids, lengths, is_special
+
+    def _encode_by_backend(self, texts: list[str]) -> list[list[int]]:
+        """Return the token ids of each prepared text from the Rust backend of a fast tokenizer."""
+        if not texts:
+            return []
+        backend: Any = self.tokenizer.backend_tokenizer
+        # An earlier call of the tokenizer may have left truncation or padding on.
+        if backend.truncation or backend.padding:
+            backend.no_truncation()
+            backend.no_padding()
+        if len(texts) < _FEW:
+            # Starting the threads of a batch would take longer.
+            return [backend.encode(text).ids for text in texts]
+        return [encoding.ids for encoding in backend.encode_batch_fast(texts)]
 
     @cached_property
     def _has_usual_backend(self) -> bool:
         """Whether the tokenizer is fast and gives the ids of its backend as they are."""
         tokenizer: Any = self.tokenizer
-        methods = (getattr(type(tokenizer), name, None) for name in _METHODS)
-        own = [method for method in methods if method and not method.__module__.startswith("transformers.")]
-        if own or not tokenizer.is_fast:
+        if not tokenizer.is_fast:
             return False
-        texts = ["a", "", " ".join(["\u00c9 1", *self.special_tokens, "b\n"])]
+        for name in _METHODS:
+            method = getattr(type(tokenizer), name, None)
+            if method is not None and not method.__module__.startswith("transformers."):
+                return False
         backend = tokenizer.backend_tokenizer
         backend.encode_special_tokens = tokenizer.split_special_tokens
+        texts = ["a", "", " ".join(["\u00c9 1", *self.special_tokens, "b\n"])]
         before, after = self.num_affixes
-        encoded = self.encode_whole(texts)
-        marks = [[1] * before + [0] * (len(ids) - before - after) + [1] * after for ids in encoded["input_ids"]]
-        ids = [encoding.ids for encoding in backend.encode_batch_fast(texts)]
-        return encoded == {"input_ids": ids, "special_tokens_mask": marks}
+        expected_ids = []
+        expected_mask = []
+        for encoding in backend.encode_batch_fast(texts):
+            num_content = len(encoding.ids) - before - after
+            expected_ids.append(encoding.ids)
+            expected_mask.append([1] * before + [0] * num_content + [1] * after)
+        return self.encode_whole(texts) == {"input_ids": expected_ids, "special_tokens_mask": expected_mask}
 
     def prepare(self, texts: Sequence[str]) -> list[str]:
         """Return texts stripped, with U+FFFD for lone surrogates and a leading space if the family needs one."""
@@ -297,15 +348,20 @@ class TextTokenizer:
             "".join(texts).encode()
         except UnicodeEncodeError:  # tokenizers cannot encode half of a surrogate pair
             texts = [text.encode("utf-16", "surrogatepass").decode("utf-16", "replace") for text in texts]
-        space = " " if self.prefix_space else ""
-        return [space + stripped if (stripped := text.strip()) else stripped for text in texts]
+        stripped = [text.strip() for text in texts]
+        if not self.prefix_space:
+            return stripped
+        return [f" {text}" if text else "" for text in stripped]
 
     def signature_fields(self) -> dict[str, object]:
         """Return the settings that change a score, by the names that a signature has for them."""
+        long_text: str = self.long_text
+        if self.stride is not None:
+            long_text += f"/{self.stride}"
         return {
             "space": "yes" if self.prefix_space else "no",
             "limit": self.max_length or "none",
-            "long": self.long_text + (f"/{self.stride}" if self.stride is not None else ""),
+            "long": long_text,
             "special": "excluded" if self.exclude_special_tokens else None,
         }
 
@@ -326,7 +382,9 @@ class TextTokenizer:
             return_offsets_mapping=offsets,
             verbose=False,
         )
-        keys = ("input_ids", "special_tokens_mask", *(("offset_mapping",) if offsets else ()))
+        keys = ["input_ids", "special_tokens_mask"]
+        if offsets:
+            keys.append("offset_mapping")
         # ByT5's mask has an end token too many where a text has its own, to which the tokenizer adds none.
         lengths = [len(ids) for ids in encoded["input_ids"]]
         return {key: [row[:length] for row, length in zip(encoded[key], lengths, strict=True)] for key in keys}
@@ -346,15 +404,28 @@ class TextTokenizer:
         return np.flatnonzero(is_kept), kept
 
 
+def _sort_known(ids: Iterable[int | None]) -> list[int]:
+    """Return distinct ids in order, without the ``None`` of special tokens that a tokenizer lacks."""
+    return sorted({i for i in ids if i is not None})
+
+
 def _count_characters(text: str) -> int:
     """Return the number of characters except white space."""
     return sum(map(len, text.split()))
 
 
-def _count_in_texts(marks: Bools, starts: Ints, ends: Ints) -> Ints:
+def _count_in_texts(marks: Bools, lengths: Ints) -> Ints:
     """Return the number of marked tokens of each text, shape (texts,)."""
-    before: Ints = np.concatenate([[0], np.cumsum(marks)])  # marked tokens before each token
-    return before[ends] - before[starts]
+    ends = np.cumsum(lengths)  # (texts,)
+    before = np.concatenate([[0], np.cumsum(marks)])  # marked tokens before each token, (tokens + 1,)
+    counts: Ints = before[ends] - before[ends - lengths]
+    return counts
+
+
+def _flatten(rows: Sequence[Sequence[int]]) -> tuple[Ints, Ints]:
+    """Return the numbers of all rows, one row after the other, and the length of each row."""
+    lengths = np.fromiter(map(len, rows), np.int64, len(rows))
+    return np.fromiter(chain.from_iterable(rows), np.int64, int(lengths.sum())), lengths
 
 
 class Window(NamedTuple):
