@@ -41,13 +41,14 @@ from bertscore_tm.utilities.checks import as_integer, full_class_name, require_a
 from bertscore_tm.utilities.compilation import untraced
 from bertscore_tm.utilities.warnings import warn_user
 
-# Tokens per forward pass, by whether it is on a CPU, whose caches hold this many.
-_TOKENS_PER_BATCH = {True: 2048, False: 32768}
-# Factor of a budget that was halved because memory ran out, after each call that went well.
+# Tokens per forward pass on a CPU, whose caches hold this many, and on an accelerator.
+_TOKENS_PER_BATCH_ON_CPU = 2048
+_TOKENS_PER_BATCH = 32768
+# Factor by which a budget that was halved because memory ran out grows after each successful call.
 _RECOVERY = 1.02
 
 if hasattr(os, "register_at_fork"):  # not on Windows
-    # A child of a fork lacks torch's threads and would wait for them forever; torch's DataLoader does the same.
+    # A child of a fork lacks torch's threads and would wait for them forever. torch's DataLoader sets one thread too.
     os.register_at_fork(after_in_child=partial(torch.set_num_threads, 1))
 
 
@@ -156,14 +157,18 @@ class FrozenEncoder:
         if batch_size is not None:
             require_at_least("batch_size (--batch-size)", batch_size, 1)
         require_choice("long_text", long_text, LongText)
-        self._given_tokenizer = None if tokenizer is None else copy_tokenizer(require_tokenizer(tokenizer, "tokenizer"))
+        self._given_tokenizer: PreTrainedTokenizerBase | None = None
+        if tokenizer is not None:
+            self._given_tokenizer = copy_tokenizer(require_tokenizer(tokenizer, "tokenizer"))
         self.language: str | None = None
         self._device = None if device is None else torch.device(device)
         self.all_layers = all_layers
         self.batch_size = batch_size
-        name = str(dtype).removeprefix("torch.")
-        require_choice("dtype", name, PrecisionName)
-        self.dtype: torch.dtype | Literal["auto"] = "auto" if name == "auto" else getattr(torch, name)
+        dtype_name = _name_dtype(dtype)
+        require_choice("dtype", dtype_name, PrecisionName)
+        self.dtype: torch.dtype | Literal["auto"] = "auto"
+        if dtype_name != "auto":
+            self.dtype = getattr(torch, dtype_name)
         self._forward_fn = forward_fn
         # Settings that change token ids.
         self._tokenizer_settings: dict[str, Any] = {
@@ -183,21 +188,28 @@ class FrozenEncoder:
             raise ValueError("forward_fn needs a ready model: pass the model itself and its tokenizer")
         else:
             source = ModelSource.from_name(os.fspath(model), revision, trust_remote_code)
-            self.config = text_config(config := load_config(source))
+            config = load_config(source)
+            self.config = text_config(config)
             if source.kind == "hub":
                 # A branch may move between two encoders, or before the weights are loaded.
                 source = replace(source, revision=find_commit(source) or revision)
         self.name = source.name
         family = family_of(config, ready, trust_remote_code=trust_remote_code)
-        if forward_fn is not None:  # which takes ids
+        depth: int | None = None
+        if forward_fn is not None:
+            # The function takes ids, and nothing is known about its layers.
             family = replace(family, takes_embeddings=False)
-        elif ready is not None:
-            require_whole(ready, self.config, family)
-        depth = None if forward_fn is not None else int(self.config.num_hidden_layers)
-        self._listed = None if listed_as is None else catalog.find_listed(listed_as, depth)
+        else:
+            depth = int(self.config.num_hidden_layers)
+            if ready is not None:
+                require_whole(ready, self.config, family)
+        self._listed: tuple[str, int] | None = None
+        if listed_as is not None:
+            self._listed = catalog.find_listed(listed_as, depth)
         self.num_layers = self._resolve_layer(num_layers)
-        # Layers whose vectors are returned.
+        # Number of layers whose vectors are returned.
         self.num_outputs = self.num_layers + 1 if self.all_layers else 1
+        # Identity of code outside transformers, which the result of a probe depends on.
         code: Hashable = None
         if ready is not None:
             code = find_own_classes(ready) or None
@@ -205,7 +217,7 @@ class FrozenEncoder:
             code = source
         spec = ModelSpec(self.config, family, self.num_layers, self.all_layers, forward_fn, code)
         self._backbone = Backbone(source, spec, self.dtype, ready)
-        # Token budgets that fit in memory, on devices where it ran out.
+        # Token budgets of devices whose memory ran out.
         self._budgets: dict[torch.device, int] = {}
         self._caches: dict[tuple[torch.device, bool], VectorCache] = {}
 
@@ -233,7 +245,9 @@ class FrozenEncoder:
             >>> FrozenEncoder.for_language("en", get_model_path(), num_layers=5).language
             'en'
         """
-        encoder = cls(catalog.default_model(language) if model is None else model, tokenizer, **options)
+        if model is None:
+            model = catalog.default_model(language)
+        encoder = cls(model, tokenizer, **options)
         encoder.language = language
         return encoder
 
@@ -259,26 +273,33 @@ class FrozenEncoder:
 
     def _resolve_layer(self, num_layers: int | None) -> int:
         """Return the number of the compared layer: by default the tuned one, or the last one with ``all_layers``."""
-        listed_layer = None if self._listed is None else self._listed[1]
         if self._forward_fn is not None:
             if self.all_layers:
                 raise ValueError("forward_fn returns one layer: all_layers=True is not possible with it")
-            layer = (listed_layer or 0) if num_layers is None else num_layers
-            require_at_least("with forward_fn, which returns one layer, num_layers", layer, 0)
-            return layer
+            if num_layers is None:
+                num_layers = 0 if self._listed is None else self._listed[1]
+            require_at_least("with forward_fn, which returns one layer, num_layers", num_layers, 0)
+            return num_layers
         available = int(self.config.num_hidden_layers)
-        if num_layers is None and self.all_layers:
-            num_layers = available
-        elif num_layers is None:
-            num_layers = catalog.tuned_layer(self.listed_name) if listed_layer is None else listed_layer
+        if num_layers is None:
+            num_layers = available if self.all_layers else self._tuned_layer()
         layer = self._count_from_zero(num_layers, available, self.name)
         width = self.config.hidden_size
         if self.all_layers and getattr(self.config, "word_embed_proj_dim", width) != width:
             raise ValueError(f"the layers of {self.name} differ in width: choose one with num_layers, not all_layers")
         return layer
 
+    def _tuned_layer(self) -> int:
+        """Return the layer that was tuned for the listed model."""
+        if self._listed is not None:
+            return self._listed[1]
+        return catalog.tuned_layer(self.listed_name)
+
     def _count_from_zero(self, num_layers: int, highest: int, owner: str) -> int:
-        layer = num_layers + int(self.config.num_hidden_layers) + 1 if num_layers < 0 else num_layers
+        """Return the number of a layer, from 0, which must not be above the highest one of its owner."""
+        layer = num_layers
+        if num_layers < 0:
+            layer += int(self.config.num_hidden_layers) + 1
         if not 0 <= layer <= highest:
             raise ValueError(
                 f"num_layers (--num-layers) {num_layers} is not one of the layers 0 to {highest} of {owner}"
@@ -287,8 +308,10 @@ class FrozenEncoder:
 
     @property
     def listed_name(self) -> str:
-        """The name to look up in the published tables; ``listed_as``, or of a copy the name of its origin."""
-        return catalog.name_of_copy(self.name) if self._listed is None else self._listed[0]
+        """Name of the model in the published tables: ``listed_as``, or the model's name, or that of a copy's origin."""
+        if self._listed is not None:
+            return self._listed[0]
+        return catalog.name_of_copy(self.name)
 
     def signature(self, layer: int | None = None, device: torch.device | None = None) -> Signature:
         """Return everything in this encoder that changes a score.
@@ -312,14 +335,16 @@ class FrozenEncoder:
 
     def process_hash(self) -> int:
         """Return a number that is equal for encoders of one process that give the same vectors."""
-        return hash(self._key)  # a function of the user needs a ready model, which has a number of its own
+        # The key lacks the forward function, because a ready model, which it needs, has a number of its own.
+        return hash(self._key)
 
     @cached_property
     def identity(self) -> str:
         """Hashes of the contents of model and tokenizer, which are read once; a hub model's name and revision."""
         model = self._describe_model()
-        name = self.name if self._backbone.source.kind == "hub" else model["contents"]
-        return "#".join(part for part in (name, model["tokenizer"], model["revision"]) if part is not None)
+        is_on_hub = self._backbone.source.kind == "hub"
+        parts = [self.name if is_on_hub else model["contents"], model["tokenizer"], model["revision"]]
+        return "#".join(part for part in parts if part is not None)
 
     def file_hashes(self) -> dict[str, str]:
         """Return a SHA-256 of each file of the model's folder by its name; empty for other models."""
@@ -328,24 +353,30 @@ class FrozenEncoder:
     @property
     def _key(self) -> Hashable:
         """Everything that token vectors depend on, besides the text and the device."""
-        layers = self.num_layers, self.all_layers
-        settings = tuple(self._tokenizer_settings.values())
-        return self._backbone.source, self._given_tokenizer, settings, self.dtype, *layers
+        return (
+            self._backbone.source,
+            self._given_tokenizer,
+            tuple(self._tokenizer_settings.values()),
+            self.dtype,
+            self.num_layers,
+            self.all_layers,
+        )
 
     def _describe_model(self) -> dict[str, str | None]:
         """Return the fields of the signature about the model, whose contents are read and hashed."""
+        fields = {"model": self.place_name, "contents": None, "tokenizer": None}
+        if self._listed is not None:
+            fields["model"] = self._listed[0]
         content_hash = self._backbone.content_hash()
-        tokenizer_hash = None if self._given_tokenizer is None else hash_tokenizer(self._given_tokenizer)
-        return {
-            "model": self.place_name if self._listed is None else self._listed[0],
-            "contents": None if content_hash is None else content_hash[:8],
-            "tokenizer": None if tokenizer_hash is None else tokenizer_hash[:8],
-            "revision": self._backbone.source.revision,
-        }
+        if content_hash is not None:
+            fields["contents"] = content_hash[:8]
+        if self._given_tokenizer is not None:
+            fields["tokenizer"] = hash_tokenizer(self._given_tokenizer)[:8]
+        return {**fields, "revision": self._backbone.source.revision}
 
     @property
     def place_name(self) -> str:
-        """Name of the model; of a folder its name and its parent's, which other machines may have too."""
+        """Name of the model. That of a folder is "parent/folder", which may be the same on other machines."""
         source = self._backbone.source
         if source.kind != "folder":
             return self.name
@@ -354,14 +385,18 @@ class FrozenEncoder:
 
     def option_fields(self, layer: int | None = None, device: torch.device | None = None) -> dict[str, object]:
         """Return the fields of the signature that are known without the model, with ``"auto"`` as it was given."""
-        layers = f"0-{self.num_layers}" if self.all_layers else str(self.num_layers)
+        compared: int | str = self.num_layers
+        if layer is not None:
+            compared = self.layer_number(layer)
+        elif self.all_layers:
+            compared = f"0-{self.num_layers}"
         may_round = self.dtype in (torch.float32, "auto") and may_use_tf32(device or self.device)
         forward = None
         if self._forward_fn is not None:
-            # Partial functions and callable objects have no name: the class stands in.
+            # Partial functions and callable objects have no name, so that of their class is used.
             forward = getattr(self._forward_fn, "__qualname__", type(self._forward_fn).__qualname__)
         return {
-            "layer": layers if layer is None else self.layer_number(layer),
+            "layer": compared,
             "dtype": _name_dtype(self.dtype),
             "tf32": "yes" if may_round else None,
             **self.tokenizer.signature_fields(),
@@ -369,7 +404,7 @@ class FrozenEncoder:
             "family": "probed" if self.family.probed else None,
         }
 
-    # Traced, the texts of a row would attend to each other.
+    # Encoding is never traced, because the texts of a packed row would attend to each other.
     @untraced
     def encode(self, texts: Iterable[str] | TokenizedTexts, device: torch.device | str = "cpu") -> TokenVectors:
         """Return the unit vectors of the texts' tokens.
@@ -432,7 +467,7 @@ class FrozenEncoder:
             Unit vectors in the order of the plan's places, shape (layers, returned tokens, width).
         """
         loaded = self._backbone.loaded(device)
-        usual_budget = _TOKENS_PER_BATCH[device.type == "cpu"]
+        usual_budget = _TOKENS_PER_BATCH_ON_CPU if device.type == "cpu" else _TOKENS_PER_BATCH
         batches = Batches(plan.lengths, self._budgets.pop(device, usual_budget), self.batch_size)
         ids = send(plan.ids, device)
         vectors: Tensor | None = None
@@ -473,7 +508,8 @@ class FrozenEncoder:
 
     def cache(self, device: torch.device | str, *, of_losses: bool = False) -> VectorCache:
         """Return the cache of token vectors, which all encoders with the same settings in this process share."""
-        # The last digits of vectors depend on the batch: with a common cache, validations would change training.
+        # Losses have a cache of their own, because the last digits of vectors depend on the batch: with a common cache,
+        # validations would change training.
         key = device_with_index(device), of_losses
         if key not in self._caches:
             self._caches[key] = shared_caches.get((self._key, *key), VectorCache)
@@ -502,14 +538,19 @@ class FrozenEncoder:
             >>> _ = encoder.encode(["a cat sat"])
             >>> encoder.unload()
         """
-        devices = {device_with_index(self.device if device is None else device)}
-        if device is None:
-            devices |= {torch.device(name) for name in self._backbone.models} | {key[0] for key in self._caches}
+        if device is not None:
+            devices = {device_with_index(device)}
+        else:
+            devices = {device_with_index(self.device)}
+            devices.update(torch.device(name) for name in self._backbone.models)
+            devices.update(cache_device for cache_device, _ in self._caches)
         for used in devices:
-            for key in [key for key in self._caches if key[0] == used]:
-                self._caches.pop(key).clear()
+            for key in [*self._caches]:
+                if key[0] == used:
+                    self._caches.pop(key).clear()
             self._backbone.unload(used)
-            gc.collect()  # modules may refer to each other, as through hooks
+            # Modules may refer to each other, for example through hooks.
+            gc.collect()
             empty_cache(used)
 
     def backbone(self, device: torch.device | str) -> Any:
@@ -625,7 +666,9 @@ class Batches:
 
 def _optional_integer(name: str, value: int | None) -> int | None:
     """Return an integer argument, which may be a NumPy number, or ``None``."""
-    return None if value is None else as_integer(name, value)
+    if value is None:
+        return None
+    return as_integer(name, value)
 
 
 # An encoder, or the name or path of a model, which stands for FrozenEncoder(it).
@@ -652,7 +695,9 @@ def default_device(device: str | torch.device | None = None) -> torch.device:
         return torch.device(device)
     if torch.cuda.is_available():
         return torch.device("cuda")
-    return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+    if torch.backends.mps.is_available():
+        return torch.device("mps")
+    return torch.device("cpu")
 
 
 def _name_dtype(dtype: torch.dtype | str) -> str:

@@ -26,11 +26,11 @@ from bertscore_tm.utilities.files import expand_home
 
 _next_ready_number = count(1)
 
-# Name, size, and times of modification and change, which differs for copies that keep the time of modification: reading
-# the weights themselves takes several times as long as making an encoder.
+# (name, size, mtime, ctime). Files are compared by these, because hashing the weights takes several times as long as
+# creating an encoder. The ctime also changes when a copy preserves the mtime.
 _FileIdentity = tuple[str, int, int, int]
 
-# Files that are known to be no part of a model. All others count, because a tokenizer or remote code may load them.
+# Files that are not part of a model. All others count, because a tokenizer or remote code may load them.
 _NOT_LOADED = (
     *(".*", "README*", "LICENSE*", "*.md", "*.log", "*.partial", "*.lock", "*.png", "*.html"),
     # Results and states of a training.
@@ -48,7 +48,7 @@ _ORIGIN = (
     *("_name_or_path", "name_or_path", "base_model_name_or_path", "transformers_version", "architectures", "dtype"),
     *("_is_hf_initialized", "_weight_conversions", "_use_kernels"),
 )
-# Attributes that follow from others, or from the texts that a model has seen.
+# Attributes that a model computes from others, or from the texts that it has encoded.
 _COMPUTED = re.compile("cache|hook|inv_freq|warnings_issued")
 # Attributes of every module: its training mode, parameters, parts and hooks.
 _MODULE_ATTRIBUTES = frozenset(vars(nn.Module()))
@@ -60,9 +60,14 @@ CAPTURING_MODULE = "transformers.utils.output_capturing"
 class ModelSource:
     """Where a model comes from; encoders with equal sources may share a model.
 
-    ``name`` is for messages, ``location`` the hub name, or the absolute path of the folder, whose ``files`` had these
-    names, sizes and times when the encoder was made. A ready model cannot be loaded again: ``ready_number`` is never
-    used twice in a process.
+    Args:
+        kind: a name on the hub, a local folder, or a model object that the user passed.
+        name: name in messages.
+        location: the hub name, or the absolute path of the folder.
+        revision: revision of a hub model.
+        trust_remote_code: whether code from the model's repository may run.
+        ready_number: a number of its own for each copy of a ready model, which cannot be loaded again.
+        files: names, sizes and times of the folder's files when the encoder was made.
     """
 
     kind: Literal["hub", "folder", "ready"]
@@ -107,10 +112,14 @@ class ModelSource:
         Contents are compared if they were hashed, by :func:`hash_files`.
         """
         files = self._current_files()
-        if files == self.files or [file[:2] for file in files] != [file[:2] for file in self.files]:
+        if files == self.files:
             return self
-        is_equal = content_hash is None or hash_files(Path(self.location), files) == content_hash
-        return replace(self, files=files) if is_equal else self
+        names_and_sizes = [file[:2] for file in files]
+        if names_and_sizes != [file[:2] for file in self.files]:
+            return self
+        if content_hash is not None and hash_files(Path(self.location), files) != content_hash:
+            return self
+        return replace(self, files=files)
 
     def file_hashes(self) -> dict[str, str]:
         """Return a SHA-256 of each file of a folder by its name; empty for other sources."""
@@ -140,15 +149,20 @@ def _describe_file(name: str) -> str:
 
 def _identify_files(folder: Path, trust_remote_code: bool) -> tuple[_FileIdentity, ...]:
     """Return the identity of the files in a model's folder that may be loaded, in the order of their names."""
-    files = sorted(file for file in folder.glob("*") if file.is_file() and _may_be_loaded(file, trust_remote_code))
-    stats = [(file.name, file.stat()) for file in files]
-    return tuple((name, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns) for name, stat in stats)
+    identities = []
+    for file in sorted(folder.glob("*")):
+        if file.is_file() and _may_be_loaded(file, trust_remote_code):
+            stat = file.stat()
+            identities.append((file.name, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns))
+    return tuple(identities)
 
 
 def _may_be_loaded(file: Path, trust_remote_code: bool) -> bool:
     if file.suffix == ".py":
         return True
-    patterns = _NOT_LOADED if trust_remote_code else (*_NOT_LOADED, *_TABLES)
+    patterns = [*_NOT_LOADED]
+    if not trust_remote_code:
+        patterns.extend(_TABLES)
     return not any(fnmatchcase(file.name, pattern) for pattern in patterns)
 
 
@@ -160,7 +174,7 @@ def hash_files(folder: Path, files: tuple[_FileIdentity, ...]) -> str:
     return content.hexdigest()
 
 
-# Bounded, as files may change.
+# The cache is bounded, because files may change.
 @lru_cache(maxsize=1024)
 def _hash_file(folder: Path, file: _FileIdentity) -> str:
     with (folder / file[0]).open("rb") as stream:
@@ -173,11 +187,16 @@ def hash_structure(model: nn.Module) -> str:
     These are the configuration, the classes and settings of modules, such as active adapters with their scaling, and
     quantized weights. Functions count by name, and objects of other classes by their class.
     """
-    modules = dict(model.named_modules())
-    configs = {id(config): config for module in modules.values() if (config := _config_of(module)) is not None}
+    configs: dict[int, PretrainedConfig] = {}  # by identity, because modules share them
+    modules = {}
+    for path, module in model.named_modules():
+        config = getattr(module, "config", None)
+        if isinstance(config, PretrainedConfig):
+            configs[id(config)] = config
+        modules[path] = _describe_module(module)
     parts = {
         "configs": [_without_origin(config.to_dict()) for config in configs.values()],
-        "modules": {path: _describe_module(module) for path, module in modules.items()},
+        "modules": modules,
         "tensors": {name: _describe(tensor) for name, tensor in _saved_tensors(model) if not _is_plain(tensor)},
     }
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
@@ -186,8 +205,8 @@ def hash_structure(model: nn.Module) -> str:
 def hash_model(model: nn.Module, structure: str) -> str:
     """Return a SHA-256 of a model's plain parameters and saved buffers, equal on any device, and of its structure.
 
-    Other buffers are computed, and some of them change with the texts, as of dynamic rotary positions. Tensors are not
-    read by ``state_dict()``, which changes weights that bitsandbytes has packed for a CPU.
+    Other buffers are computed, and some of them change with the texts, such as those of dynamic rotary positions.
+    ``state_dict()`` is not used, because it changes weights that bitsandbytes has packed for a CPU.
     """
     content = hashlib.sha256(structure.encode())
     for name, tensor in _saved_tensors(model):
@@ -208,17 +227,13 @@ def _saved_tensors(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
 def computed_buffers(model: nn.Module) -> dict[str, torch.Tensor]:
     """Return the buffers that are not saved with a model, by their names."""
     buffers = dict(model.named_buffers(remove_duplicate=False))
-    names = [
-        f"{path}.{name}" if path else name
-        for path, module in model.named_modules(remove_duplicate=False)
-        for name in module._non_persistent_buffers_set
-    ]
-    return {name: buffers[name] for name in names if name in buffers}
-
-
-def _config_of(module: nn.Module) -> PretrainedConfig | None:
-    config = getattr(module, "config", None)
-    return config if isinstance(config, PretrainedConfig) else None
+    computed = {}
+    for path, module in model.named_modules(remove_duplicate=False):
+        prefix = f"{path}." if path else ""
+        for name in module._non_persistent_buffers_set:
+            if prefix + name in buffers:
+                computed[prefix + name] = buffers[prefix + name]
+    return computed
 
 
 def _describe_module(module: nn.Module) -> list[Any]:
@@ -226,9 +241,9 @@ def _describe_module(module: nn.Module) -> list[Any]:
     settings = {name: value for name, value in vars(module).items() if name not in _MODULE_ATTRIBUTES}
     described = {name: _describe(value) for name, value in _without_origin(settings).items()}
     hooks = [*module._forward_pre_hooks.values(), *module._forward_hooks.values()]
-    # transformers adds hooks when hidden states are asked for.
-    own_hooks = [hook for hook in hooks if getattr(hook, "__module__", "") != CAPTURING_MODULE]
-    return [_class_name(type(module)), described, _describe(own_hooks)]
+    # transformers adds hooks when hidden states are requested, and these change no vector.
+    changing_hooks = [hook for hook in hooks if getattr(hook, "__module__", "") != CAPTURING_MODULE]
+    return [_class_name(type(module)), described, _describe(changing_hooks)]
 
 
 def _without_origin(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -240,7 +255,7 @@ def _class_name(kind: type) -> str:
     """Return a class's name with its module, which has a hash of the files of remote code, in any process."""
     module = kind.__module__.replace("__mp_main__", "__main__")
     if module.startswith("transformers_modules."):
-        # The modules before are named after the folder.
+        # The first parts of the name come from the path of the folder.
         module = ".".join(module.split(".")[-2:])
     return f"{module}.{kind.__qualname__}"
 
@@ -276,7 +291,8 @@ def _is_plain(tensor: torch.Tensor) -> bool:
 
 def _describe_tensor(tensor: torch.Tensor) -> Any:
     """Return a tensor's class, dtype, shape and contents, with all parts of a quantized one."""
-    kind, is_plain = type(tensor), _is_plain(tensor)
+    kind = type(tensor)
+    is_plain = _is_plain(tensor)
     parts: list[Any] = [str(tensor.dtype), list(tensor.shape)]
     if tensor.is_meta:
         return parts
@@ -285,7 +301,8 @@ def _describe_tensor(tensor: torch.Tensor) -> Any:
     try:
         if hasattr(tensor, "__tensor_flatten__"):
             names, context = cast(Any, tensor).__tensor_flatten__()
-            return [*parts, {name: _describe(getattr(tensor, name)) for name in names}, _describe(context)]
+            inner = {name: _describe(getattr(tensor, name)) for name in names}
+            return [*parts, inner, _describe(context)]
         values = tensor.detach().as_subclass(torch.Tensor)
         if values.is_quantized:
             values = values.dequantize()
@@ -298,8 +315,8 @@ def _describe_tensor(tensor: torch.Tensor) -> Any:
             f"sharded"
         ) from error
     parts.append(hashlib.sha256(data).hexdigest())
-    # Scales of weights that bitsandbytes has quantized.
     if not is_plain:
+        # Weights that bitsandbytes has quantized have their scales in attributes.
         parts.append(_describe_parts(vars(tensor)))
     return parts
 

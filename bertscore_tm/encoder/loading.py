@@ -46,7 +46,7 @@ _CONSTANTS = ("position_ids", "inv_freq", "masked_bias")
 _PROBE = (
     "The Caf\u00e9's  3rd   \uff21\uff22\uff23 cost 1,234.50: na\u00efve (\u65e5\u672c\u8a9e) \u0e20\u0e32\u0e29\u0e32!"
 )
-# Tokens that tokenizers without words have besides the added ones, such as the mark of a word's start.
+# Maximum number of tokens, besides the added ones, of tokenizers without words: such as the mark of a word's start.
 _MOST_WITHOUT_WORDS = 16
 
 
@@ -85,23 +85,26 @@ def _load(what: str, auto_class: Any, source: ModelSource, **options: Any) -> An
         with quiet_transformers.turned(), _without_progress_bars.turned():
             return auto_class.from_pretrained(source.location, **options)
     except Exception as error:
-        # These name their remedy already.
-        if isinstance(error, ImportError) or is_out_of_memory(error):
+        names_remedy = isinstance(error, ImportError) or is_out_of_memory(error)
+        if names_remedy:
             raise
-        cause = f"{type(error).__name__}: {error}"
-        if type(error).__name__ == "UnpicklingError":
-            # The message of torch advises to run any code that the file holds.
-            cause = "a .bin file holds more than tensors, or is damaged; .safetensors files are safe"
-        remedy = (
-            "Pass a name on the hub, or a folder that holds what save_pretrained(folder) of the model and of its "
-            "tokenizer wrote, made where the hub can be reached"
-        )
-        if "trust_remote_code" in str(error):
-            remedy = "To run the code that is stored with the model, pass trust_remote_code=True (--trust-remote-code)"
-        tried = "that folder" if source.kind == "folder" else "the hub, as there is no such folder"
-        raise OSError(
-            f"could not load the {what} of {source.name!r} from {tried}. {remedy}. The cause: {cause}"
-        ) from error
+        raise OSError(_describe_failure(what, source, error)) from error
+
+
+def _describe_failure(what: str, source: ModelSource, error: Exception) -> str:
+    """Return the message about a part of a model that could not be loaded."""
+    tried = "that folder" if source.kind == "folder" else "the hub, as there is no such folder"
+    remedy = (
+        "Pass a name on the hub, or a folder that holds what save_pretrained(folder) of the model and of its "
+        "tokenizer wrote, made where the hub can be reached"
+    )
+    if "trust_remote_code" in str(error):
+        remedy = "To run the code that is stored with the model, pass trust_remote_code=True (--trust-remote-code)"
+    cause = f"{type(error).__name__}: {error}"
+    if type(error).__name__ == "UnpicklingError":
+        # torch's own message advises to run any code that the file holds.
+        cause = "a .bin file holds more than tensors, or is damaged; .safetensors files are safe"
+    return f"could not load the {what} of {source.name!r} from {tried}. {remedy}. The cause: {cause}"
 
 
 def load_tokenizer(source: ModelSource) -> PreTrainedTokenizerBase:
@@ -114,17 +117,16 @@ def load_tokenizer(source: ModelSource) -> PreTrainedTokenizerBase:
             f"next to the weights with tokenizer.save_pretrained(folder)"
         )
     file = _find_file(source, "tokenizer.json")
-    is_own_fast = tokenizer.is_fast and type(tokenizer).__module__.startswith("transformers.")
-    if file is None:
-        if is_own_fast and _makes_backends(tokenizer):
+    saved = None if file is None else Tokenizer.from_file(file)
+    is_class_of_transformers = tokenizer.is_fast and type(tokenizer).__module__.startswith("transformers.")
+    if is_class_of_transformers and _makes_backends(tokenizer):
+        if saved is None:
             _restore_normalizer(tokenizer, source)
-        return tokenizer
-    saved = Tokenizer.from_file(file)
-    if not is_own_fast:
+        else:
+            _restore_backend(tokenizer, saved)
+    elif saved is not None and not is_class_of_transformers:
         tokens = tokenizer.convert_ids_to_tokens(tokenizer(_PROBE)["input_ids"])
         _check_tokens(source.name, type(tokenizer).__name__, tuple(tokens), tuple(saved.encode(_PROBE).tokens))
-    elif _makes_backends(tokenizer):
-        _restore_backend(tokenizer, saved)
     return tokenizer
 
 
@@ -146,14 +148,15 @@ def _find_file(source: ModelSource, name: str) -> str | None:
 
 
 def _restore_backend(tokenizer: Any, saved: Tokenizer) -> None:
-    """Apply a tokenizer.json where transformers 5 makes a part of the tokenizer from its class, whatever the file says.
+    """Apply a tokenizer.json to the parts of a tokenizer that transformers 5 makes from its class instead.
 
     Options of BERT's normalizer, spaces before texts and source languages come from the configuration in all versions.
     """
     backend = tokenizer.backend_tokenizer
     backend.model = saved.model
-    parts = backend.normalizer, saved.normalizer
-    if not all(isinstance(normalizer, normalizers.BertNormalizer) for normalizer in parts):
+    both = [backend.normalizer, saved.normalizer]
+    are_of_bert = all(isinstance(normalizer, normalizers.BertNormalizer) for normalizer in both)
+    if not are_of_bert:
         backend.normalizer = saved.normalizer
     if _without_prefix_space(backend.pre_tokenizer) != _without_prefix_space(saved.pre_tokenizer):
         backend.pre_tokenizer = saved.pre_tokenizer
@@ -168,8 +171,11 @@ def _without_prefix_space(pre_tokenizer: Any) -> Any:
     """Return the settings of a pre-tokenizer without ``add_prefix_space``."""
     if pre_tokenizer is None:
         return None
-    content = pre_tokenizer.__getstate__()
-    return json.loads(content, object_hook=lambda part: {key: part[key] for key in part if key != "add_prefix_space"})
+
+    def drop(part: dict[str, Any]) -> dict[str, Any]:
+        return {key: value for key, value in part.items() if key != "add_prefix_space"}
+
+    return json.loads(pre_tokenizer.__getstate__(), object_hook=drop)
 
 
 @cache
@@ -190,13 +196,15 @@ def _restore_normalizer(tokenizer: Any, source: ModelSource) -> None:
     backend = tokenizer.backend_tokenizer
     if not isinstance(backend.model, Unigram) or _has_charsmap(backend.normalizer):
         return
-    path = _find_file(source, tokenizer.vocab_files_names.get("vocab_file", "")) or ""
-    if path.endswith(".model"):
-        proto = import_protobuf().ModelProto()  # type: ignore[no-untyped-call]
-        proto.ParseFromString(Path(path).read_bytes())
-        if charsmap := proto.normalizer_spec.precompiled_charsmap:
-            rest = backend.normalizer or normalizers.Sequence([])
-            backend.normalizer = normalizers.Sequence([normalizers.Precompiled(charsmap), rest])
+    path = _find_file(source, tokenizer.vocab_files_names.get("vocab_file", ""))
+    if path is None or not path.endswith(".model"):
+        return
+    proto = import_protobuf().ModelProto()  # type: ignore[no-untyped-call]
+    proto.ParseFromString(Path(path).read_bytes())
+    charsmap = proto.normalizer_spec.precompiled_charsmap
+    if charsmap:
+        rest = backend.normalizer or normalizers.Sequence([])
+        backend.normalizer = normalizers.Sequence([normalizers.Precompiled(charsmap), rest])
 
 
 def _has_charsmap(normalizer: Any) -> bool:
@@ -210,9 +218,9 @@ def load_encoder(
     source.check_unchanged()
     auto_class = AutoModelForTextEncoding if family.encoder_class else AutoModel
     model, info = _load("weights", auto_class, source, dtype=dtype, output_loading_info=True)
-    # Compared by object, since the names change when the encoder is taken out of the model.
     parameters = dict(model.named_parameters(remove_duplicate=False))
-    random = {parameters[key]: key for key in info["missing_keys"] if key in parameters}
+    # Keys are the parameters, because their names change when the encoder is taken out of the model.
+    random = {parameters[name]: name for name in info["missing_keys"] if name in parameters}
     encoder = encoder_of(model.base_model)
     cut(encoder)
     missing = [random[parameter] for parameter in encoder.parameters() if parameter in random]
@@ -222,7 +230,8 @@ def load_encoder(
             f"({shorten(missing)}), which would be random numbers. Download the model again, or save a complete one "
             f"with save_pretrained(folder)"
         )
-    if unused := _find_unused(info["unexpected_keys"], model, encoder, family):
+    unused = _find_unused(info["unexpected_keys"], model, encoder, family)
+    if unused:
         raise OSError(
             f"could not load the weights of {source.name!r}: {type(encoder).__name__} of transformers "
             f"{transformers_version} does not use {len(unused)} of them ({shorten(unused)}), so it is not the model "
@@ -232,18 +241,31 @@ def load_encoder(
 
 
 def _find_unused(names: Iterable[str], model: Any, encoder: nn.Module, family: Family) -> list[str]:
-    """Find those of a file's weights without a place in the model that belong to an encoder's layers or embeddings."""
+    """Return the weights of an encoder's layers or embeddings that a file has and the model does not use.
+
+    Args:
+        names: names of all weights of the file that the model does not use.
+        model: the model that was loaded.
+        encoder: the encoder in it.
+        family: properties of the model's family.
+    """
     root = next(f"{path}." if path else "" for path, module in model.named_modules() if module is encoder)
-    modules, unused = dict(encoder.named_modules()), []
+    modules = dict(encoder.named_modules())
+    unused = []
     for name in sorted(names):
         path = name.removeprefix(f"{model.base_model_prefix}.")
+        if not path.startswith(root):
+            continue
         parts = path.removeprefix(root).split(".")
+        # The owner is the innermost module of the encoder that holds the weight.
         depth = max(i for i in range(len(parts)) if ".".join(parts[:i]) in modules)
         owner = ".".join(parts[:depth])
-        # Next to the layers are heads, dropped layers and decoders. What the configuration switches off is None.
-        is_outside = not owner or any(f"{layers}.".startswith(f"{owner}.") for layers in family.layers)
+        # Heads, dropped layers and decoders are next to the layers.
+        is_outside = owner == "" or any(f"{layers}.".startswith(f"{owner}.") for layers in family.layers)
+        # The configuration may switch a module off, which is None or an identity then.
         is_off = isinstance(modules[owner], nn.Identity) or hasattr(modules[owner], parts[depth])
-        if path.startswith(root) and not (is_outside or is_off or parts[-1] in _CONSTANTS):
+        is_constant = parts[-1] in _CONSTANTS
+        if not (is_outside or is_off or is_constant):
             unused.append(name)
     return unused
 
@@ -285,25 +307,28 @@ def copy_tokenizer(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBas
             f"save_pretrained(folder), and pass the folder as the model, without a tokenizer"
         ) from error
     if copied.is_fast:
-        # A state of fast tokenizers, which other threads may change in between.
+        # The copy has the truncation and padding of the latest call, by any thread.
         copied.backend_tokenizer.no_truncation()
         copied.backend_tokenizer.no_padding()
     with _copies_lock:
         earlier = _copies.get(tokenizer)
-        if earlier is None or describe_tokenizer(earlier) != describe_tokenizer(copied):
-            earlier = _copies[tokenizer] = copied
-        return earlier
+        if earlier is not None and describe_tokenizer(earlier) == describe_tokenizer(copied):
+            return earlier
+        _copies[tokenizer] = copied
+        return copied  # type: ignore[no-any-return]
 
 
 def _has_vocabulary(tokenizer: PreTrainedTokenizerBase) -> bool:
-    """Return whether a tokenizer has tokens besides special ones; transformers makes one without if files lack."""
+    """Return whether a tokenizer has tokens besides special ones, which it lacks if its files are missing."""
     added: Any = getattr(tokenizer, "added_tokens_decoder", None)
-    if not isinstance(added, Mapping):  # that of mistral-common, loaded where there is a tekken.json
+    if not isinstance(added, Mapping):
+        # transformers loads the tokenizer of mistral-common if the folder has a tekken.json.
         raise TypeError(
             f"a {type(tokenizer).__name__} lists no added tokens and cannot be used: pass tokenizer= with "
             f"transformers.PreTrainedTokenizerFast.from_pretrained(folder), of a folder that has a tokenizer.json"
         )
-    if len(tokenizer) - len(added) > _MOST_WITHOUT_WORDS:  # the vocabulary itself may take long to list
+    if len(tokenizer) - len(added) > _MOST_WITHOUT_WORDS:
+        # Counting is enough, and listing a large vocabulary takes long.
         return True
-    # Those of T5 and mBART still have the mark of a word's start.
+    # Without their files, the tokenizers of T5 and mBART still have the mark of a word's start.
     return len(set(tokenizer.get_vocab().values()) - added.keys()) > 1

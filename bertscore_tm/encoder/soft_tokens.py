@@ -8,7 +8,7 @@ from bertscore_tm.matching.vectors import unit_vectors
 
 
 def require_soft_tokens(encoder: FrozenEncoder) -> None:
-    """Raise an error if an encoder gives other vectors for input embeddings than for ids, or takes ids only."""
+    """Raise an error if an encoder takes ids only, or returns different vectors for ids and for their embeddings."""
     if not encoder._backbone.spec.family.takes_embeddings:
         raise ValueError(
             f"soft tokens are passed to a model as inputs_embeds, but {encoder.name} (type "
@@ -20,7 +20,7 @@ def require_soft_tokens(encoder: FrozenEncoder) -> None:
 def embedding_table(encoder: FrozenEncoder, device: torch.device | str) -> Tensor:
     """Return the input embedding of every token, shape (vocabulary, embedding width), without gradient.
 
-    In families that scale their embeddings in the module, this differs from the module's weight.
+    This is not the module's weight in families whose module scales the embeddings.
     """
     module = encoder.backbone(device).get_input_embeddings()
     weight: Tensor = module.get_parameter("weight").detach()
@@ -39,8 +39,10 @@ def encode_soft(encoder: FrozenEncoder, inputs_embeds: Tensor, mask: Tensor) -> 
         inputs_embeds: shape (batch, positions, embedding width); texts start at position 0, with special tokens.
         mask: real positions, shape (batch, positions), bool; padding follows the text.
     """
-    backbone, device = encoder._backbone, inputs_embeds.device
-    loaded = backbone.loaded(device)  # where a probe completes the family
+    backbone = encoder._backbone
+    device = inputs_embeds.device
+    # The family is complete only after the model was loaded, which may probe it.
+    loaded = backbone.loaded(device)
     require_soft_tokens(encoder)
     states = loaded.run_soft(inputs_embeds.to(backbone.resolve_dtype(device)), mask)
     return unit_vectors(states)
