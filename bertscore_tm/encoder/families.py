@@ -29,10 +29,12 @@ class Batching(NamedTuple):
     texts: int = UNLIMITED
 
 
-PACKED, PADDED = Batching("packed"), Batching("grouped", 0.1, 64)
-EQUAL, ALONE = Batching("grouped"), Batching("alone", texts=1)
+PACKED = Batching("packed")
+PADDED = Batching("grouped", padding=0.1, texts=64)
+EQUAL = Batching("grouped")
+ALONE = Batching("alone", texts=1)
 # The fastest first, in the order in which they are tried.
-BATCHINGS = PACKED, PADDED, EQUAL, ALONE
+BATCHINGS = (PACKED, PADDED, EQUAL, ALONE)
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,8 @@ class Family:
         """Return the position id of a text's first token: 0, or the padding id plus 1 where positions follow it."""
         if not self.positions_after_padding:
             return 0
-        return int(config.pad_token_id if self.padding_id is None else self.padding_id) + 1
+        padding_id = config.pad_token_id if self.padding_id is None else self.padding_id
+        return int(padding_id) + 1
 
     def max_positions(self, config: PretrainedConfig) -> int | None:
         """Return the largest number of tokens per text, special ones included; ``None`` for relative positions only."""

@@ -368,10 +368,10 @@ def _switched_attention(model: nn.Module, *, packed: bool) -> Iterator[bool]:
 def _number_after(padding_id: int, ids: Tensor, lengths: Ints) -> Tensor:
     """Return position ids as RoBERTa numbers them: padding in a text has the position of padding and is not counted."""
     counted = (ids != padding_id).long()  # (tokens,)
-    total = counted.cumsum(0)
-    starts = np.repeat(np.cumsum(lengths) - lengths, lengths)
-    before = (total - counted).index_select(0, send(starts, ids.device))
-    return (total - before) * counted + padding_id
+    total = counted.cumsum(0)  # (tokens,), over all texts
+    starts = np.repeat(np.cumsum(lengths) - lengths, lengths)  # (tokens,)
+    before_text = (total - counted).index_select(0, send(starts, ids.device))  # (tokens,)
+    return (total - before_text) * counted + padding_id
 
 
 def draw_texts(spec: ModelSpec, lengths: Sequence[int], device: torch.device) -> list[Tensor]:
@@ -379,18 +379,24 @@ def draw_texts(spec: ModelSpec, lengths: Sequence[int], device: torch.device) ->
 
     Models may derive numbers from special tokens, such as positions from padding, or a factor from masks.
     """
-    vocabulary, settings = range(int(getattr(spec.config, "vocab_size", 256))), spec.config.to_dict()
-    reserved = {value for name, value in settings.items() if name.endswith("_token_id") and isinstance(value, int)}
-    ids = torch.tensor([i for i in vocabulary if i not in reserved | {0}], dtype=torch.long, device="cpu")
-    special = [i for role in _SPECIAL_ROLES if (i := settings.get(f"{role}_token_id")) in vocabulary]
+    settings = spec.config.to_dict()
+    vocabulary = range(int(getattr(spec.config, "vocab_size", 256)))
+    reserved = {0}
+    for name, value in settings.items():
+        if name.endswith("_token_id") and isinstance(value, int):
+            reserved.add(value)
+    ids = torch.tensor([token for token in vocabulary if token not in reserved], dtype=torch.long, device="cpu")
+    roles = [settings.get(f"{role}_token_id") for role in _SPECIAL_ROLES]
+    special = torch.tensor([token for token in roles if token in vocabulary], dtype=torch.long, device="cpu")
     generator = torch.Generator("cpu").manual_seed(0)
     texts = []
     for number, length in enumerate(lengths):
-        drawn = torch.randint(len(ids), (min(length, spec.max_positions or length),), generator=generator, device="cpu")
-        text = ids[drawn]
+        length = min(length, spec.max_positions or length)
+        text = ids[torch.randint(len(ids), (length,), generator=generator, device="cpu")]
         if number % 2 == 0:
-            inner = special[: max(len(text) - 2, 0)]
-            text[1 : 1 + len(inner)] = torch.tensor(inner, dtype=torch.long, device="cpu")
+            # The first and the last token stay ordinary ones.
+            inner = special[: max(length - 2, 0)]
+            text[1 : 1 + len(inner)] = inner
         texts.append(text.to(device))
     return texts
 
@@ -400,8 +406,10 @@ def are_same_vectors(first: Tensor, second: Tensor, dtype: torch.dtype) -> bool:
     if first.shape != second.shape:
         return False
     distance = (unit_vectors(first) - unit_vectors(second)).norm(dim=-1).max()
-    # TF32 has the exponent of float32 and the mantissa of float16.
-    eps = torch.finfo(torch.float16 if dtype == torch.float32 and may_use_tf32(first.device) else dtype).eps
+    eps = torch.finfo(dtype).eps
+    if dtype == torch.float32 and may_use_tf32(first.device):
+        # TF32 has the exponent of float32 and the mantissa of float16.
+        eps = torch.finfo(torch.float16).eps
     return float(distance) <= max(_TOLERANCE, _TOLERANCE_IN_EPS * eps)
 
 
@@ -425,11 +433,14 @@ def _record_states(layers: nn.Module) -> Iterator[list[Tensor]]:
 
 
 def _choose_attention(model: nn.Module, config: PretrainedConfig, length: int) -> None:
-    """Switch BigBird to its attention for a length: by itself, it keeps that of the first short texts."""
-    sparse = config.attention_type == "block_sparse" and length > (5 + 2 * config.num_random_blocks) * config.block_size
-    # The new attention modules take over the weights of the old ones: nothing is initialized.
+    """Switch BigBird to its attention for a length, because it keeps that of the first short texts otherwise."""
+    attention = "original_full"
+    longest_full = (5 + 2 * config.num_random_blocks) * config.block_size
+    if config.attention_type == "block_sparse" and length > longest_full:
+        attention = "block_sparse"
+    # The new attention modules take over the weights of the old ones, so that nothing has to be initialized.
     with torch.device("meta"):
-        cast(Any, model).set_attention_type("block_sparse" if sparse else "original_full")
+        cast(Any, model).set_attention_type(attention)
 
 
 def _rope_switch(config: PretrainedConfig) -> float:
@@ -437,7 +448,9 @@ def _rope_switch(config: PretrainedConfig) -> float:
     # Before transformers 5, it was rope_scaling.
     rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
     default = getattr(config, "original_max_position_embeddings", None)
-    for settings in (rope, *(value for value in rope.values() if isinstance(value, Mapping))):
+    # Models with several kinds of layers have settings for each.
+    of_kinds = [value for value in rope.values() if isinstance(value, Mapping)]
+    for settings in (rope, *of_kinds):
         if settings.get("rope_type", settings.get("type")) == "longrope":
             return float(settings.get("original_max_position_embeddings", default) or math.inf)
     return math.inf

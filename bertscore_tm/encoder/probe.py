@@ -266,7 +266,9 @@ class _Probe:
     """Runs an encoder on texts of random tokens and completes its family."""
 
     def __init__(self, encoder: nn.Module, spec: ModelSpec) -> None:
-        self.encoder, self.spec, self.layer = encoder, spec, spec.layers_kept
+        self.encoder = encoder
+        self.spec = spec
+        self.layer = spec.layers_kept
         self.layers = int(spec.config.num_hidden_layers)
         self.texts = draw_texts(spec, _LENGTHS, next(encoder.parameters()).device)
         # Two texts of equal length; the first has special tokens.
@@ -292,19 +294,22 @@ class _Probe:
             if len(inputs) == 1 and isinstance(inputs[0], Tensor) and isinstance(output, Tensor):
                 called.append((name, inputs[0], output))
 
-        inside = tuple(f"{path}." for path in self.spec.family.layers)
+        lists = tuple(f"{path}." for path in self.spec.family.layers)
         ids = self.ids[:1]
         with ExitStack() as hooks:
             for name, module in self.encoder.named_modules():
-                if name and not name.startswith(inside) and not any(path.startswith(name) for path in inside):
+                is_in_layers = name.startswith(lists)
+                # The whole encoder, with the name "", contains them too.
+                contains_layers = any(path.startswith(name) for path in lists)
+                if not is_in_layers and not contains_layers:
                     hooks.enter_context(module.register_forward_hook(partial(record, name)))
-            sought = self.forward_pass(self.layers)(ids)[0]
-        # From the last module to the first; the hook of a module runs after those of the modules within it.
+            output = self.forward_pass(self.layers)(ids)[0]
+        # From the last module to the first, because the hook of a module runs after those of the modules within it.
         names: list[str] = []
         for name, before, after in reversed(called):
-            if torch.equal(after, sought) and not torch.equal(before, after):
+            if torch.equal(after, output) and not torch.equal(before, after):
                 names.append(name)
-                sought = before
+                output = before
         self._learn(final_modules=tuple(reversed(names)))
         states = self.run_whole(ids)
         if states.shape[:3] != (self.layers + 1, *ids.shape):
@@ -312,11 +317,16 @@ class _Probe:
 
     def find_batching(self) -> None:
         """Find out how texts share a forward pass; those of equal length must not affect each other."""
-        texts, limit = self.texts, self.spec.max_positions
+        texts = self.texts
+        limit = self.spec.max_positions
         if limit is not None and limit <= _LARGEST_ROW:
-            texts = [*texts[:3], *texts[3:4] * (limit // len(texts[3])), *texts[4:]]
-        # BigBird's attention changes with the length of the longest text.
-        candidates = [EQUAL] if hasattr(self.encoder, "set_attention_type") else [PACKED, PADDED, EQUAL]
+            # Repeat a text, so that the row has more tokens than the model has positions.
+            num_repeats = limit // len(texts[3])
+            texts = [*texts[:3], *[texts[3]] * num_repeats, *texts[4:]]
+        candidates = [PACKED, PADDED, EQUAL]
+        if hasattr(self.encoder, "set_attention_type"):
+            # BigBird's attention changes with the length of the longest text.
+            candidates = [EQUAL]
         # All layers are compared, also those above: a few texts may not show a difference in one layer, where attention
         # is limited to some tokens of the highest weight.
         trial = self.forward_pass(self.layers, all_layers=True).find_batching(texts, candidates, torch.float32)
@@ -327,15 +337,16 @@ class _Probe:
     def find_embeddings(self) -> None:
         """Find out whether input embeddings instead of token ids give the same vectors."""
         ids = self.ids[1:]  # without special tokens, which soft tokens are not
+        expected = self.run_whole(ids)[self.layer]
         try:
-            states = self.run_whole(cast(Any, self.encoder).get_input_embeddings()(ids))[self.layer]
+            embeds = cast(Any, self.encoder).get_input_embeddings()(ids)
+            states = self.run_whole(embeds)[self.layer]
         except (AttributeError, LookupError, NotImplementedError, RuntimeError, TypeError, ValueError) as error:
             if is_out_of_memory(error):
                 raise
-            takes = False
-        else:
-            takes = are_same_vectors(states, self.run_whole(ids)[self.layer], torch.float32)
-        self._learn(takes_embeddings=takes)
+            self._learn(takes_embeddings=False)
+            return
+        self._learn(takes_embeddings=are_same_vectors(states, expected, torch.float32))
 
     def cut(self) -> None:
         """Cut the encoder, and check that it gives the same vectors as the whole one."""
