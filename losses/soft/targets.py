@@ -1,4 +1,4 @@
-"""References of a batch: labels or texts, one or several per item."""
+"""Encode the references of a batch (labels or texts, one or several per item), and find the content of labels."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -12,6 +12,7 @@ from torch import Tensor
 from bertscore_tm.device.memory import send
 from bertscore_tm.device.onednn import is_eager
 from bertscore_tm.encoder import FrozenEncoder
+from bertscore_tm.encoder.tokenizer import TextTokenizer
 from bertscore_tm.losses.soft.expectations import require_token_ids
 from bertscore_tm.losses.soft.predictions import (
     EncodedTokens,
@@ -28,24 +29,24 @@ from bertscore_tm.scoring.inputs import TextPairs
 from bertscore_tm.utilities.compilation import untraced
 from bertscore_tm.utilities.warnings import warn_user
 
-# Fewest positions from which shifted logits are recognised.
+# Minimum number of positions for the check that predictions and labels are aligned.
 _FEWEST_SHIFTED = 16
-# Positions that are compared at most.
+# Maximum number of positions that this check compares.
 _MOST_COMPARED = 256
-# Fewest rows from which a mask beyond the texts' ends is recognised.
+# Minimum number of rows for the check that the mask ends before the end tokens.
 _FEWEST_ENDED = 4
 
 
 @dataclass(frozen=True)
 class EncodedReferences:
-    """Encoded references of a batch, item by item, a target of the loss."""
+    """Encoded references of a batch, item by item, as a target of the loss."""
 
     tokens: EncodedTokens
-    items: Tensor | None  # index of each reference's item, (references,); None where every item has one reference
+    items: Tensor | None  # index of each reference's item, (references,); None if every item has one reference
     num_items: int
     num_truncated: int = 0
-    placement: Placement | None = None  # of predictions with the same content, if it is known
-    encoder: FrozenEncoder | None = None  # set for references of texts, which another loss may get
+    placement: Placement | None = None  # order of predictions with the same content; None if it is not known
+    encoder: FrozenEncoder | None = None  # None for labels, which the loss that scores them encodes itself
 
 
 @untraced
@@ -55,8 +56,16 @@ def encode_references(
     cache_bytes: int = 0,
     tokenized: TokenizedTexts | None = None,
 ) -> EncodedReferences:
-    """Encode the references of each item: texts, or tuples of token ids, with the distinct ones in ``tokenized``."""
-    encoder, device = vocabulary.encoder, vocabulary.table.device
+    """Encode the references of each item.
+
+    Args:
+        references: for each item its references, either texts or tuples of token ids.
+        vocabulary: the generator's vocabulary.
+        cache_bytes: size limit of the cache of references.
+        tokenized: the distinct references, if they are tuples of token ids.
+    """
+    encoder = vocabulary.encoder
+    device = vocabulary.table.device
     texts = TextPairs([], references)
     cache = encoder.reference_cache(device, cache_bytes, of_losses=True)
     encode: EncodeFunction = encoder.encode
@@ -64,65 +73,83 @@ def encode_references(
         encode = encode_by_ids(encoder.encode, texts.distinct(), tokenized)
     encoded = encode_texts(texts, encode, device, cache)
     vectors = encoded.vectors
-    rows = np.array([encoded.indices[text] for text in chain.from_iterable(references)])
-    index, mask = vectors.texts.locate(rows)  # (references, tokens)
+    rows = np.array([encoded.indices[text] for text in chain.from_iterable(references)])  # (references,)
+    index, mask = vectors.texts.locate(rows)  # (references, tokens) each
     keys = send(mask, device)
     padded = vectors.gather(index, keys)  # (1, references, tokens, width)
-    # Padding has the id that is appended, as there may be no other.
+    # Append an id for padding, because a batch of blank texts may have no id at all.
     ids = np.append(vectors.texts.ids, 0)[np.where(mask, index, -1)]  # (references, tokens)
-    weights = vocabulary.encoder_weights.to(padded.dtype)[send(ids, device)] * keys
-    tokens = EncodedTokens(padded[0], TokenMass(keys, weights), send(vectors.texts.has_content[rows], device))
+    weights = vocabulary.encoder_weights.to(padded.dtype)[send(ids, device)] * keys  # (references, tokens)
+    has_content = send(vectors.texts.has_content[rows], device)  # (references,)
+    tokens = EncodedTokens(padded[0], TokenMass(keys, weights), has_content)
+    num_items = len(references)
     items = None
-    if len(rows) != len(references):
-        counts = [len(of_item) for of_item in references]
-        items = send(np.repeat(np.arange(len(references)), counts), device)  # (references,)
-    return EncodedReferences(tokens, items, len(references), vectors.texts.num_truncated, encoder=encoder)
+    if len(rows) != num_items:
+        counts = [len(references_of_item) for references_of_item in references]
+        items = send(np.repeat(np.arange(num_items), counts), device)  # (references,)
+    return EncodedReferences(tokens, items, num_items, vectors.texts.num_truncated, encoder=encoder)
 
 
 def encode_labels(
     labels: Tensor, content: Tensor, vocabulary: GeneratorVocabulary, cache_bytes: int
 ) -> EncodedReferences:
-    """Encode the references of a batch from labels in the encoder's vocabulary, one per item.
+    """Encode the references of a batch from labels, one per item.
 
-    On a CPU distinct rows are encoded once and cached: without, a step of the loss takes 1.19 times as long for 8 rows
-    and 1.23 times for one (MiniLM with 5 layers, one thread).
+    The generator has the encoder's tokens, with the same or other ids. On a CPU, distinct rows are encoded once and
+    cached: without that, a step of the loss takes 1.19 times as long for 8 rows and 1.23 times for one (MiniLM with 5
+    layers, one thread).
     """
     placement = place_content(content, vocabulary)
-    # An accelerator would have to be waited for to encode each distinct row once, without padding, and cache it.
-    if labels.device.type != "cpu" or not is_eager() or vocabulary.encoder_ids is None:
-        ids = labels.long().clamp(min=0)
+    # On an accelerator, finding the distinct rows would synchronize the device; in a compiled graph it would break it.
+    can_read_rows = labels.device.type == "cpu" and is_eager()
+    if not can_read_rows or vocabulary.encoder_ids is None:
+        ids = labels.long().clamp(min=0)  # (items, positions)
         with torch.no_grad(), torch.autocast(device_type=labels.device.type, enabled=False):
             weights = None if vocabulary.weights is None else vocabulary.weights[ids]
-            soft = SoftTokens(torch.nn.functional.embedding(ids, vocabulary.table), content, weights)
-            tokens = encode_soft_tokens(soft, vocabulary, placement)
-            return EncodedReferences(tokens, None, len(labels), placement=placement)
-    tokenizer, (before, after) = vocabulary.encoder.tokenizer, vocabulary.encoder.tokenizer.special_affixes
-    ids_of_rows = torch.split(vocabulary.encoder_ids[labels[content].long()], content.sum(1).tolist())
-    rows = [(*before, *ids.tolist(), *after) for ids in ids_of_rows]
-    distinct = [*dict.fromkeys(rows)]
-    lengths = np.fromiter(map(len, distinct), np.int64, len(distinct))
-    flat = np.fromiter(chain.from_iterable(distinct), np.int64, int(lengths.sum()))
-    has_content = lengths > tokenizer.num_special_tokens
-    truncated = np.zeros_like(has_content)
-    # Tokens are counted, because labels have no characters.
-    sizes = lengths - tokenizer.num_special_tokens
-    unknown_sizes = np.array([row.count(tokenizer.unknown_id) for row in distinct], np.int64)
-    tokenized = TokenizedTexts(flat, lengths, has_content, truncated, sizes, unknown_sizes)
+            soft_tokens = SoftTokens(torch.nn.functional.embedding(ids, vocabulary.table), content, weights)
+            tokens = encode_soft_tokens(soft_tokens, vocabulary, placement)
+        return EncodedReferences(tokens, items=None, num_items=len(labels), placement=placement)
+    tokenizer = vocabulary.encoder.tokenizer
+    before, after = tokenizer.special_affixes
+    content_ids = vocabulary.encoder_ids[labels[content].long()]  # (content tokens of the batch,)
+    rows = []
+    for row_ids in torch.split(content_ids, content.sum(1).tolist()):
+        rows.append((*before, *row_ids.tolist(), *after))
+    tokenized = _as_tokenized(list(dict.fromkeys(rows)), tokenizer)
     encoded = encode_references([[row] for row in rows], vocabulary, cache_bytes, tokenized)
     return replace(encoded, placement=placement)
+
+
+def _as_tokenized(rows: Sequence[Sequence[int]], tokenizer: TextTokenizer) -> TokenizedTexts:
+    """Return rows of token ids, with their special tokens, as the result of a tokenizer."""
+    lengths = np.array([len(row) for row in rows], np.int64)
+    flat = np.fromiter(chain.from_iterable(rows), np.int64, int(lengths.sum()))
+    # A size is a number of characters. Count tokens here, because labels have no characters.
+    sizes = lengths - tokenizer.num_special_tokens
+    unknown_sizes = np.array([row.count(tokenizer.unknown_id) for row in rows], np.int64)
+    has_content = sizes > 0
+    is_truncated = np.zeros_like(has_content)
+    return TokenizedTexts(flat, lengths, has_content, is_truncated, sizes, unknown_sizes)
 
 
 def locate_content(
     labels: Tensor, allowed: Tensor | None, vocabulary: GeneratorVocabulary, ignore_index: int
 ) -> Tensor:
-    """Return which of the allowed positions of labels are content, none after the first end token behind content."""
+    """Return which of the allowed positions of labels are content, shape (batch, positions), bool.
+
+    Content ends at the first end token that has content before it.
+    """
     size = len(vocabulary.table)
-    is_text, is_end = vocabulary.kinds[labels.long().clamp(-1, size)].unbind(-1)  # -1 is the last row
+    # Ids outside the vocabulary get the last row, which the index -1 selects too.
+    is_text, is_end = vocabulary.kinds[labels.long().clamp(-1, size)].unbind(-1)  # (batch, positions) each
     content = is_text & (labels != ignore_index)
     if allowed is not None:
-        content, is_end = content & allowed, is_end & allowed
-    # An end token at the beginning, as in labels that hold the token a decoder starts from, ends nothing.
-    content = content & ((content.cumsum(1) * is_end).cumsum(1) == 0)
+        content = content & allowed
+        is_end = is_end & allowed
+    # Ignore end tokens before any content: some labels begin with a decoder's start token, which may be its end token.
+    num_content_before_end = content.cumsum(1) * is_end
+    is_before_end = num_content_before_end.cumsum(1) == 0
+    content = content & is_before_end
     require_token_ids(labels, content, size, ignore_index)
     return content
 
@@ -136,23 +163,32 @@ def warn_if_misaligned(
     ignore_index: int,
     excluded_ids: Sequence[int],
 ) -> bool:
-    """Warn if predictions are of the next label, or if the mask of texts goes beyond their end; return whether.
+    """Warn if predictions and target are not aligned, and return whether they are misaligned.
 
-    Takes logits or hidden states, shape (batch, positions, ...), and what makes logits of some of them.
+    With labels, the predictions may be of the next label. With texts, the mask may go beyond the end of the texts.
+
+    Args:
+        predictions: logits or hidden states, shape (batch, positions, ...).
+        to_logits: function that turns some of them into logits.
+        target: labels, shape (batch, positions), or anything else for texts.
+        content: positions with content, shape (batch, positions), bool.
+        ignore_index: label of positions without content.
+        excluded_ids: ids of special tokens.
     """
     if isinstance(target, Tensor):
         return _warn_if_unshifted(predictions, to_logits, target, ignore_index)
     rows = content.any(1).nonzero()[:, 0]
-    last = content[rows].long().cumsum(1).argmax(1)
+    last = content[rows].long().cumsum(1).argmax(1)  # (rows,)
     logits = to_logits(predictions[rows, last])  # (rows, vocabulary)
-    num_ended = int((logits.float().softmax(-1)[:, [*excluded_ids]].sum(-1) > 0.5).sum())
-    # A model that has learned nothing yet does not end its texts.
+    special_probabilities = logits.float().softmax(-1)[:, [*excluded_ids]].sum(-1)  # (rows,)
+    num_ended = int((special_probabilities > 0.5).sum())
+    # A model that has learned nothing yet does not end its texts, so this is no false alarm for a new model.
     is_misaligned = len(rows) >= _FEWEST_ENDED and num_ended > len(rows) // 2
     if is_misaligned:
         warn_user(
             f"at the last position of the mask, the predictions of {num_ended} of {len(rows)} rows are end tokens or "
-            f"other special tokens, which are not scored: pass a mask that ends before them, such as "
-            f"mask & (labels != tokenizer.eos_token_id)"
+            f"other special tokens. Pass a mask that ends before them, such as "
+            f"mask & (labels != tokenizer.eos_token_id)."
         )
     return is_misaligned
 
@@ -160,19 +196,22 @@ def warn_if_misaligned(
 def _warn_if_unshifted(
     predictions: Tensor, to_logits: Callable[[Tensor], Tensor], labels: Tensor, ignore_index: int
 ) -> bool:
-    """Warn if predictions are of the next label rather than their own, as those of causal models; return whether."""
-    current, following = labels[:, :-1], labels[:, 1:]
-    differs = (current != ignore_index) & (following != ignore_index) & (current != following)
-    places = differs.nonzero()[:_MOST_COMPARED].unbind(1)  # rows and positions, (places,) each
+    """Warn if predictions are of the next label, like those of causal models, and return whether they are."""
+    current = labels[:, :-1]
+    following = labels[:, 1:]
+    has_labels = (current != ignore_index) & (following != ignore_index)
+    can_tell = has_labels & (current != following)  # (batch, positions - 1)
+    places = can_tell.nonzero()[:_MOST_COMPARED].unbind(1)  # rows and positions, (places,) each
     likeliest = to_logits(predictions[places]).argmax(-1)  # (places,)
     count = len(likeliest)
     num_current = int((likeliest == current[places]).sum())
     num_following = int((likeliest == following[places]).sum())
-    # A model that has learned nothing yet predicts neither.
-    is_unshifted = count >= _FEWEST_SHIFTED and num_following > max(2 * num_current, count // 5)
+    # A model that has learned nothing yet predicts neither label, so require a fifth of the positions.
+    predicts_following = num_following > max(2 * num_current, count // 5)
+    is_unshifted = count >= _FEWEST_SHIFTED and predicts_following
     if is_unshifted:
         warn_user(
-            f"the logits predict the next label at {num_following} of {count} positions, their own at {num_current}: "
-            f"for a causal language model, pass logits[:, :-1], or hidden[:, :-1], and labels[:, 1:]"
+            f"the logits predict the next label at {num_following} of {count} positions, their own at {num_current}. "
+            f"For a causal language model, pass logits[:, :-1], or hidden[:, :-1], and labels[:, 1:]."
         )
     return is_unshifted

@@ -291,7 +291,7 @@ def test_long_rows_are_refused_and_long_padding_is_not(minilm, encoder, as_texts
     assert loss(z, *args).item() == pytest.approx(expected, abs=1e-6)
     too_long = torch.full((3, 20), IGNORE)
     too_long[1, 3:12] = 2054
-    message = r"9 tokens.* takes 8 and its special tokens: .* truncation=True and max_length=8 .* end the mask there"
+    message = r"9 tokens.* takes 8 and its special tokens\. .* truncation=True and max_length=8; .* end the mask there"
     with pytest.raises(ValueError, match=message):
         loss(z, *((TEXTS, too_long != IGNORE) if as_texts else (too_long,)))
 
@@ -416,7 +416,7 @@ IDS, SIZE = torch.ones(2, 3, dtype=torch.long), (2, 3, 30522)
         (SIZE, (-IDS,), ValueError, "ignore_index=-100"),
         (SIZE, (IDS, torch.ones(2, 4)), ValueError, r"mask.*\(2, 3\).*\(2, 4\)"),
         (SIZE, (["a"],), ValueError, "a text or a list of texts for each of the 2 rows of the predictions, got 1"),
-        (SIZE, ([],), ValueError, "target has no texts: pass one or several for each row"),
+        (SIZE, ([],), ValueError, "target has no texts. Pass one or several for each row"),
         (SIZE, ("ab",), TypeError, "target is a single string: pass a list of texts"),
         (SIZE, ([["a"], []],), ValueError, r"target\[1\] is empty: every candidate needs"),
         (SIZE, (IDS.numpy(),), TypeError, r"target must be texts, got ndarray of shape \(2, 3\): decode token ids"),
