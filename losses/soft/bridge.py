@@ -1,4 +1,4 @@
-"""Bridge from a generator's vocabulary to that of an encoder with another tokenizer."""
+"""Bridge from a generator's vocabulary to the vocabulary of an encoder with another tokenizer."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from bertscore_tm.utilities.checks import require_choice
 from bertscore_tm.utilities.warnings import warn_user
 
 _TEXTS_PER_BATCH = 32
-# Fidelity below which the user is warned.
+# Fidelity below which there is a warning.
 _WARNED_BELOW = 0.95
 
 Mode = Literal["auto", "identity", "mean", "expand"]
@@ -41,43 +41,44 @@ Mode = Literal["auto", "identity", "mean", "expand"]
 class VocabularyBridge:
     r"""Map a generator's soft predictions to soft tokens of an encoder with another vocabulary.
 
-    A matrix A gives the encoder's tokens ("pieces") of each of the generator's tokens. With the encoder's input
+    A matrix A has the encoder's tokens ("pieces") of each of the generator's tokens. With the encoder's input
     embeddings E and probabilities p,
 
     .. math:: M = A E, \qquad y_t = p_t M
 
-    and the encoder gets, by mode,
+    The input of the encoder depends on the mode:
 
     * ``"identity"``: :math:`y_t`. Both tokenizers split texts into the same tokens, with the same or other ids (GPT-2,
-      RoBERTa and BART; BERT, MiniLM, DistilBERT and ELECTRA). With one-hot p this is exact, except for a first word to
-      which the metric adds a space.
-    * ``"mean"``: :math:`y_t`, where M is the mean of a token's pieces. One position per token.
+      RoBERTa and BART; BERT, MiniLM, DistilBERT and ELECTRA). With one-hot p this is exact, except for a first word
+      before which the metric adds a space.
+    * ``"mean"``: :math:`y_t`, where M is the mean of a token's pieces. There is one position per token.
     * ``"expand"``: as many positions as the likeliest token has pieces in its context,
 
       .. math:: x_{ti} = y_t + E_{\mathrm{piece}_i(k_t)} - M_{k_t}, \qquad k_t = \arg\max_k p_{tk}
 
-      The pieces depend on the preceding character: a space, a letter or digit, or another one. With one-hot p these are
-      exactly the pieces; they are those of the text where both tokenizers split words at the same places. Rows whose
-      likeliest tokens include blanks, such as a line break, or parts of a character, such as one byte of several, are
-      decoded and get the pieces of their text; a piece belongs to the token that ends it.
+      The pieces depend on the preceding character: a space, a letter or digit, or another character. With one-hot p,
+      :math:`x_{ti}` are exactly the embeddings of the pieces, and these are the pieces of the text if both tokenizers
+      split words at the same places. Some rows have likeliest tokens that are blank, such as a line break, or a part of
+      a character, such as one byte of several. These rows are decoded, and get the pieces of their text. A piece then
+      belongs to the token that ends it.
 
-    In the mode ``"mean"``, and with an encoder whose tokenizer is not fast, likeliest tokens that are blank or a part
-    of a character have no position.
+    In the mode ``"mean"``, likeliest tokens that are blank or a part of a character have no position. The same holds if
+    the encoder's tokenizer is not fast.
 
-    The bridge is not a module. Copies share everything, and pickles leave the encoder's weights out.
+    The bridge is not a module. Copies share everything, and pickles do not contain the encoder's weights.
 
     Attributes:
         mode: the mode, never ``"auto"``.
-        vocab_size: number of the generator's token ids; its logits may be more.
+        vocab_size: number of the generator's token ids. Its output layer may have more outputs.
         control_ids: tokens that are not content and get no probability: special tokens and ids without a token.
         end_ids: tokens that end a text.
 
     Args:
         tokenizer: the generator's tokenizer, its hub name or its folder.
         encoder: the encoder.
-        mode: one of the modes above. ``"auto"`` is ``"identity"`` where it applies and otherwise ``"expand"``, or
-            ``"mean"`` where both are equal because each token is one piece.
-        min_fidelity: smallest F1 of texts against themselves through the bridge with which a loss uses it.
+        mode: one of the modes above, or ``"auto"``: ``"identity"`` if the tokenizers allow it, else ``"expand"``. If
+            each token is one piece, ``"auto"`` chooses ``"mean"``, which is then equal to ``"expand"``.
+        min_fidelity: smallest :meth:`fidelity` with which a loss accepts the bridge.
 
     Raises:
         TypeError: the tokenizer is not one of transformers.
@@ -105,37 +106,41 @@ class VocabularyBridge:
         min_fidelity: float = 0.85,
     ) -> None:
         require_choice("mode", mode, Mode)
-        self.generator_tokenizer = generator_tokenizer = resolve_tokenizer(tokenizer, "tokenizer")
-        self.encoder, self.min_fidelity = encoder, min_fidelity
-        # Outside inference mode, as a bridge built during validation must work in training.
+        self.generator_tokenizer = resolve_tokenizer(tokenizer, "tokenizer")
+        self.encoder = encoder
+        self.min_fidelity = min_fidelity
+        # Training could not use tensors that a validation makes in inference mode.
         with torch.inference_mode(False):
-            self.pieces = build_piece_table(generator_tokenizer, encoder.tokenizer)
+            self.pieces = build_piece_table(self.generator_tokenizer, encoder.tokenizer)
         if mode == "identity" and not self.pieces.identity:
             raise ValueError(
-                f"mode='identity' needs tokenizers that split texts into the same tokens, which the generator's and "
-                f"that of the encoder {encoder.name!r} do not: use mode='auto'"
+                f"mode='identity' needs tokenizers that split texts into the same tokens, unlike the generator's and "
+                f"that of the encoder {encoder.name!r}. Use mode='auto'."
             )
         if mode == "auto":
             mode = self._choose_mode()
         self.mode: Mode = mode
-        config = OwnModelConfig()
-        config.vocab_size = len(generator_tokenizer)
-        text_tokenizer = TextTokenizer(generator_tokenizer, config)
         self.vocab_size = len(self.pieces.follows)
+        # TextTokenizer finds the special tokens, and needs a model's configuration with the size of the vocabulary.
+        config = OwnModelConfig()
+        config.vocab_size = len(self.generator_tokenizer)
+        text_tokenizer = TextTokenizer(self.generator_tokenizer, config)
         self.end_ids = text_tokenizer.end_ids
         excluded = self.pieces.control
         if self.mode == "identity":
-            # Special tokens such as the unknown one may have a piece of that name.
+            # Some special tokens have a piece in the encoder, such as the unknown token. They may be predicted.
             excluded = excluded & self.pieces.empty
-        self.control_ids = sorted({*text_tokenizer.control_ids, *excluded.nonzero().squeeze(1).tolist()})
+        excluded_ids = excluded.nonzero().squeeze(1).tolist()
+        self.control_ids = sorted({*text_tokenizer.control_ids, *excluded_ids})
 
     def _choose_mode(self) -> Mode:
-        """Return the mode that follows the metric most closely, the simplest one of equal modes."""
+        """Return the mode that follows the metric most closely, and the simplest one of equal modes."""
         if self.pieces.identity:
             return "identity"
-        # Means of one piece are that piece, and only "expand" puts characters together.
+        # If each token is one piece, "mean" equals "expand". But only "expand" joins parts of characters.
+        has_single_pieces = self.pieces.single_pieces is not None
         is_ambiguous = self.pieces.ambiguous & ~self.pieces.control
-        if self.pieces.single_pieces is not None and not is_ambiguous.any():
+        if has_single_pieces and not is_ambiguous.any():
             return "mean"
         return "expand"
 
@@ -143,58 +148,69 @@ class VocabularyBridge:
         """Return M, the input embedding in the encoder of each of the generator's tokens.
 
         Args:
-            device: where to put it.
+            device: device of the result.
 
         Returns:
-            Shape (vocab_size, embedding width), without gradient; the encoder's table where the vocabularies are equal.
+            Shape (vocab_size, embedding width), without gradient. If the vocabularies are equal, it is the encoder's
+            table itself.
         """
         return self.embed_tokens(self.encoder, device)
 
     def embed_tokens(self, encoder: FrozenEncoder, device: torch.device | str) -> Tensor:
-        """Return M of :meth:`embedding_table` for another encoder with the same tokenizer, such as the loss's."""
+        """Return the :meth:`embedding_table` for another encoder with the same tokenizer, such as the loss's."""
         embeddings = embedding_table(encoder, device)
         ids = self.pieces.single_pieces
-        if self.pieces.identity and ids is not None and torch.equal(ids, torch.arange(len(embeddings), device="cpu")):
-            return embeddings
+        if self.pieces.identity and ids is not None:
+            encoder_ids = torch.arange(len(embeddings), device="cpu")
+            if torch.equal(ids, encoder_ids):
+                return embeddings
         with torch.inference_mode(False), torch.no_grad():
             return self.pieces.to(embeddings.device).average(embeddings)
 
     def leads_to(self, encoder: FrozenEncoder) -> bool:
-        """Return whether an encoder has the tokenizer that the bridge was built for."""
+        """Return whether an encoder has the tokenizer for which the bridge was built."""
         return encoder is self.encoder or have_same_rules(encoder.tokenizer, self.encoder.tokenizer)
 
     def find_pieces(self, tokens: Tensor, content: Tensor, pieces: PieceTable) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the encoder's pieces of rows of tokens, as :meth:`PieceTable.expand` does, or those of their text.
+        """Return the encoder's pieces of rows of tokens.
+
+        They come from the table of pieces. Rows with ambiguous tokens are decoded, and get the pieces of their text.
 
         Args:
             tokens: ids of the generator, shape (batch, positions).
             content: positions with content, shape (batch, positions), bool.
             pieces: the table of pieces, on the device of the tokens.
+
+        Returns:
+            The result of :meth:`PieceTable.expand`: ids of the pieces, position of the token of each piece, and which
+            pieces are not padding, shape (batch, pieces) each.
         """
         ids, position, is_piece = pieces.expand(tokens, content)
         is_ambiguous = (pieces.ambiguous[tokens] & content).any(1)  # (batch,)
         encoder = self.encoder.tokenizer
-        # Slow tokenizers do not say which characters a piece has; ambiguous tokens are then left out.
+        # Tokenizers that are not fast do not tell which characters a piece has, so leave ambiguous tokens out.
         if not encoder.tokenizer.is_fast or not is_ambiguous.any():
             return ids, position, is_piece
-        rows_of_ids, rows_of_positions, rows_of_marks = [*ids], [*position], [*is_piece]
+        id_rows = list(ids)
+        position_rows = list(position)
+        mask_rows = list(is_piece)
         for i in is_ambiguous.nonzero().squeeze(1).tolist():
-            places = content[i].nonzero().squeeze(1)
-            found, owners = split_decoded(tokens[i, places].tolist(), self.generator_tokenizer, encoder)
-            rows_of_ids[i] = torch.tensor(found, dtype=torch.long, device=tokens.device)
-            rows_of_positions[i] = places[torch.tensor(owners, dtype=torch.long, device=tokens.device)]
-            rows_of_marks[i] = torch.ones_like(rows_of_ids[i], dtype=torch.bool)
+            places = content[i].nonzero().squeeze(1)  # (content tokens of the row,)
+            row_pieces, owners = split_decoded(tokens[i, places].tolist(), self.generator_tokenizer, encoder)
+            id_rows[i] = torch.tensor(row_pieces, dtype=torch.long, device=tokens.device)
+            position_rows[i] = places[torch.tensor(owners, dtype=torch.long, device=tokens.device)]
+            mask_rows[i] = torch.ones_like(id_rows[i], dtype=torch.bool)
         return (
-            pad_sequence(rows_of_ids, batch_first=True),
-            pad_sequence(rows_of_positions, batch_first=True),
-            pad_sequence(rows_of_marks, batch_first=True),
+            pad_sequence(id_rows, batch_first=True),
+            pad_sequence(position_rows, batch_first=True),
+            pad_sequence(mask_rows, batch_first=True),
         )
 
     def fidelity(self, texts: Sequence[str]) -> float:
-        """Measure how closely scores through this bridge follow the metric, for certain predictions.
+        """Measure how closely scores through this bridge follow the metric, with one-hot predictions.
 
         Args:
-            texts: texts like the generator's, a hundred or more; tokenized by its tokenizer.
+            texts: texts like the generator's, a hundred or more. The generator's tokenizer splits them.
 
         Returns:
             Mean F1 of each text against itself, at most 1.
@@ -215,9 +231,10 @@ class VocabularyBridge:
                 part = texts[start : start + _TEXTS_PER_BATCH]
                 candidate = encode_soft_tokens(embed_texts(part, self, vocabulary), vocabulary)
                 reference = encode_references([[text] for text in part], vocabulary).tokens
-                similarities = cosine_similarities(candidate.vectors, reference.vectors)
-                f1 = soft_precision_recall_f1(similarities, candidate.mass, reference.mass, "max")["f1"]
-                scores.append(torch.where(candidate.has_content & reference.has_content, f1, 0.0).double().cpu())
+                similarities = cosine_similarities(candidate.vectors, reference.vectors)  # (texts, tokens, tokens)
+                f1 = soft_precision_recall_f1(similarities, candidate.mass, reference.mass, "max")["f1"]  # (texts,)
+                has_content = candidate.has_content & reference.has_content
+                scores.append(torch.where(has_content, f1, 0.0).double().cpu())
         return float(torch.cat(scores).mean())
 
     def __deepcopy__(self, memo: dict[int, Any]) -> VocabularyBridge:
@@ -228,32 +245,36 @@ class VocabularyBridge:
 
 
 def embed_texts(texts: Sequence[str], bridge: VocabularyBridge, vocabulary: GeneratorVocabulary) -> SoftTokens:
-    """Return the soft tokens of texts, truncated as by the metric, as if the generator were certain of them."""
+    """Return the soft tokens of texts, like one-hot predictions of a generator, truncated to the encoder's limit."""
     rows = bridge.generator_tokenizer(
         list(texts), add_special_tokens=False, padding=False, truncation=False, verbose=False
     )["input_ids"]
     device = vocabulary.table.device
     tensors = [torch.tensor(row, dtype=torch.long, device=device) for row in rows]
     ids = pad_sequence(tensors, batch_first=True, padding_value=-1)  # (texts, tokens)
-    content = (ids >= 0) & ~torch.isin(ids, torch.tensor(vocabulary.control_ids, device=device))
+    is_control = torch.isin(ids, torch.tensor(vocabulary.control_ids, device=device))
+    content = (ids >= 0) & ~is_control
+    # Padding needs an id that the table has.
     ids = ids.clamp(min=0)
-    tokens = expand_to_pieces(SoftTokens(vocabulary.table[ids], content), ids, vocabulary)
+    generator_tokens = SoftTokens(vocabulary.table[ids], content)
+    tokens = expand_to_pieces(generator_tokens, ids, vocabulary)
     tokenizer = vocabulary.encoder.tokenizer
     if tokenizer.max_length is None:
         return tokens
-    fits = tokens.content.cumsum(1) <= tokenizer.max_length - tokenizer.num_special_tokens
+    limit = tokenizer.max_length - tokenizer.num_special_tokens
+    fits = tokens.content.cumsum(1) <= limit  # (texts, positions)
     return replace(tokens, content=tokens.content & fits)
 
 
 def require_fidelity(bridge: VocabularyBridge, encoder: FrozenEncoder, texts: Sequence[str] | None) -> None:
-    """Warn about a bridge of low fidelity on some texts, or of unknown fidelity without any, or refuse it."""
+    """Refuse a bridge whose fidelity on the texts is below its minimum, and warn if it is low or not known."""
     if bridge.mode == "identity":
         return
     if texts is None:
         if bridge.min_fidelity > 0:
             warn_user(
-                f"the bridge from the generator's vocabulary (mode={bridge.mode!r}) is not checked: pass some of the "
-                f"training texts as fidelity_texts="
+                f"the bridge from the generator's vocabulary (mode={bridge.mode!r}) is not checked. Pass some of the "
+                f"training texts as fidelity_texts=."
             )
         return
     score = bridge.measure_fidelity(encoder, texts)
@@ -261,13 +282,14 @@ def require_fidelity(bridge: VocabularyBridge, encoder: FrozenEncoder, texts: Se
         f"texts score {score:.3f} against themselves through the bridge from the generator's vocabulary "
         f"(mode={bridge.mode!r})"
     )
-    advice = "an encoder with the generator's tokenizer or a sequence-level loss needs no bridge"
-    if bridge.mode == "mean" and bridge.pieces.single_pieces is None:
-        advice = f"mode='auto' selects 'expand', which loses less; {advice}"
+    advice = "An encoder with the generator's tokenizer or a sequence-level loss needs no bridge."
+    loses_pieces = bridge.mode == "mean" and bridge.pieces.single_pieces is None
+    if loses_pieces:
+        advice = f"mode='auto' selects 'expand', which loses less. {advice}"
     if score < bridge.min_fidelity:
         raise ValueError(
-            f"{measured}: below {bridge.min_fidelity} the loss hardly follows the metric. To use it anyway, pass "
-            f"VocabularyBridge(tokenizer, encoder, min_fidelity=0) as the tokenizer. Otherwise: {advice}"
+            f"{measured}; below {bridge.min_fidelity} the loss hardly follows the metric. {advice} To use it anyway, "
+            f"pass VocabularyBridge(tokenizer, encoder, min_fidelity=0) as the tokenizer."
         )
     if score < _WARNED_BELOW:
-        warn_user(f"{measured}, so the loss follows the metric only roughly; {advice}")
+        warn_user(f"{measured}, so the loss follows the metric only roughly. {advice}")

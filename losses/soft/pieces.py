@@ -1,4 +1,4 @@
-"""The encoder's pieces of each of a generator's tokens: a table, and how to build it for any two tokenizers."""
+"""Table with the encoder's pieces of each of a generator's tokens, built for any two tokenizers."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from bertscore_tm.encoder.tokenizer import TextTokenizer
 
 
 class Context(IntEnum):
-    """What precedes a token; a token may have other pieces in each context."""
+    """What precedes a token. A token may have other pieces in each context."""
 
     TEXT_START = 0
     SPACE = 1
@@ -28,15 +29,18 @@ class Context(IntEnum):
 
 @dataclass(frozen=True)
 class PieceTable:
-    """The encoder's pieces of each of a generator's tokens, in each :class:`Context`; row 4 * token + context."""
+    """The encoder's pieces of each of a generator's tokens, in each :class:`Context`.
 
-    offsets: Tensor  # start of each row in the pieces, and the end, (4 * vocabulary + 1,), int64
+    The table is ragged: row ``4 * token + context`` is ``pieces[offsets[row] : offsets[row + 1]]``.
+    """
+
+    offsets: Tensor  # start of each row in the pieces, and the end of the last one, (4 * vocabulary + 1,), int64
     pieces: Tensor  # ids of the encoder, (entries,), int64
-    shares: Tensor  # share of each entry in the token's mean, (entries,), float32; those of a token sum to 1
-    follows: Tensor  # context that a token makes for the next one, (vocabulary,), int64
+    shares: Tensor  # share of each entry in the token's mean, (entries,), float32; the shares of a token sum to 1
+    follows: Tensor  # context in which the next token is after this one, (vocabulary,), int64
     control: Tensor  # tokens that never are text: special tokens and ids without a token, (vocabulary,), bool
-    ambiguous: Tensor  # tokens whose pieces depend on all of the text: blanks and parts of characters, likewise
-    identity: bool  # whether the tokenizers split texts into the same tokens: each has one piece, of the same name
+    ambiguous: Tensor  # blanks and parts of characters: their pieces depend on the whole text, (vocabulary,), bool
+    identity: bool  # whether both tokenizers split texts into the same tokens: each has one piece, of the same name
 
     @cached_property
     def empty(self) -> Tensor:
@@ -44,21 +48,27 @@ class PieceTable:
         return self.offsets[:: len(Context)].diff() == 0
 
     def average(self, values: Tensor) -> Tensor:
-        """Return the mean of values, shape (encoder's vocabulary, width), over each token's pieces, 0 without any."""
-        offsets, pieces, shares = self._mean
-        options: dict[str, Any] = {"mode": "sum", "per_sample_weights": shares.to(values.dtype)}
-        return torch.nn.functional.embedding_bag(pieces, values, offsets, include_last_offset=True, **options)
+        """Return the mean of values over each token's pieces, 0 for a token without pieces, shape (vocabulary, width).
+
+        Args:
+            values: values of the encoder's tokens, such as embeddings, shape (encoder's vocabulary, width).
+        """
+        offsets, pieces, shares = self._entries_of_mean
+        return torch.nn.functional.embedding_bag(
+            pieces, values, offsets, mode="sum", per_sample_weights=shares.to(values.dtype), include_last_offset=True
+        )
 
     def average_weights(self, weights: Tensor) -> Tensor:
-        """Return the mean weight of each token's pieces, 0 without any, shape (vocabulary,)."""
+        """Return the mean weight of each token's pieces, 0 for a token without pieces, shape (vocabulary,)."""
         return self.average(weights[:, None]).squeeze(1)
 
     @cached_property
-    def _mean(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Start of each token among the entries with a share, their pieces and their shares."""
-        shared = self.shares > 0
-        num_before = torch.nn.functional.pad(shared.cumsum(0), (1, 0))
-        return num_before[self.offsets[:: len(Context)]], self.pieces[shared], self.shares[shared]
+    def _entries_of_mean(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Entries with a share in a mean: the start of each token's entries, and the pieces and shares of all."""
+        has_share = self.shares > 0
+        num_before = torch.nn.functional.pad(has_share.cumsum(0), (1, 0))
+        starts = num_before[self.offsets[:: len(Context)]]  # (vocabulary + 1,)
+        return starts, self.pieces[has_share], self.shares[has_share]
 
     def to(self, device: torch.device) -> PieceTable:
         """Return the table on a device."""
@@ -68,43 +78,58 @@ class PieceTable:
         return replace(self, **{name: getattr(self, name).to(device) for name in names})
 
     def expand(self, tokens: Tensor, content: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Concatenate the pieces of each row's tokens; positions without content count as spaces.
+        """Concatenate the pieces of each row's tokens. Positions without content count as spaces.
 
-        Returns ids of the encoder, the position of the token that each comes from, and which of them are not padding,
-        shape (batch, pieces) each.
+        Args:
+            tokens: ids of the generator, shape (batch, positions).
+            content: positions with content, shape (batch, positions), bool.
+
+        Returns:
+            Ids of the pieces, the position of the token from which each piece comes, and which pieces are not padding,
+            shape (batch, pieces) each.
         """
         following = torch.where(content, self.follows[tokens], int(Context.SPACE))
-        context = torch.nn.functional.pad(following[:, :-1], (1, 0))
+        context = torch.nn.functional.pad(following[:, :-1], (1, 0))  # (batch, positions)
         has_pieces = content & ~self.empty[tokens]  # (batch, positions)
-        # Blanks at the start are no part of the text.
+        # Blanks at the start are not part of the text, so a token is at the start if only blanks precede it.
         num_before = has_pieces.cumsum(1) - has_pieces.long()
         context = torch.where(num_before == 0, int(Context.TEXT_START), context)
         rows = len(Context) * tokens + context  # (batch, positions)
-        counts = torch.where(content, self.offsets[rows + 1] - self.offsets[rows], 0)
+        counts = torch.where(content, self.offsets[rows + 1] - self.offsets[rows], 0)  # (batch, positions)
         ends = counts.cumsum(1)  # (batch, positions)
-        place = torch.arange(max(int(ends[:, -1].max()), 1), device=tokens.device).expand(len(tokens), -1).contiguous()
-        is_piece = place < ends[:, -1:]  # (batch, pieces)
+        # At least one, so that a batch without pieces has positions of padding.
+        num_pieces = max(int(ends[:, -1].max()), 1)
+        place = torch.arange(num_pieces, device=tokens.device).expand(len(tokens), -1).contiguous()  # (batch, pieces)
+        is_piece = place < ends[:, -1:]
+        # The token of a piece is the first one whose pieces end after it. Padding gets the last position.
         position = torch.searchsorted(ends, place, right=True).clamp(max=tokens.shape[1] - 1)  # (batch, pieces)
+        # The n-th piece of a token is the n-th entry of its row, and ends - counts is the place of its first piece.
         entry = (self.offsets[rows] - ends + counts).gather(1, position) + place
         return self.pieces[torch.where(is_piece, entry, 0)], position, is_piece
 
     @cached_property
     def single_pieces(self) -> Tensor | None:
-        """Each token's piece, 0 without one, shape (vocabulary,); ``None`` if a token has several or other ones."""
+        """Piece of each token, 0 for a token without one, shape (vocabulary,).
+
+        ``None`` if a token has several pieces, or not the same piece in all contexts.
+        """
         if (self.offsets.diff() > 1).any():
             return None
-        first = self.offsets[: -1 : len(Context)].clamp(max=max(len(self.pieces) - 1, 0))
-        singles = self.pieces[first]  # (vocabulary,)
-        if (self.pieces != singles[~self.empty].repeat_interleave(len(Context))).any():
+        last_entry = max(len(self.pieces) - 1, 0)
+        # The offset of an empty last token is after the last entry.
+        first_entries = self.offsets[: -1 : len(Context)].clamp(max=last_entry)
+        singles = self.pieces[first_entries]  # (vocabulary,)
+        same_in_all_contexts = singles[~self.empty].repeat_interleave(len(Context))  # (entries,)
+        if (self.pieces != same_in_all_contexts).any():
             return None
         return singles.masked_fill(self.empty, 0)
 
 
-# What incomplete characters decode to.
+# Replacement character, to which incomplete characters are decoded.
 _INCOMPLETE = "\ufffd"
-# Settings of a tokenizer's model that differ although texts are split alike, or that are compared apart.
+# Settings of a tokenizer's model that are not compared as rules: they are compared separately, or do not matter.
 _OTHER_SETTINGS = {"vocab", "merges", "unk_id"}
-# Beginnings that put a token into each context; rare ones, so that they seldom merge with it.
+# Beginnings of a text that put the next token into a context. They are rare, so that they seldom merge with it.
 _STEMS = {
     Context.SPACE: ("a ", "of "),
     Context.WORD: ("q7", "x3", "qx", "zj", "vq"),
@@ -115,33 +140,44 @@ _STEMS = {
 def build_piece_table(generator: PreTrainedTokenizerBase, encoder: TextTokenizer) -> PieceTable:
     """Find the encoder's pieces of every token of a generator.
 
-    Where both tokenizers follow the same rules, a token's piece is that of the same name; otherwise, and for tokens
-    that were added to the generator, those into which the encoder's tokenizer splits its text.
+    If both tokenizers have the same rules, the piece of a token is the encoder's token of the same name. Otherwise, and
+    for tokens that were added to the generator, the encoder's tokenizer splits the text of the token.
     """
     ids = sorted({*generator.get_vocab().values()})
-    # Ids may have gaps, so that there are more of them than tokens.
+    # Count ids and not tokens, because the ids may have gaps.
     vocab_size = ids[-1] + 1
     texts = [""] * vocab_size
-    ambiguous = torch.zeros(vocab_size, dtype=torch.bool, device="cpu")
+    is_ambiguous = torch.zeros(vocab_size, dtype=torch.bool, device="cpu")
     for i, text in zip(ids, decode_tokens(generator, ids), strict=True):
         texts[i] = text.replace(_INCOMPLETE, "")
-        ambiguous[i] = _INCOMPLETE in text or not text.strip()
-    special = {*generator.all_special_ids}
-    words = {*ids} - special
+        is_ambiguous[i] = _INCOMPLETE in text or not text.strip()
+    special_ids = {*generator.all_special_ids}
+    is_control = torch.ones(vocab_size, dtype=torch.bool, device="cpu")
+    is_control[[i for i in ids if i not in special_ids]] = False
     named_ids, identity = _find_named_pieces(generator, encoder, texts)
-    rows = [[[] if piece < 0 else [piece]] * len(Context) for piece in named_ids]
-    others = [i for i, piece in enumerate(named_ids) if piece < 0 and i not in special and texts[i].strip()]
-    for i, split in zip(others, _split_in_contexts([texts[i] for i in others], encoder), strict=True):
-        rows[i] = split
-    counts = torch.tensor([len(pieces) for contexts in rows for pieces in contexts], device="cpu")
-    ids_of_pieces = [piece for contexts in rows for pieces in contexts for piece in pieces]
+    rows: list[list[list[int]]] = []  # pieces by token and context
+    split_ids = []  # tokens without a piece of their name
+    for i, piece in enumerate(named_ids):
+        pieces = [piece] if piece >= 0 else []
+        rows.append([pieces] * len(Context))
+        is_text = i not in special_ids and texts[i].strip() != ""
+        if piece < 0 and is_text:
+            split_ids.append(i)
+    for i, pieces_in_contexts in zip(
+        split_ids, _split_in_contexts([texts[i] for i in split_ids], encoder), strict=True
+    ):
+        rows[i] = pieces_in_contexts
+    flat_rows = list(chain.from_iterable(rows))
+    counts = torch.tensor([len(pieces) for pieces in flat_rows], device="cpu")  # (4 * vocabulary,)
+    # The pieces in the usual context have equal shares in the mean, all other entries have none.
+    shares = _usual_contexts(texts).flatten().float() / counts
     return PieceTable(
         offsets=torch.cat([counts.new_zeros(1), counts.cumsum(0)]),
-        pieces=torch.tensor(ids_of_pieces, dtype=torch.long, device="cpu"),
-        shares=(_usual_context(texts).flatten().float() / counts).repeat_interleave(counts),
+        pieces=torch.tensor(list(chain.from_iterable(flat_rows)), dtype=torch.long, device="cpu"),
+        shares=shares.repeat_interleave(counts),
         follows=_following_contexts(texts),
-        control=torch.tensor([i not in words for i in range(vocab_size)], device="cpu"),
-        ambiguous=ambiguous,
+        control=is_control,
+        ambiguous=is_ambiguous,
         identity=identity,
     )
 
@@ -149,33 +185,43 @@ def build_piece_table(generator: PreTrainedTokenizerBase, encoder: TextTokenizer
 def _find_named_pieces(
     generator: PreTrainedTokenizerBase, encoder: TextTokenizer, texts: Sequence[str]
 ) -> tuple[list[int], bool]:
-    """Return the encoder's token of the name of each of a generator's tokens, and whether both split texts alike.
+    """Find the encoder's tokens that have the names of the generator's tokens.
 
-    The ids are -1 without one of the name, and all -1 where rules differ or the encoder lacks a token that was not
-    added. Names of special tokens may differ, a generator's vocabulary may be a part of the encoder's, and tokens may
-    have been added to either.
+    Names of special tokens may differ, a generator's vocabulary may be a part of the encoder's, and tokens may have
+    been added to either.
+
+    Returns:
+        The encoder's id of each of the generator's tokens, -1 for a token without the same name, and whether both
+        tokenizers split texts into the same tokens. All ids are -1 if the rules differ, or if the encoder lacks a token
+        that was not added.
     """
-    ids = [-1] * len(texts)
-    (rules, model), (encoder_rules, encoder_model) = map(_read_rules, (generator, encoder.tokenizer))
+    none = [-1] * len(texts)
+    rules, model = _read_rules(generator)
+    encoder_rules, encoder_model = _read_rules(encoder.tokenizer)
     if rules != encoder_rules:
-        return ids, False
+        return none, False
+    ids = list(none)
     encoder_vocabulary = encoder.vocabulary
     for name, i in generator.get_vocab().items():
         ids[i] = encoder_vocabulary.get(name, -1)
-    specials = {*generator.all_special_tokens, *encoder.tokenizer.all_special_tokens}
+    special_names = {*generator.all_special_tokens, *encoder.tokenizer.all_special_tokens}
     special_ids = {*generator.all_special_ids}
-    is_missing = any(ids[i] < 0 and i not in special_ids and text.strip() for i, text in enumerate(texts))
-    agree = _have_equal_models(model, encoder_model, specials)
-    if is_missing and not agree:
-        return [-1] * len(texts), False
-    added = [{*tokenizer.get_added_vocab()} - specials for tokenizer in (generator, encoder.tokenizer)]
-    return ids, agree and added[0] == added[1]
+    has_equal_model = _have_equal_models(model, encoder_model, special_names)
+    if not has_equal_model:
+        for i, text in enumerate(texts):
+            is_text = i not in special_ids and text.strip() != ""
+            if is_text and ids[i] < 0:
+                return none, False
+    added = {*generator.get_added_vocab()} - special_names
+    encoder_added = {*encoder.tokenizer.get_added_vocab()} - special_names
+    return ids, has_equal_model and added == encoder_added
 
 
 def _read_rules(tokenizer: PreTrainedTokenizerBase) -> tuple[Any, dict[str, Any]]:
-    """Return the rules by which a tokenizer splits texts, and the model with its vocabulary."""
+    """Return the rules by which a tokenizer splits texts, and its model, which has the vocabulary."""
     if not tokenizer.is_fast:
-        return (type(tokenizer).__name__, tokenizer.init_kwargs), {"vocab": tokenizer.get_vocab()}
+        rules = (type(tokenizer).__name__, tokenizer.init_kwargs)
+        return rules, {"vocab": tokenizer.get_vocab()}
     content = json.loads(tokenizer.backend_tokenizer.to_str())
     settings = {name: value for name, value in content["model"].items() if name not in _OTHER_SETTINGS}
     return (content["normalizer"], content["pre_tokenizer"], settings), content["model"]
@@ -191,52 +237,71 @@ def have_same_rules(tokenizer: TextTokenizer, other: TextTokenizer) -> bool:
 
 
 def _have_equal_models(generator: dict[str, Any], encoder: dict[str, Any], specials: set[str]) -> bool:
-    """Compare merges, or else the names of tokens, with their probabilities where they have any."""
+    """Return whether two models have the same merges or, without merges, the same tokens except special ones."""
     if "merges" in generator:
         return bool(generator["merges"] == encoder["merges"])
-    vocabularies = []
-    for model in (generator, encoder):
-        entries = map(tuple, model["vocab"]) if isinstance(model["vocab"], list) else zip(model["vocab"])
-        vocabularies.append({entry for entry in entries if entry[0] not in specials})
-    return vocabularies[0] == vocabularies[1]
+    return _list_entries(generator, specials) == _list_entries(encoder, specials)
+
+
+def _list_entries(model: dict[str, Any], specials: set[str]) -> set[Any]:
+    """Return the tokens of a model except special ones, with their log-probabilities in a Unigram model."""
+    vocabulary = model["vocab"]
+    if isinstance(vocabulary, list):
+        # Unigram models have a list of pairs [token, log-probability].
+        return {tuple(entry) for entry in vocabulary if entry[0] not in specials}
+    return {name for name in vocabulary if name not in specials}
 
 
 def _split_in_contexts(texts: Sequence[str], encoder: TextTokenizer) -> list[list[list[int]]]:
-    """Split each text in each context; one that brings a space with it as after a space, except at the start."""
+    """Return the pieces of each text in each context.
+
+    A text that begins with a space is always split as after a space, except at the start of a text.
+    """
     words = [text.strip() for text in texts]
-    start = _tokenize(encoder.tokenizer, encoder.prepare(texts))
-    spaced = _split_after(Context.SPACE, words, encoder)
-    rows = [[alone] + 3 * [split or alone] for alone, split in zip(start, spaced, strict=True)]
+    start_rows = _tokenize(encoder.tokenizer, encoder.prepare(texts))
+    space_rows = _split_after(Context.SPACE, words, encoder)
+    rows = []
+    for at_start, after_space in zip(start_rows, space_rows, strict=True):
+        # An empty row means that every stem merged with the word.
+        after_space = after_space or at_start
+        rows.append([at_start, after_space, after_space, after_space])
     attached = [i for i, text in enumerate(texts) if not text[0].isspace()]
+    attached_words = [words[i] for i in attached]
     for context in (Context.WORD, Context.OTHER):
-        for i, split in zip(attached, _split_after(context, [words[i] for i in attached], encoder), strict=True):
-            rows[i][context] = split or start[i]
-    # A text that vanishes in a context, such as a hard space, would have no position there.
-    return [row if all(row) else [[]] * len(Context) for row in rows]
+        for i, pieces in zip(attached, _split_after(context, attached_words, encoder), strict=True):
+            rows[i][context] = pieces or start_rows[i]
+    for i, row in enumerate(rows):
+        # Treat a text that vanishes in one context, such as a hard space, as a text without pieces in all of them.
+        if not all(row):
+            rows[i] = [[]] * len(Context)
+    return rows
 
 
 def _split_after(context: Context, words: Sequence[str], encoder: TextTokenizer) -> list[list[int]]:
-    """Split words that are attached to a stem; a row is empty where every stem merges with the word."""
+    """Return the pieces of each word after a stem of the context, empty if every stem merges with the word."""
     pieces: list[list[int]] = [[] for _ in words]
-    left = list(range(len(words)))
+    remaining = list(range(len(words)))
     for stem in _STEMS[context]:
-        prepared = encoder.prepare([stem, *(stem + words[i] for i in left)])
-        before, *rows = _tokenize(encoder.tokenizer, prepared)
-        for i, row in zip(left, rows, strict=True):
-            if row[: len(before)] == before:
-                pieces[i] = row[len(before) :]
-        left = [i for i in left if not pieces[i]]
+        texts = [stem + words[i] for i in remaining]
+        stem_pieces, *rows = _tokenize(encoder.tokenizer, encoder.prepare([stem, *texts]))
+        for i, row in zip(remaining, rows, strict=True):
+            is_separate = row[: len(stem_pieces)] == stem_pieces
+            if is_separate:
+                pieces[i] = row[len(stem_pieces) :]
+        # Try the next stem with the words that merged with this one.
+        remaining = [i for i in remaining if not pieces[i]]
     return pieces
 
 
 def _tokenize(tokenizer: PreTrainedTokenizerBase, texts: list[str]) -> list[list[int]]:
-    """Return the token ids of each text by itself, without special tokens and without truncation."""
+    """Return the token ids of each text, without special tokens and without truncation."""
+    if not texts:
+        return []
     if not tokenizer.is_fast:
-        encoded: Any = tokenizer(texts, add_special_tokens=False, verbose=False) if texts else {"input_ids": []}
-        rows: list[list[int]] = encoded["input_ids"]
+        rows: list[list[int]] = tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
         return rows
-    # The backend itself, as the wrapper of transformers, which sets truncation and padding anew at each call, takes
-    # longer than tokenization.
+    # Call the backend, because the wrapper of transformers sets truncation and padding at each call, which takes longer
+    # than the tokenization itself.
     backend = tokenizer.backend_tokenizer
     backend.no_truncation()
     backend.no_padding()
@@ -244,52 +309,79 @@ def _tokenize(tokenizer: PreTrainedTokenizerBase, texts: list[str]) -> list[list
 
 
 def decode_tokens(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> list[str]:
-    """Return the text that each token adds to a text, with a space in front where it starts a word."""
-    anchor = (_tokenize(tokenizer, ["a"])[0] or [0])[-1]
-    before, *joined = tokenizer.batch_decode([[anchor], *([anchor, i] for i in ids)], skip_special_tokens=False)
-    # Decoders that clean up spaces may change the anchor.
-    return [
-        text[len(before) :] if text.startswith(before) else str(tokenizer.decode([i]))
-        for i, text in zip(ids, joined, strict=True)
-    ]
+    """Return the text that each token adds to a text, with a space in front if the token starts a word."""
+    # Decode each token after another one, because decoders drop a space at the start of a text.
+    anchors = _tokenize(tokenizer, ["a"])[0] or [0]
+    anchor = anchors[-1]
+    pairs = [[anchor, i] for i in ids]
+    anchor_text, *pair_texts = tokenizer.batch_decode([[anchor], *pairs], skip_special_tokens=False)
+    texts = []
+    for i, pair_text in zip(ids, pair_texts, strict=True):
+        if pair_text.startswith(anchor_text):
+            texts.append(pair_text[len(anchor_text) :])
+        else:
+            # Decoders that clean up spaces may change the anchor, so decode the token alone.
+            texts.append(str(tokenizer.decode([i])))
+    return texts
 
 
 def split_decoded(
     ids: Sequence[int], generator: PreTrainedTokenizerBase, encoder: TextTokenizer
 ) -> tuple[list[int], list[int]]:
-    """Return the encoder's pieces of the text of a generator's tokens, and the index of the token that ends each.
+    """Return the encoder's pieces of the text of a generator's tokens, and the index of the token that ends each piece.
 
     The encoder's tokenizer must be fast.
     """
-    # One text more at each token; a character counts at its last byte.
-    prefixes = generator.batch_decode([list(ids[: i + 1]) for i in range(len(ids))], skip_special_tokens=False)
+    # The text up to each token has an end. Characters of several bytes count at the token with their last byte.
+    prefix_ids = [list(ids[: i + 1]) for i in range(len(ids))]
+    prefixes = generator.batch_decode(prefix_ids, skip_special_tokens=False)
     text = prefixes[-1]
-    ends = np.maximum.accumulate([len(prefix.rstrip(_INCOMPLETE)) for prefix in prefixes[:-1]] + [len(text)])
+    ends = [len(prefix.rstrip(_INCOMPLETE)) for prefix in prefixes[:-1]]
+    ends.append(len(text))
+    # Decoders that clean up spaces may shorten a text, so let no end precede an earlier one.
+    token_ends = np.maximum.accumulate(ends)  # (tokens,)
     (prepared,) = encoder.prepare([text])
     encoding = encoder.encode_whole([prepared], offsets=True)
-    # Position of the first character of the prepared text in the text.
-    shift = len(text) - len(text.lstrip()) - (len(prepared) - len(text.strip()))
-    pieces, owners = [], []
+    # Position of the first character of the prepared text in the text: prepare strips spaces, and may add one in front.
+    num_stripped = len(text) - len(text.lstrip())
+    num_added = len(prepared) - len(text.strip())
+    shift = num_stripped - num_added
+    pieces = []
+    owners = []
     for piece, is_special, (_, end) in zip(*(encoding[key][0] for key in encoding), strict=True):
         if not is_special:
+            owner = int(np.searchsorted(token_ends, end + shift))
             pieces.append(piece)
-            owners.append(min(int(np.searchsorted(ends, end + shift)), len(ids) - 1))
+            owners.append(min(owner, len(ids) - 1))
     return pieces, owners
 
 
-def _usual_context(texts: Sequence[str]) -> Tensor:
-    """Return 1 for the context in which each text mostly occurs, for the mean, shape (tokens, contexts)."""
-    spaced = {text.lower() for text in texts if text[:1].isspace()}
-    # A text that is a token with a space too is seldom a part of a word: it would have merged with the rest.
-    attached = [Context.TEXT_START if f" {text.lower()}" in spaced else Context.WORD for text in texts]
-    usual = [context if text[:1].strip() else Context.SPACE for text, context in zip(texts, attached, strict=True)]
-    return torch.nn.functional.one_hot(torch.tensor(usual, device="cpu"), len(Context))
+def _usual_contexts(texts: Sequence[str]) -> Tensor:
+    """Return 1 for the context in which each text usually occurs and 0 for the others, shape (tokens, contexts)."""
+    spaced_texts = {text.lower() for text in texts if text[:1].isspace()}
+    contexts = []
+    for text in texts:
+        starts_with_space = not text[:1].strip()
+        # If a text is also a token with a space in front, it seldom follows a letter: it would have merged with it.
+        has_spaced_form = f" {text.lower()}" in spaced_texts
+        if starts_with_space:
+            contexts.append(Context.SPACE)
+        elif has_spaced_form:
+            contexts.append(Context.TEXT_START)
+        else:
+            contexts.append(Context.WORD)
+    return torch.nn.functional.one_hot(torch.tensor(contexts, device="cpu"), len(Context))
 
 
 def _following_contexts(texts: Sequence[str]) -> Tensor:
-    """Return the context that each text makes for the next token, shape (tokens,)."""
-    contexts = [
-        Context.SPACE if not character.strip() else Context.WORD if character.isalnum() else Context.OTHER
-        for character in (text[-1:] for text in texts)
-    ]
+    """Return the context in which the next token is after each text, shape (tokens,)."""
+    contexts = []
+    for text in texts:
+        last_character = text[-1:]
+        if not last_character.strip():
+            contexts.append(Context.SPACE)
+        elif last_character.isalnum():
+            contexts.append(Context.WORD)
+        else:
+            contexts.append(Context.OTHER)
     return torch.tensor(contexts, device="cpu")
