@@ -163,10 +163,9 @@ def build_piece_table(generator: PreTrainedTokenizerBase, encoder: TextTokenizer
         is_text = i not in special_ids and texts[i].strip() != ""
         if piece < 0 and is_text:
             split_ids.append(i)
-    for i, pieces_in_contexts in zip(
-        split_ids, _split_in_contexts([texts[i] for i in split_ids], encoder), strict=True
-    ):
-        rows[i] = pieces_in_contexts
+    split_rows = _split_in_contexts([texts[i] for i in split_ids], encoder)
+    for i, row in zip(split_ids, split_rows, strict=True):
+        rows[i] = row
     flat_rows = list(chain.from_iterable(rows))
     counts = torch.tensor([len(pieces) for pieces in flat_rows], device="cpu")  # (4 * vocabulary,)
     # The pieces in the usual context have equal shares in the mean, all other entries have none.
