@@ -1,4 +1,4 @@
-"""Functions of texts: scores, alignments and ranked candidates; keeps no state between calls."""
+"""Functions that score, align and rank texts, without state between calls."""
 
 from bertscore_tm.alignment.alignment import align
 from bertscore_tm.functional.bert_score import bert_score

@@ -36,14 +36,14 @@ def bert_score(
         F_1 = \frac{2PR}{P+R}
 
     with unit token vectors of an encoder's layer (Zhang et al., ICLR 2020, section 3). Results do not depend on batch
-    size, order, duplicates or neighbours, beyond float32 rounding (1e-6). Each distinct text is encoded once; up to 256
-    MiB of the vectors of texts that come again later are kept during the call, and texts beyond that encoded again.
+    size, order, duplicates or neighbours, beyond float32 rounding (1e-6). Each distinct text is encoded once. Vectors
+    of texts that are needed again later are cached during the call, up to 256 MiB. Beyond that, texts are encoded anew.
 
     Args:
         preds: candidate texts, or a single one.
         target: one reference per candidate, or a list of references per candidate (their number may vary). Blank
-            references next to others are left out, of idf too, and an empty list counts as one blank reference. With
-            mappings such as ``{id: text}``, of equal keys, texts of a key belong together.
+            references are left out, also from idf, if there are others. An empty list counts as one blank reference.
+            If both arguments are mappings such as ``{id: text}`` with the same keys, texts are paired by key.
         encoder: a :class:`bertscore_tm.FrozenEncoder`, which holds all options of encoding, or the hub name or local
             folder of a model. It runs on its own ``device``.
         idf: weight tokens by their inverse document frequency in the references; or texts whose document frequencies
@@ -76,13 +76,15 @@ def bert_score(
     """
     pairs = as_text_pairs(preds, target)
     texts = pairs.omit_blank_references()
-    used = as_encoder(encoder)
-    settings = ScoreSettings.create(used, idf, rescale, references=list(chain.from_iterable(texts.references)))
+    encoder = as_encoder(encoder)
+    references = list(chain.from_iterable(texts.references))
+    settings = ScoreSettings.create(encoder, idf, rescale, references=references)
     scored = score_and_warn(texts, settings, verbose)
-    scores = rescale_scores(scored.scores, settings.baseline)
-    best_reference = pairs.restore_indices(scored.best_reference)
-    if not used.all_layers:
-        scores, best_reference = scores[:, 0], best_reference[0]
+    scores = rescale_scores(scored.scores, settings.baseline)  # (3, layers, candidates)
+    best_reference = pairs.restore_indices(scored.best_reference)  # (layers, candidates)
+    if not encoder.all_layers:
+        scores = scores[:, 0]
+        best_reference = best_reference[0]
     result: dict[str, Any] = dict(zip(SCORE_NAMES, scores, strict=True))
     if return_best_reference:
         result["best_reference"] = best_reference
@@ -94,7 +96,7 @@ def score_and_warn(
     settings: ScoreSettings,
     verbose: bool = False,
 ) -> CorpusScores:
-    """Score a corpus before rescaling, with a progress bar; warn about empty and truncated texts."""
+    """Score a corpus without rescaling, and warn about empty, truncated and unknown texts."""
     with tqdm(total=len(texts), unit="pair") if verbose else nullcontext() as bar:
         scored = score_corpus(texts, settings, progress=bar and bar.update)
     scored.unknown.warn()

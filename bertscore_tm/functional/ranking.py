@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from typing import Any, Literal
 
 import torch
@@ -40,10 +41,10 @@ class RankedCandidates:
     """Candidates of several items with their scores.
 
     Args:
-        scores: score of each candidate, per item of shape (candidates,), float32, on the CPU; NaN, the last in the
-            order, without another candidate or a reference of positive weight.
-        order: indices of the candidates, best first, per item of shape (candidates,), int64; of equal scores the first
-            candidate comes first.
+        scores: score of each candidate, per item of shape (candidates,), float32, on the CPU. A candidate without
+            another candidate or a reference of positive weight has the score NaN.
+        order: indices of the candidates, best first, per item of shape (candidates,), int64. Candidates with equal
+            scores keep their order, and NaN is last.
         best: the best candidate of each item, ``None`` for an item without candidates.
     """
 
@@ -86,23 +87,24 @@ def rank_candidates(
     Each distinct text of the call is encoded once, unless items far apart share more than 256 MiB of token vectors.
     Memory depends on the largest item, not on the number of items.
 
-    The scores of pairs are those of :func:`bertscore_tm.bert_score`, except F1 where P or R is not positive: the
-    formula has a pole there and can give unrelated texts any value, so candidates are ranked by min(P, R).
+    The scores of pairs are those of :func:`bertscore_tm.bert_score`, with one exception: if P or R is not positive, F1
+    is min(P, R), because 2PR/(P+R) can then have any value for unrelated texts.
 
     Args:
         candidates: any number of texts per item, such as sampled summaries of one document.
-        references: a reference, or several, per item. Blank ones next to others are left out, with their weights, and
-            of idf too; an empty list counts as one blank reference. Candidates that are blank, or have only blank
-            references, score 0, with a warning. Default: none, so that the candidates are ranked by consensus.
-        encoder: as of :func:`bertscore_tm.bert_score`, of one layer.
+        references: a reference or a list of references per item. Blank references are left out if there are others,
+            with their weights and also from idf. An empty list counts as one blank reference. Candidates that are
+            blank, or have only blank references, score 0, with a warning. Default: none; candidates are ranked by
+            consensus.
+        encoder: as for :func:`bertscore_tm.bert_score`, with one layer.
         component: score to rank by: ``"f1"``, ``"precision"`` or ``"recall"``.
         references_reduce: reduction over several references, here and in
-            :class:`bertscore_tm.losses.BERTScoreReward`: ``"mean"``, the expected score if each of them is equally
-            likely to be the right text, as in the consensus; or ``"max"``, as in the metric, which gives full score to
-            a candidate that equals any one of them.
-        idf: as of :func:`bertscore_tm.bert_score`; without references ``True`` counts all candidates.
-        weights: weight w of each reference in the mean, or for the consensus of each candidate as a reference of the
-            others, at least 0, per item. Default: each counts once, which is right for samples.
+            :class:`bertscore_tm.losses.BERTScoreReward`: ``"mean"``, the expected score if each reference is equally
+            likely to be the right text, as in the consensus; or ``"max"``, as in the metric, which gives the full score
+            to a candidate that equals one of them.
+        idf: as for :func:`bertscore_tm.bert_score`. Without references ``True`` counts all candidates.
+        weights: weight w of each reference in the mean, per item, at least 0. In a consensus, the weight of each
+            candidate as a reference of the others. Default: 1 each, which is right for samples.
         verbose: show a progress bar on standard error.
 
     Raises:
@@ -123,20 +125,25 @@ def rank_candidates(
     require_choice("references_reduce", references_reduce, ReferencesReduce)
     items = _check_items(candidates, references, weights)
     if weights is not None and references_reduce == "max":
-        raise ValueError("weights= have no effect on references_reduce='max': remove one of them")
-    used = as_encoder(encoder, single_layer=True)
-    warn_of_leftovers([text for item in items for text in item.candidates], used.tokenizer)
-    documents = [text for item in items for text in item.references or item.candidates]
-    settings = ScoreSettings.create(used, idf, references=documents, f1=selection_f1)
+        raise ValueError("weights= have no effect on references_reduce='max'. Remove one of them.")
+    encoder = as_encoder(encoder, single_layer=True)
+    all_candidates = list(chain.from_iterable(item.candidates for item in items))
+    warn_of_leftovers(all_candidates, encoder.tokenizer)
+    documents = list(chain.from_iterable(item.references or item.candidates for item in items))
+    settings = ScoreSettings.create(encoder, idf, references=documents, f1=selection_f1)
 
     with tqdm(total=len(items), unit="item", disable=not verbose) as bar:
-        how: dict[str, Any] = {"component": component, "references_reduce": references_reduce, "progress": bar.update}
-        scores, num_truncated, unknown = score_items(items, settings, **how)
+        scores, num_truncated, unknown = score_items(
+            items, settings, component=component, references_reduce=references_reduce, progress=bar.update
+        )
     unknown.warn()
-    warn_of_zeros(sum(int((item_scores == 0).sum()) for item_scores in scores), settings)
-    warn_of_truncation(num_truncated, used.tokenizer.max_length)
+    num_zeros = sum(int((item_scores == 0).sum()) for item_scores in scores)
+    warn_of_zeros(num_zeros, settings)
+    warn_of_truncation(num_truncated, encoder.tokenizer.max_length)
     order = [order_candidates(item_scores) for item_scores in scores]
-    best = [item.candidates[int(ranks[0])] if len(ranks) else None for item, ranks in zip(items, order, strict=True)]
+    best = []
+    for item, ranks in zip(items, order, strict=True):
+        best.append(item.candidates[int(ranks[0])] if item.candidates else None)
     signature = partial(settings.signature, ranking_fields(items, component, references_reduce))
     return RankedCandidates(scores, order, best, signature)
 
@@ -156,17 +163,18 @@ class Item:
     weights: Tensor | None = None
 
     def omit_blank_references(self) -> Item:
-        """Return the item without blank references next to others, and without their weights.
+        """Return the item without blank references and their weights, unless all references are blank.
 
         An empty list of references becomes one blank reference of weight 1.
         """
         if self.references is None:
             return self
         weights = self.weights
-        if weights is not None and self.references:
-            weights = weights[counted_references(self.references)]
-        elif weights is not None:
-            weights = torch.ones(1, dtype=torch.float64, device="cpu")
+        if weights is not None:
+            if self.references:
+                weights = weights[counted_references(self.references)]
+            else:
+                weights = torch.ones(1, dtype=torch.float64, device="cpu")
         return Item(self.candidates, omit_blank(self.references), weights)
 
 
@@ -178,69 +186,82 @@ def score_items(
     references_reduce: ReferencesReduce = "mean",
     progress: Callable[[int], None] | None = None,
 ) -> tuple[list[Tensor], int, UnknownText]:
-    """Return the scores of each item's candidates, and the numbers of truncated texts and of unknown characters.
+    """Score the candidates of items in steps that bound the memory. ``progress`` is called after each step.
 
-    The scores are float32, on the CPU. Memory is bounded by steps, after each of which ``progress`` is called.
+    Returns:
+        The scores of each item's candidates, float32, on the CPU; the number of truncated texts; and the unknown text.
     """
     scores = []
-    truncated: set[str] = set()
+    truncated_texts: set[str] = set()
     unknown = UnknownText()
-    encoder, weights = settings.encoder, settings.weights.to(settings.device)
-    # An item is a step's smallest part, as a candidate with its references is in a corpus.
-    texts = TextPairs([], [[*item.candidates, *(item.references or ())] for item in items])
+    encoder = settings.encoder
+    weights = settings.weights.to(settings.device)
+    # All texts of an item must be in one step, like a candidate's references in a corpus.
+    texts_of_items = []
+    for item in items:
+        texts_of_items.append([*item.candidates, *(item.references or ())])
+    texts = TextPairs([], texts_of_items)
     steps = plan_steps(texts, encoder, settings.device, keep_order=True)
     for step, _, encoded in encode_steps(texts, steps, encoder, settings.device):
         unknown.count(encoded.vectors.texts, encoder.tokenizer)
         is_truncated = encoded.vectors.texts.truncated.tolist()
-        truncated.update(text for text, index in encoded.indices.items() if is_truncated[index])
+        truncated_texts.update(text for text, index in encoded.indices.items() if is_truncated[index])
         require_known(weights, encoded.vectors.texts.ids, encoder.tokenizer)
-        matrices = []  # (3, candidates, references) each, on the device
-        for item in (items[i] for i in step):
+        matrices = []  # on the device, (3, candidates, references) each
+        for i in step:
+            item = items[i]
             rows = [encoded.indices[text] for text in item.candidates]
-            # Without references each candidate is a reference of the others.
-            columns = None if item.references is None else [encoded.indices[text] for text in item.references]
+            columns = None  # the candidates are the references of each other
+            if item.references is not None:
+                columns = [encoded.indices[text] for text in item.references]
             matrices.append(score_all_pairs(encoded.vectors, weights.table, rows, columns))
-        # Together, as an accelerator waits for each copy.
+        # Copy all matrices together, because each copy synchronizes an accelerator.
         values = torch.cat([matrix.flatten() for matrix in matrices]).cpu()
         parts = torch.split(values, [matrix.numel() for matrix in matrices])
         for i, part, matrix in zip(step, parts, matrices, strict=True):
-            precision, recall, _ = part.view(matrix.shape)
-            by_name = {"precision": precision, "recall": recall, "f1": settings.f1(precision, recall)}
-            scores.append(_reduce_references(items[i], by_name[component], references_reduce))
+            precision, recall, _ = part.view(matrix.shape)  # (candidates, references) each
+            pair_scores = {"precision": precision, "recall": recall, "f1": settings.f1(precision, recall)}
+            scores.append(_reduce_references(items[i], pair_scores[component], references_reduce))
         if progress is not None:
             progress(len(step))
-    return scores, len(truncated), unknown
+    return scores, len(truncated_texts), unknown
 
 
 def ranking_fields(
     items: Sequence[Item], component: Component, references_reduce: ReferencesReduce
 ) -> dict[str, str | None]:
-    """Return what a ranking adds to a signature: the score, what it is against and a digest of weights."""
+    """Return the fields of a ranking in a signature: the score, the kind of references, and a hash of the weights."""
     weights = [item.weights for item in items if item.weights is not None]
-    digest = hashlib.sha256(torch.cat(weights).numpy().data).hexdigest()[:8] if weights else None
+    weights_hash = None
+    if weights:
+        weights_hash = hashlib.sha256(torch.cat(weights).numpy().data).hexdigest()[:8]
     is_consensus = all(item.references is None for item in items)
-    return {"component": component, "against": "candidates" if is_consensus else references_reduce, "weights": digest}
+    against = "candidates" if is_consensus else references_reduce
+    return {"component": component, "against": against, "weights": weights_hash}
 
 
 def order_candidates(scores: Tensor) -> Tensor:
-    """Return the indices of an item's candidates, best first; of equal scores the first comes first, and NaN last."""
+    """Return the indices of an item's candidates, best first. Equal scores keep their order, and NaN is last."""
     return scores.nan_to_num(-torch.inf).argsort(descending=True, stable=True)
 
 
 def _check_items(candidates: Any, references: Any, weights: Any) -> list[Item]:
     """Check the arguments of :func:`rank_candidates`, and leave out blank references with their weights."""
     entries = as_list(candidates, "candidates", dimensions=2)
-    nothing: list[Any] = [None] * len(entries)
-    texts = nothing if references is None else as_references(references, "references")
-    numbers = nothing if weights is None else list(weights)
-    for name, argument in (("references", texts), ("weights", numbers)):
+    reference_lists: list[Any] = [None] * len(entries)
+    if references is not None:
+        reference_lists = as_references(references, "references")
+    weight_lists: list[Any] = [None] * len(entries)
+    if weights is not None:
+        weight_lists = list(weights)
+    for name, argument in (("references", reference_lists), ("weights", weight_lists)):
         if len(argument) != len(entries):
             raise ValueError(f"{name} must have one entry per item, got {len(argument)} for {len(entries)} items")
     items = []
     for i, entry in enumerate(entries):
-        item = Item(as_documents(entry, f"candidates[{i}]"), texts[i])
+        item = Item(as_documents(entry, f"candidates[{i}]"), reference_lists[i])
         if weights is not None:
-            item = replace(item, weights=_check_weights(numbers[i], f"weights[{i}]", item))
+            item = replace(item, weights=_check_weights(weight_lists[i], f"weights[{i}]", item))
         items.append(item.omit_blank_references())
         warn_of_written_lists([*item.candidates, *(item.references or ())])
     return items
@@ -248,12 +269,17 @@ def _check_items(candidates: Any, references: Any, weights: Any) -> list[Item]:
 
 def _check_weights(weights: Any, name: str, item: Item) -> Tensor:
     """Return the weights of an item's references or candidates, float64."""
-    noun, texts = ("candidate", item.candidates) if item.references is None else ("reference", item.references)
+    noun = "candidate"
+    texts = item.candidates
+    if item.references is not None:
+        noun = "reference"
+        texts = item.references
     try:
         checked = torch.as_tensor(weights, dtype=torch.float64, device="cpu")
     except (TypeError, ValueError) as error:
         raise TypeError(f"{name} must be a list of numbers, got {weights!r}") from error
-    if checked.shape != (len(texts),) or not bool((checked >= 0).all() and checked.isfinite().all()):
+    is_valid = bool((checked >= 0).all() and checked.isfinite().all())
+    if checked.shape != (len(texts),) or not is_valid:
         raise ValueError(
             f"{name} must be {len(texts)} finite numbers of at least 0, one per {noun}, got {checked.tolist()}"
         )
@@ -261,11 +287,25 @@ def _check_weights(weights: Any, name: str, item: Item) -> Tensor:
 
 
 def _reduce_references(item: Item, scores: Tensor, references_reduce: ReferencesReduce) -> Tensor:
-    """Return the score of each candidate, shape (candidates,), float32, from those with each reference."""
+    """Return the score of each candidate, shape (candidates,), float32.
+
+    Args:
+        item: the item.
+        scores: scores of the candidates with each reference, shape (candidates, references).
+        references_reduce: ``"mean"`` or ``"max"`` over references without weights.
+    """
     if item.references is not None and item.weights is None:
-        return scores.amax(1) if references_reduce == "max" else scores.mean(1)
-    shares = torch.ones(len(scores), dtype=torch.float64, device="cpu") if item.weights is None else item.weights
+        if references_reduce == "max":
+            return scores.amax(1)
+        return scores.mean(1)
+    num_candidates = len(scores)
+    shares = item.weights  # (references,)
+    if shares is None:
+        shares = torch.ones(num_candidates, dtype=torch.float64, device="cpu")
     if item.references is None:
-        # A candidate's own weight is not subtracted, as those of the others may be smaller than its rounding.
-        shares = (1 - torch.eye(len(scores), dtype=torch.float64, device="cpu")) * shares  # (candidates, candidates)
-    return ((scores.double() * shares).sum(1) / shares.sum(-1)).float()
+        # Mask the diagonal instead of subtracting it: the remaining weights may be smaller than the rounding error of a
+        # subtraction.
+        is_other = 1 - torch.eye(num_candidates, dtype=torch.float64, device="cpu")
+        shares = is_other * shares  # (candidates, candidates)
+    weighted_sums = (scores.double() * shares).sum(1)  # (candidates,)
+    return (weighted_sums / shares.sum(-1)).float()
