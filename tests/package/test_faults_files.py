@@ -90,7 +90,7 @@ def test_training_continues_when_samples_cannot_be_written(tiny, tmp_path):
         module, limited_score = train("full")
     messages = [str(warning.message) for warning in said if "SampleLogger" in str(warning.message)]
     assert len(messages) == 2
-    assert "File too large; no file was written); training continues without it" in messages[0]
+    assert "File too large; no file was written), and training continues without it" in messages[0]
     assert torch.equal(weights(module), weights(wanted))
     assert torch.equal(limited_score, score)
     assert list((tmp_path / "full").rglob("samples/*")) == []
