@@ -1,4 +1,4 @@
-"""The interfaces of other packages: only an import changes.
+"""Interfaces of other BERTScore packages, as drop-in replacements: only an import changes.
 
 * ``bertscore_tm.compat.bert_score``: ``score``, ``BERTScorer`` and ``plot_example`` of ``bert-score`` 0.3.13.
 * ``bertscore_tm.compat.torchmetrics``: the class ``BERTScore`` and the function ``bert_score`` of torchmetrics 1.9.

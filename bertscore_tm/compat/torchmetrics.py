@@ -57,25 +57,25 @@ def bert_score(
         num_layers: the compared layer. Default: the last one.
         all_layers: score every layer from 0, regardless of ``num_layers``.
         model: a ready model instead of a name.
-        user_tokenizer: its tokenizer. Default: that of ``model_name_or_path``.
+        user_tokenizer: the tokenizer of ``model``. Default: the tokenizer of ``model_name_or_path``.
         user_forward_fn: returns token vectors, shape (batch, tokens, width), from ``model`` and a dictionary of
             ``input_ids`` and ``attention_mask``.
-        verbose: show a progress bar on standard error; no effect in the class.
+        verbose: show a progress bar on standard error. No effect in the class.
         idf: weight tokens by their inverse document frequency in the references.
-        device: where to compute. Default: the GPU if there is one, else the CPU; in the class the metric's device.
-        max_length: largest number of tokens per text, special ones included; at most what the model allows.
+        device: where to compute. Default: the GPU if there is one, else the CPU. In the class, the metric's device.
+        max_length: largest number of tokens per text, including special ones. The model's limit is used if it is lower.
         batch_size: largest number of texts per forward pass.
-        num_threads: no effect; there is no data loader.
+        num_threads: no effect, because there is no data loader.
         return_hash: add the signature of the settings under ``"hash"``.
         lang: language code, which chooses the published baseline.
         rescale_with_baseline: map the expected score of unrelated texts to 0.
         baseline_path: file of a baseline table to use instead of a published one.
-        baseline_url: an error unless ``baseline_path`` is given: download the file, and pass it there.
-        truncation: truncate longer texts, with a warning; otherwise they are an error.
+        baseline_url: not read. Without ``baseline_path`` it is an error: download the file, and pass its path there.
+        truncation: truncate longer texts, with a warning. Otherwise they are an error.
 
     Returns:
         ``precision``, ``recall`` and ``f1``: tensors on the CPU of shape (pairs,), or (layers, pairs) with
-        ``all_layers``; without texts ``[0.0]`` each.
+        ``all_layers``. Without texts, each is ``[0.0]``.
 
     Raises:
         TypeError: a text is not a string.
@@ -92,9 +92,14 @@ def bert_score(
     texts = as_text_pairs(_as_list(preds), _as_list(target), require_references=True)
     if not texts:
         warn_user("Predictions and references are empty.")
-    scores, signature = score_pairs(texts, encoder, find_baseline(encoder, rescale), idf, verbose)
-    result: dict[str, Any] = {name: score if texts else [0.0] for name, score in zip(SCORE_NAMES, scores, strict=True)}
-    return result | {"hash": signature} if return_hash else result
+    baseline = find_baseline(encoder, rescale)
+    scores, signature = score_pairs(texts, encoder, baseline, idf, verbose)
+    result: dict[str, Any] = dict(zip(SCORE_NAMES, scores, strict=True))
+    if not texts:
+        result = {name: [0.0] for name in SCORE_NAMES}
+    if return_hash:
+        result["hash"] = signature
+    return result
 
 
 class BERTScore(metric.BERTScore):
@@ -141,13 +146,23 @@ class BERTScore(metric.BERTScore):
         super().__init__(encoder, idf=idf, rescale=rescale, reduction="none", **kwargs)
         if device is not None:
             self.to(device)
+        # torchmetrics has these attributes, too.
         self.model_name_or_path = model_name_or_path or _DEFAULT_MODEL
-        self.num_layers, self.lang, self.max_length, self.truncation = num_layers, lang, max_length, truncation
-        self.user_tokenizer, self.user_forward_fn = user_tokenizer is not None, user_forward_fn
-        self.verbose, self.idf, self.embedding_device, self.return_hash = verbose, idf, device, return_hash
-        self.batch_size, self.num_threads = batch_size, num_threads
+        self.num_layers = num_layers
+        self.lang = lang
+        self.max_length = max_length
+        self.truncation = truncation
+        self.user_tokenizer = user_tokenizer is not None
+        self.user_forward_fn = user_forward_fn
+        self.verbose = verbose
+        self.idf = idf
+        self.embedding_device = device
+        self.return_hash = return_hash
+        self.batch_size = batch_size
+        self.num_threads = num_threads
         self.rescale_with_baseline = rescale_with_baseline
-        self.baseline_path, self.baseline_url = baseline_path, baseline_url
+        self.baseline_path = baseline_path
+        self.baseline_url = baseline_url
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase:
@@ -157,7 +172,9 @@ class BERTScore(metric.BERTScore):
     def compute(self) -> dict[str, Any]:
         """Return the scores of all pairs, as :func:`bert_score` does."""
         result: dict[str, Any] = {name: score.cpu() for name, score in super().compute().items()}
-        return result | {"hash": str(self.signature())} if self.return_hash else result
+        if self.return_hash:
+            result["hash"] = str(self.signature())
+        return result
 
     def _check_texts(self, preds: Texts, target: References) -> TextPairs:
         return as_text_pairs(_as_list(preds), _as_list(target), require_references=True)
@@ -174,44 +191,82 @@ def _as_list(texts: Any) -> Any:
 
 
 def _translate(arguments: Mapping[str, Any]) -> tuple[FrozenEncoder, Rescale]:
-    """Return the encoder and the rescaling that the arguments, by name, describe."""
-    name, model, tokenizer = (arguments[key] for key in ("model_name_or_path", "model", "user_tokenizer"))
-    num_layers, all_layers, forward_fn = (arguments[key] for key in ("num_layers", "all_layers", "user_forward_fn"))
-    idf, path, url = (arguments[key] for key in ("idf", "baseline_path", "baseline_url"))
-    rescale: Rescale = arguments["rescale_with_baseline"]
+    """Return the encoder and the rescaling for the arguments of the function or the class."""
+    name = arguments["model_name_or_path"]
+    idf = arguments["idf"]
+    num_threads = arguments["num_threads"]
     if not isinstance(idf, bool):
         raise ValueError(f"Expected argument `idf` to be a boolean, but got {idf}.")
-    if num_threads := arguments["num_threads"]:
+    if num_threads:
         warn_unused(f"num_threads={num_threads}", "texts are not loaded by a data loader")
-    if rescale and path:
-        rescale = Baseline.read(path)
-    elif rescale and url is not None:
-        raise ValueError(f"baseline_url={url!r} is not read: download it, and pass it as baseline_path=")
+    rescale = _read_rescale(arguments)
     catalog.require_no_hash("model_name_or_path", name)
-    if name is None and model is None:
+    if name is None and arguments["model"] is None:
         warn_user(f"model_name_or_path is not given: using {_DEFAULT_MODEL!r}")
+    return _make_encoder(arguments, _find_tokenizer(arguments), rescale), rescale
+
+
+def _read_rescale(arguments: Mapping[str, Any]) -> Rescale:
+    rescale: Rescale = arguments["rescale_with_baseline"]
+    path = arguments["baseline_path"]
+    url = arguments["baseline_url"]
+    if not rescale:
+        return rescale
+    if path:
+        return Baseline.read(path)
+    if url is not None:
+        raise ValueError(f"baseline_url={url!r} is not read. Download the file, and pass it as baseline_path=")
+    return rescale
+
+
+def _find_tokenizer(arguments: Mapping[str, Any]) -> PreTrainedTokenizerBase | None:
+    """Return the tokenizer of the given model, or ``None`` for the one that belongs to a model's name."""
+    tokenizer: PreTrainedTokenizerBase | None = arguments["user_tokenizer"]
     if tokenizer is not None:
         require_tokenizer(tokenizer, "user_tokenizer")
-    elif model is not None:
-        if name is None:
-            raise ValueError("model= needs its tokenizer: pass user_tokenizer=")
-        tokenizer = resolve_tokenizer(name, "model_name_or_path")
-    layer = -1 if num_layers is None else num_layers
-    if forward_fn is not None:
-        # The layer only chooses the row of the baseline.
-        layer = range(len(rescale.table))[layer] if isinstance(rescale, Baseline) else 0
+        return tokenizer
+    if arguments["model"] is None:
+        return None
+    name = arguments["model_name_or_path"]
+    if name is None:
+        raise ValueError("model= needs its tokenizer. Pass user_tokenizer=")
+    return resolve_tokenizer(name, "model_name_or_path")
+
+
+def _make_encoder(
+    arguments: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase | None, rescale: Rescale
+) -> FrozenEncoder:
+    """Return the encoder, with at most as many tokens per text as its model allows."""
+    layer = _choose_layer(arguments, rescale)
     options: dict[str, Any] = {
-        "num_layers": None if all_layers else layer,
-        "all_layers": all_layers,
+        "num_layers": None if arguments["all_layers"] else layer,
+        "all_layers": arguments["all_layers"],
         "long_text": "truncate" if arguments["truncation"] else "error",
         "batch_size": arguments["batch_size"],
-        "forward_fn": forward_fn,
+        "forward_fn": arguments["user_forward_fn"],
         "device": arguments["device"],
     }
-    described = arguments["lang"], name or _DEFAULT_MODEL if model is None else model, tokenizer
-    encoder = FrozenEncoder.for_language(*described, **options)
-    limit, positions = arguments["max_length"], encoder.family.max_positions(encoder.config)
-    limit = limit if positions is None else min(limit, positions)
-    if encoder.tokenizer.max_length != limit:
-        encoder = FrozenEncoder.for_language(*described, max_length=limit, **options)
-    return encoder, rescale
+    model = arguments["model"]
+    if model is None:
+        model = arguments["model_name_or_path"] or _DEFAULT_MODEL
+    encoder = FrozenEncoder.for_language(arguments["lang"], model, tokenizer, **options)
+    # The model's limit is in the configuration that the encoder has read. FrozenEncoder refuses a higher one.
+    max_length = arguments["max_length"]
+    max_positions = encoder.family.max_positions(encoder.config)
+    if max_positions is not None:
+        max_length = min(max_length, max_positions)
+    if encoder.tokenizer.max_length == max_length:
+        return encoder
+    return FrozenEncoder.for_language(arguments["lang"], model, tokenizer, max_length=max_length, **options)
+
+
+def _choose_layer(arguments: Mapping[str, Any], rescale: Rescale) -> int:
+    """Return the compared layer."""
+    layer: int = -1 if arguments["num_layers"] is None else arguments["num_layers"]
+    if arguments["user_forward_fn"] is None:
+        return layer
+    # The function chooses the vectors, so the layer only chooses a row of the baseline, which may be counted from the
+    # end.
+    if isinstance(rescale, Baseline):
+        return range(len(rescale.table))[layer]
+    return 0

@@ -238,7 +238,7 @@ def test_a_model_of_ones_own(minilm, corpus, table):
         base = 0.15 + row / 30
         plain = bert_score(*corpus, **custom)["f1"]
         torch.testing.assert_close(result, (plain - base) / (1 - base), atol=1e-5, rtol=0)
-    with pytest.raises(ValueError, match="model= needs its tokenizer: pass user_tokenizer="):
+    with pytest.raises(ValueError, match=r"model= needs its tokenizer. Pass user_tokenizer="):
         BERTScore(model=ready["model"], num_layers=3)
     with pytest.raises(TypeError, match="user_tokenizer must be a tokenizer of transformers, got a function"):
         bert_score(["a"], ["b"], **custom | {"user_tokenizer": vectors_of_layer_3})
@@ -261,6 +261,6 @@ def test_arguments_without_effect_are_warned_about_once(minilm, capsys):
 def test_a_table_is_not_downloaded(call, minilm, table):
     options = {"model_name_or_path": minilm, "num_layers": 3, "rescale_with_baseline": True}
     address = "https://unused.invalid/table.tsv"
-    with pytest.raises(ValueError, match=r"baseline_url='https://unused.*: download it, and pass it as"):
+    with pytest.raises(ValueError, match=r"baseline_url='https://unused.*. Download the file, and pass it as"):
         call(**options, baseline_url=address)
     call(**options, baseline_url=address, baseline_path=table)
