@@ -235,9 +235,8 @@ class CausalGenerate(HuggingFaceGenerate):
         mask_key = self._input_key.replace("input_ids", "attention_mask")
         ids = batch.get(self._input_key)
         mask = batch.get(mask_key)
-        # Another prompt_key is its own mask key, because it does not contain "input_ids".
-        has_mask = ids is not None and mask is not None and mask is not ids and mask.shape == ids.shape
-        if not has_mask:
+        # A prompt_key without "input_ids" in it would be its own mask key.
+        if ids is None or mask is None or mask is ids or mask.shape != ids.shape:
             raise MisconfigurationException(
                 f"{type(self).__name__} needs token ids {self._input_key!r} and their mask {mask_key!r} of equal shape "
                 f"in the batch. Rename the keys, or pass a function as generate="

@@ -51,7 +51,8 @@ def name_run(trainer: pl.Trainer) -> str:
     """Return the prefix of a run's file names: ``val`` in a training, otherwise ``validate`` or ``test``."""
     if is_training_validation(trainer):
         return "val"
-    return trainer.state.fn.value  # type: ignore[union-attr]
+    name: str = trainer.state.fn.value  # type: ignore[union-attr]
+    return name
 
 
 def find_run_folder(trainer: pl.Trainer, logger: Logger | None) -> str:
