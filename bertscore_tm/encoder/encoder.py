@@ -431,7 +431,7 @@ class FrozenEncoder:
         return vectors
 
     def encode_unchecked(self, texts: Iterable[str] | TokenizedTexts, device: torch.device | str) -> TokenVectors:
-        """Return what :meth:`encode` returns, but do not check the values, for which an accelerator is waited for."""
+        """Return what :meth:`encode` returns, without its check of the values, which synchronizes with the device."""
         device = torch.device(device)
         if device.type == "meta":
             raise ValueError(
@@ -471,7 +471,7 @@ class FrozenEncoder:
         batches = Batches(plan.lengths, self._budgets.pop(device, usual_budget), self.batch_size)
         ids = send(plan.ids, device)
         vectors: Tensor | None = None
-        # Other models log messages that need no action, for example that Longformer and BigBird pad texts.
+        # transformers logs messages that need no action where texts are padded, for example by Longformer and BigBird.
         quiet = nullcontext() if loaded.batching.way == "packed" else quiet_transformers.turned()
         with torch.no_grad(), quiet:
             for batch in batches:
