@@ -21,26 +21,31 @@ def write_alignment(alignment: AlignmentData) -> str:
         "reference": alignment.reference.text,
         "alignment": described,
     }
-    return render_page("pair.jinja", data, ["pair.js"])
+    return render_page("pair.jinja", data, "pair.js")
 
 
 def describe_alignments(alignments: Mapping[int, AlignmentData], num_references: int) -> dict[str, Any]:
     """Return a candidate's best alignment, by F1, and the scores of all by reference, for a page's script."""
     best = max(alignments, key=lambda number: alignments[number].f1)
-    scores = [
-        [round(getattr(alignments[number], name), 4) for name in SCORE_NAMES] if number in alignments else None
-        for number in range(num_references)
-    ]
+    scores: list[dict[str, float] | None] = [None] * num_references
+    for number, alignment in alignments.items():
+        scores[number] = {name: round(getattr(alignment, name), 4) for name in SCORE_NAMES}
     return {"reference": best, "scores": scores, "sides": describe_sides(alignments[best])}
 
 
-def describe_sides(alignment: AlignmentData) -> list[dict[str, Any]]:
+def describe_sides(alignment: AlignmentData) -> dict[str, dict[str, Any]]:
     """Return the tokens of the candidate and of the reference, and their numbers, for a page's script."""
-    return [_describe_side(side, alignment.is_weighted) for side in (alignment.candidate, alignment.reference)]
+    return {
+        "candidate": _describe_side(alignment.candidate, alignment.is_weighted),
+        "reference": _describe_side(alignment.reference, alignment.is_weighted),
+    }
 
 
 def _describe_side(side: AlignedText, is_weighted: bool) -> dict[str, Any]:
     tokens, gaps = _cut_text(side)
+    weights = None
+    if is_weighted:
+        weights = round_numbers(side.weights, 3)
     return {
         "tokens": tokens,
         "gaps": gaps,
@@ -48,7 +53,7 @@ def _describe_side(side: AlignedText, is_weighted: bool) -> dict[str, Any]:
         "matches": side.matches.tolist(),
         "shares": round_numbers(side.shares),
         "special": round(side.special_share, 4),
-        "weights": round_numbers(side.weights, 3) if is_weighted else None,
+        "weights": weights,
     }
 
 
@@ -57,10 +62,15 @@ def _cut_text(side: AlignedText) -> tuple[list[str], list[str] | None]:
 
     A token that shares its characters with the one before has its number, a token of no character its symbol.
     """
+    tokens = []
     if side.spans is None:
-        return [token if joined else f" {token}" for joined, token in zip(side.joined, side.tokens, strict=True)], None
-    tokens, gaps, reached = [], [], 0
-    limits = [*(start for start, _ in side.spans[1:]), len(side.text)]
+        for token, is_joined in zip(side.tokens, side.joined, strict=True):
+            tokens.append(token if is_joined else f" {token}")
+        return tokens, None
+    gaps = []
+    reached = 0
+    starts_of_next = [start for start, _ in side.spans[1:]]
+    limits = [*starts_of_next, len(side.text)]
     for token, (start, end), limit in zip(side.tokens, side.spans, limits, strict=True):
         gaps.append(side.text[reached:start])
         # Signs that a tokenizer drops, such as accents, belong to the letter before them.
@@ -68,7 +78,8 @@ def _cut_text(side: AlignedText) -> tuple[list[str], list[str] | None]:
             end += 1
         tokens.append(side.text[max(start, reached) : end] or token[-1])
         reached = max(reached, end)
-    return tokens, [*gaps, side.text[reached:]]
+    gaps.append(side.text[reached:])
+    return tokens, gaps
 
 
 def round_numbers(values: Tensor, digits: int = 4) -> Any:

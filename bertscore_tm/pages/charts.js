@@ -1,4 +1,7 @@
-// Charts of the pairs that are shown; a click on a bar shows its pairs alone.
+// Charts: histograms of the pairs that are shown, where a click on a bar shows its pairs alone, and curves over a training.
+import { format, html, rove, svg } from "./elements.js";
+import { countPairs, data, finite, lastSystem } from "./report_data.js";
+import { BINS, VALUES, binOf, edge, edgeOf, select } from "./selection.js";
 
 const box = (attributes, left, right, bottom, top, ...children) =>
   svg("rect", { ...attributes, x: left, width: right - left, y: top, height: bottom - top }, ...children);
@@ -24,7 +27,7 @@ function chart(title, label, x, y, draw, role = "img") {
       text([L, 10], "start", y.name), ...draw(right, up)));
 }
 // Two series share the width of a bin, so that both are seen.
-function histogram(title, name, series, shown) {
+export function histogram(title, name, series, shown) {
   const values = series.map(({ key }) => shown.map(VALUES[key][1]));
   const limits = range(values.flat());
   const counts = values.map((of) => {
@@ -52,18 +55,20 @@ function histogram(title, name, series, shown) {
     html("span", { class: `key ${style}` }, `${style.toUpperCase()}: ${name}`))));
   return figure;
 }
-function curve(title, values, ends = null) {
-  const limits = range([...values, ...(ends ?? []).flat().filter((x) => x !== null)]);
-  const x = { range: [0, Math.max(1, last)], name: "validation", ends: [data.names[0], data.names[last]] };
+export function curve(title, values, intervals = []) {
+  const limits = range([...values, ...intervals.flatMap(({ low, high }) => [low, high]).filter((x) => x !== null)]);
+  // With intervals the values are means, of which the best one is marked.
+  const isMarked = (i) => i === data.best && intervals.length > 0;
+  const x = { range: [0, Math.max(1, lastSystem)], name: "validation", ends: [data.names[0], data.names[lastSystem]] };
   const label = values.map((v, i) => `${data.names[i]}: ${format(v)}`).join("; ");
   return chart(title, label, x, { range: limits, name: "F1" }, (right, up) => [
     svg("polyline", { class: "line a",
       points: values.map((v, i) => (Number.isFinite(v) ? `${right(i)},${up(v)}` : "")).join(" ") }),
-    ...(ends ?? []).flatMap(([low, high], i) => low === null ? []
+    ...intervals.flatMap(({ low, high }, i) => low === null ? []
       : [svg("line", { class: "line a", x1: right(i), x2: right(i), y1: up(low), y2: up(high) })]),
     ...values.map((v, i) => Number.isFinite(v)
-      ? svg("circle", { class: `cell ${i === data.best && ends ? "b" : "a"}`, cx: right(i), cy: up(v),
-        r: i === data.best && ends ? 5 : 2.5 }, svg("title", {}, `${data.names[i]}: ${format(v)}`)) : ""),
+      ? svg("circle", { class: `cell ${isMarked(i) ? "b" : "a"}`, cx: right(i), cy: up(v),
+        r: isMarked(i) ? 5 : 2.5 }, svg("title", {}, `${data.names[i]}: ${format(v)}`)) : ""),
   ]);
 }
 function describe(values) {
@@ -73,56 +78,4 @@ function describe(values) {
     return format((sorted[low] ?? NaN) + (place - low) * ((sorted[low + 1] ?? sorted[low]) - sorted[low]));
   };
   return `median ${at(0.5)}, from ${at(0)} to ${at(1)}`;
-}
-function drawCharts(shown) {
-  if (count < 2) return;
-  const ofShown = isFiltered() ? ` of the ${countPairs(shown.length)} shown` : "";
-  const series = KIND.sides.map((side) => ({ key: side, name: data.names[state[side]], style: side }));
-  document.getElementById("charts").replaceChildren(...KIND.curves(),
-    histogram(`Distribution of F1${ofShown}`, "F1", series, shown),
-    histogram(`Length of the reference${ofShown}`, VALUES.length[0], [{ key: "length", name: "references", style: "a" }], shown),
-    ...KIND.gains(shown, ofShown));
-  const filtered = series.flatMap(({ key, name }, i) => {
-    const [mean, low, high] = meanOf(finite(shown.map(VALUES[key][1])), data.bounds);
-    return [i ? "; " : "", html("bdi", {}, name), ` ${format(mean)}${interval(low, high)}`];
-  });
-  document.getElementById("found").replaceChildren(...KIND.say(shown, ofShown),
-    ...(ofShown ? [html("p", { id: "filtered" }, `Mean F1${ofShown}: `, ...filtered)] : []));
-}
-function drawGains(shown, ofShown) {
-  return [histogram(`Difference of F1, B − A${ofShown}`, "B − A", [{ key: "difference", name: "B − A", style: "a" }], shown)];
-}
-function sayDifference(shown, ofShown) {
-  const gains = data.differences[state.a][state.b], losses = data.differences[state.b][state.a][3];
-  const better = (sign) => shown.filter((row) => sign * gain(row) > 0).length;
-  const [mean, low, high, wins, p] = ofShown ? [...meanOf(finite(shown.map(difference)), data.gainBounds), better(1), null] : gains;
-  return [html("p", { id: "difference" }, html("bdi", {}, data.names[state.b]), " minus ", html("bdi", {}, data.names[state.a]),
-    ": mean difference of F1 ", html("strong", {}, signed(mean)), low === null ? "" : ` (95% interval ${signed(low)} to ${signed(high)})`,
-    p === null ? "" : `, p ${p}${adjusted}`,
-    `, better in ${countPairs(wins)}, worse in ${ofShown ? better(-1) : losses}${ofShown && `,${ofShown}`}`)];
-}
-
-// Of more than two systems: the difference of each two, of which a click sets A and B.
-function drawMatrix() {
-  if (last < 2) return;
-  const largest = Math.max(...data.differences.flat().map(([mean]) => Math.abs(mean ?? 0))) || 1;
-  const buttons = [];
-  const cell = (b, a) => {
-    if (a === b) {
-      buttons.push(null);
-      return html("td");
-    }
-    const [mean, , , wins, p] = data.differences[a][b], share = Math.min(1, Math.abs(mean ?? 0) / largest).toFixed(3);
-    const onclick = () => { document.getElementById("a").value = a; document.getElementById("b").value = b; select({ a, b }); };
-    const label = `${data.names[b]} minus ${data.names[a]}: ${signed(mean)}`;
-    buttons.push(html("button", { type: "button", id: `matrix-${b}-${a}`, onclick, "aria-label": label }, signed(mean)));
-    return html("td", { class: mean > 0 ? "more" : "less", style: `--share: ${share}` }, buttons.at(-1),
-      html("small", {}, `${wins} ${wins === 1 ? "win" : "wins"}`), html("small", {}, p === null ? "" : `p ${p}`));
-  };
-  document.getElementById("matrix").replaceChildren(html("table", {},
-    html("caption", {}, `Difference of F1, row minus column; wins of the row${data.comparisons ? `; p${adjusted}` : ""}`),
-    html("thead", {}, html("tr", {}, html("td", {}), ...data.names.map((name) => html("th", { scope: "col" }, name)))),
-    html("tbody", {}, ...data.names.map((name, b) =>
-      html("tr", {}, html("th", { scope: "row" }, name), ...data.names.map((_, a) => cell(b, a)))))));
-  rove(buttons, data.names.length);
 }

@@ -3,8 +3,8 @@
 import gzip
 import json
 import math
+import re
 from base64 import b64encode
-from collections.abc import Sequence
 from datetime import date
 from hashlib import sha256
 from html import escape
@@ -15,12 +15,15 @@ from bertscore_tm.utilities.untrusted_text import for_page
 from bertscore_tm.utilities.version import __version__
 
 _FOLDER = Path(__file__).parent
+_IMPORT = re.compile(r'^import {[^}]*} from "\./(.+)";\n', re.MULTILINE)
+_EXPORT = re.compile(r"^export ", re.MULTILINE)
 
 
-def render_page(template: str, data: dict[str, Any], scripts: Sequence[str]) -> str:
+def render_page(template: str, data: dict[str, Any], script: str) -> str:
     """Fill a template that extends ``base.jinja``; its style sheet, if it has one, has its name.
 
     What the template shows is HTML; everything else is JSON, compressed and in base 64, which holds no markup.
+    ``script`` is the JavaScript module of this kind of page.
     """
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -33,20 +36,37 @@ def render_page(template: str, data: dict[str, Any], scripts: Sequence[str]) -> 
     )
     data = _escape(data)
     document = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
-    parts = [(_FOLDER / name).read_text(encoding="utf-8") for name in scripts]
-    shared = (_FOLDER / "tokens.js").read_text(encoding="utf-8")
-    script = "\n".join([shared, "(async () => {", *parts, "})();"])
+    joined_script = _join_modules(script)
     styles = [_FOLDER / "tokens.css", (_FOLDER / template).with_suffix(".css")]
     return environment.get_template(template).render(
         data=data,
         packed=b64encode(gzip.compress(document, mtime=0)).decode(),
         style="\n".join(path.read_text(encoding="utf-8") for path in styles if path.exists()),
-        script=script,
-        # The one script that the browser runs, whatever else a text might smuggle in.
-        script_hash=b64encode(sha256(script.encode()).digest()).decode(),
+        script=joined_script,
+        # The browser runs only the script with this hash, and none that a text might bring in.
+        script_hash=b64encode(sha256(joined_script.encode()).digest()).decode(),
         date=date.today().isoformat(),
         version=__version__,
     )
+
+
+def _join_modules(name: str) -> str:
+    """Return a JavaScript module as one script, after the modules that it imports, each once.
+
+    A page has no other files, so their imports and exports are removed, and all names are in one scope. Each name is
+    therefore that of one thing in all modules of a page.
+    """
+    modules: dict[str, str] = {}
+
+    def add(name: str) -> None:
+        text = (_FOLDER / name).read_text(encoding="utf-8")
+        for imported in _IMPORT.findall(text):
+            if imported not in modules:
+                add(imported)
+        modules[name] = _EXPORT.sub("", _IMPORT.sub("", text))
+
+    add(name)
+    return "\n".join(["(async () => {", '"use strict";', *modules.values(), "})();"])
 
 
 def _escape(value: Any) -> Any:
@@ -57,7 +77,9 @@ def _escape(value: Any) -> Any:
         return {key: _escape(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_escape(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
 
 
 def write_frame(page: str) -> str:

@@ -1,48 +1,63 @@
-// The table of pairs, which open to their texts, and the controls.
-const ROWS_PER_PAGE = 50, CHARACTERS_IN_TABLE = 300;
-const COLUMNS = [
+// The table of the pairs, which open to their texts, and the buttons that remove a selection.
+import { format, html } from "./elements.js";
+import { drawPair, lowestSimilarity, textOfPair, wordInLine } from "./tokens.js";
+import {
+  alignmentOf, candidateOf, count, countPairs, data, groups, hasAlignments, isComparison, isEmpty, ofSide, score, signed,
+  truncationOf, unknownTextOf,
+} from "./report_data.js";
+import {
+  BINS, VALUES, difference, edge, opened, redraw, remember, select, selectRows, shownReference, state,
+} from "./selection.js";
+import { curve } from "./charts.js";
+
+export const ROWS_PER_PAGE = 50;
+const CHARACTERS_IN_TABLE = 300;
+const scoreColumn = (key, label, side, name = "f1") =>
+  ({ key, label, value: (row) => score(state[side], row, name), show: format, wide: key !== "f1" });
+// A column's value by which it sorts, how it is shown, and whether only wide windows have it.
+export const COLUMNS = [
   { key: "pair", label: "pair", value: (row) => row },
-  ...KIND.columns,
+  ...(isComparison ? [
+    scoreColumn("a", "F1 A", "a"),
+    scoreColumn("b", "F1 B", "b"),
+    { key: "difference", label: "B − A", value: difference, show: signed },
+  ] : [
+    scoreColumn("f1", "F1", "a"),
+    scoreColumn("precision", "P", "a", "precision"),
+    scoreColumn("recall", "R", "a", "recall"),
+  ]),
   ...(data.labels ? [{ key: "group", label: "group", value: (row) => groups.indexOf(data.labels[row]), show: (i) => groups[i], wide: true }] : []),
-  { key: "length", label: "length", value: (row) => reference(row).length, wide: true },
-  { key: "candidate", label: `candidate${KIND.of("b")}`, value: (row) => textOf(state.b, row), isText: true },
-  { key: "reference", label: "reference", value: reference, isText: true, wide: true },
+  { key: "length", label: "length", value: (row) => shownReference(row).length, wide: true },
+  { key: "candidate", label: `candidate${ofSide("b")}`, value: (row) => candidateOf(state.b, row), isText: true },
+  { key: "reference", label: "reference", value: shownReference, isText: true, wide: true },
 ];
-const narrow = matchMedia("(max-width: 48rem)");
+export const narrow = matchMedia("(max-width: 48rem)");
+const lowest = lowestSimilarity(Object.values(data.alignments).flatMap((row) => Object.values(row)));
 const columns = () => COLUMNS.filter((column) => !(column.wide && narrow.matches));
 let isPrinting = false;
+// On paper the table has all rows.
+export function setPrinting(isStarting) {
+  isPrinting = isStarting;
+  redraw(drawTable);
+}
 
-// Draw again, and focus the control that has this id, because drawing replaces the one that was used.
-function redraw(draw, focused = document.activeElement.id) {
-  // Only a keyboard's user sees the focus, so that a click does not scroll.
-  const preventScroll = !document.activeElement.matches(":focus-visible");
-  draw();
-  if (focused) (document.getElementById(focused) ?? document.getElementById("filter")).focus({ preventScroll });
-}
-// Change what is shown, and draw all that depends on it.
-function select(changes, focused) {
-  Object.assign(state, { page: 0 }, changes);
-  const shown = selectRows();
-  redraw(() => {
-    drawCharts(shown);
-    drawWords(shown);
-    drawTable();
-  }, focused);
-}
+// The texts of a system in a pair, with their tokens if these are stored, and what is to be known of them.
 function pairOf(system, row) {
-  const isKept = data.candidates[system] !== null, alignment = data.alignments[row]?.[system];
-  const several = data.references[row].length > 1;
-  const best = (i) => {
-    const of = alignment?.scores.map((one) => one?.[i] ?? -Infinity);
-    return several && of ? ` (reference ${of.indexOf(Math.max(...of)) + 1})` : "";
-  };
-  const numbers = ["P", "R", "F1"].map((label, i) => `${label} ${format(score(system, row, i))}${best(i)}`).join("  ");
-  const candidate = isKept ? textOf(system, row) : "The texts of this validation are not kept.";
-  const container = drawPair(KIND.name(system, numbers), candidate, data.references[row], alignment, lowest);
+  const isKept = data.candidates[system] !== null, alignment = alignmentOf(system, row);
+  const hasSeveral = data.references[row].length > 1;
+  const numbers = Object.entries({ precision: "P", recall: "R", f1: "F1" }).map(([name, label]) => {
+    const number = `${label} ${format(score(system, row, name))}`;
+    if (!hasSeveral || !alignment) return number;
+    const scores = alignment.scores.map((scores) => scores?.[name] ?? -Infinity);
+    return `${number} (reference ${scores.indexOf(Math.max(...scores)) + 1})`;
+  }).join("  ");
+  const title = isComparison ? `${data.names[system]}: ${numbers}` : numbers;
+  const candidate = isKept ? candidateOf(system, row) : "The texts of this validation are not kept.";
+  const container = drawPair(title, candidate, data.references[row], alignment, lowest);
   const notes = [];
-  if (several && !alignment) notes.push("P, R and F1 are each the maximum over the references.");
-  for (const fact of [isCut, isUnknown]) if (fact(system, row)) notes.push(fact(system, row));
-  if (emptyRows[system].has(row)) notes.push(`empty: scored 0${data.bounds[0] === -1 ? "" : " before rescaling"}`);
+  if (hasSeveral && !alignment) notes.push("P, R and F1 are each the maximum over the references.");
+  for (const fact of [truncationOf(system, row), unknownTextOf(system, row)]) if (fact) notes.push(fact);
+  if (isEmpty(system, row)) notes.push(`empty: scored 0${data.bounds.low === -1 ? "" : " before rescaling"}`);
   else if (!alignment && isKept) notes.push("Token matches of these texts are not stored. See them with bertscore_tm.align or bertscore-tm show.");
   container.append(...notes.map((note) => html("p", {}, html("small", {}, note))));
   return container;
@@ -50,10 +65,14 @@ function pairOf(system, row) {
 function detail(row) {
   const pairs = [...new Set([state.a, state.b])].map((system) => pairOf(system, row));
   const source = data.sources ? [html("div", { class: "pair" }, ...textOfPair("source", data.sources[row]))] : [];
-  const cell = html("td", { colspan: columns().length }, ...source, html("div", { class: "systems" }, ...pairs), ...KIND.course(row));
+  const cell = html("td", { colspan: columns().length }, ...source, html("div", { class: "systems" }, ...pairs));
+  if (data.kind === "history") {
+    const f1 = data.names.map((_, system) => score(system, row));
+    cell.append(html("div", { class: "charts" }, curve("F1 of this pair over the training", f1)));
+  }
   return html("tr", { class: "detail" }, cell);
 }
-function sortRows(found) {
+export function sortRows(found) {
   const { value, isText } = COLUMNS.find((column) => column.key === state.sort) ?? COLUMNS[0], sign = state.down ? -1 : 1;
   const keys = new Map(found.map((row) => [row, value(row)]));
   const key = (row) => keys.get(row);
@@ -61,7 +80,7 @@ function sortRows(found) {
     : (a, b) => Number.isNaN(key(a)) - Number.isNaN(key(b)) || sign * (key(a) - key(b)) || a - b;
   return found.sort(compare);
 }
-function sortBy(key, focused) {
+export function sortBy(key, focused) {
   Object.assign(state, { down: state.sort === key && !state.down, sort: key, page: 0 });
   redraw(drawTable, focused);
 }
@@ -74,7 +93,7 @@ function heading(column) {
 const classOf = (column) => column.isText && "text";
 const shorten = (text) => (text.length > CHARACTERS_IN_TABLE ? `${text.slice(0, CHARACTERS_IN_TABLE)}…` : text);
 function line(row) {
-  const isOpen = opened.has(row), id = `pair-${row + 1}`, hasTokens = row in data.alignments;
+  const isOpen = opened.has(row), id = `pair-${row + 1}`, hasTokens = hasAlignments(row);
   const toggle = () => {
     // A click that ends a selection of text opens nothing.
     if (String(getSelection())) return;
@@ -87,7 +106,7 @@ function line(row) {
   const button = html("button", { type: "button", id, class: hasTokens && "tokens", ...named }, String(row + 1));
   return html("tr", { class: "row", onclick: toggle }, html("td", {}, button), ...cells);
 }
-function drawTable() {
+export function drawTable() {
   const found = sortRows(selectRows()), size = isPrinting ? Infinity : ROWS_PER_PAGE;
   const pages = Math.max(1, Math.ceil(found.length / size));
   state.page = isPrinting ? 0 : Math.min(state.page, pages - 1);
@@ -127,46 +146,3 @@ function drawChips() {
   if (word) chips.push(chip("chip-word", { word: null }, "“", wordInLine(word.text), "”"));
   document.getElementById("chips").replaceChildren(...chips);
 }
-function controls() {
-  const form = document.getElementById("controls");
-  const choose = (id, label, options, chosen, act) => html("label", {}, `${label} `,
-    html("select", { id, onchange: (event) => act(event.target.value) },
-      ...options.map(([value, text]) => html("option", { value, selected: value === chosen }, text))));
-  form.replaceChildren(...KIND.selects.map((side) => choose(side, side.toUpperCase(),
-    data.names.map((name, i) => [i, i === data.best ? `${name} (best)` : name]), state[side],
-    (value) => select({ [side]: Number(value) }))));
-  form.append(choose("filter", "show", Object.entries(FILTERS).map(([key, [text]]) => [key, text]), state.filter,
-    (filter) => select({ filter })));
-  form.append(choose("order", "sort by", COLUMNS.map(({ key, label }) => [key, label]), state.sort, (key) => sortBy(key)));
-  let timer = 0;
-  const oninput = (event) => { clearTimeout(timer); timer = setTimeout((query) => select({ query }), 150, event.target.value); };
-  const label = "search in texts";
-  form.append(html("input", { id: "search", type: "search", value: state.query, placeholder: label, "aria-label": label, oninput }),
-    html("span", { id: "chips" }));
-  form.hidden = count === 1;
-}
-
-// Show what the address says, also of one that is pasted into the open page and of Back and Forward.
-function showAddress() {
-  const asked = recall();
-  redraw(controls);
-  if (asked && !state.page) state.page = Math.floor(Math.max(0, sortRows(selectRows()).indexOf(asked - 1)) / ROWS_PER_PAGE);
-  select({ page: state.page });
-  if (asked) document.getElementById(`pair-${asked}`)?.scrollIntoView();
-}
-
-document.getElementById("controls").addEventListener("submit", (event) => event.preventDefault());
-KIND.start();
-showAddress();
-// The page itself replaces its address, which is no hashchange.
-addEventListener("hashchange", showAddress);
-if (narrow.matches) document.getElementById("overview").open = false;
-narrow.addEventListener("change", () => redraw(drawTable));
-for (const [name, value] of [["beforeprint", true], ["afterprint", false]])
-  addEventListener(name, () => { isPrinting = value; redraw(drawTable); });
-// The address is that of the view.
-document.querySelector(".skip").addEventListener("click", (event) => {
-  event.preventDefault();
-  document.querySelector("#pairs .row button")?.focus();
-});
-document.body.dataset.ready = "true";

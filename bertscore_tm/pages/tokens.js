@@ -1,51 +1,27 @@
-"use strict";
-// What the page of an alignment and a report share: the data, elements, and two texts with their matches.
-async function readData() {
-  const packed = Uint8Array.from(atob(document.getElementById("data").textContent), (c) => c.charCodeAt(0));
-  const unpacked = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
-  return new Response(unpacked).json();
-}
+// Two texts with their tokens, their words and their matches, as the pages of an alignment and of a report show them.
+import { format, html, rove, svg } from "./elements.js";
 
-// Texts only ever become text nodes.
-function create(namespace, tag, attributes, children) {
-  const element = document.createElementNS(namespace, tag);
-  for (const [name, value] of Object.entries(attributes)) {
-    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
-    else if (value != null && value !== false) element.setAttribute(name, value === true ? "" : value);
-  }
-  element.append(...children);
-  return element;
-}
-const html = (tag, attributes = {}, ...children) => create("http://www.w3.org/1999/xhtml", tag, attributes, children);
-const svg = (tag, attributes = {}, ...children) => create("http://www.w3.org/2000/svg", tag, attributes, children);
-// One of several elements is in the order of Tab; arrow keys move to the others, which may be in rows, with gaps.
-function rove(elements, rowLength) {
-  const present = elements.filter(Boolean);
-  for (const element of present) {
-    element.setAttribute("tabindex", element === present[0] ? "0" : "-1");
-    element.addEventListener("keydown", (event) => {
-      const step = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: rowLength, ArrowUp: -rowLength }[event.key];
-      let place = elements.indexOf(element) + step;
-      while (elements[place] === null) place += step;
-      if (!elements[place]) return;
-      event.preventDefault();
-      for (const other of present) other.setAttribute("tabindex", other === elements[place] ? "0" : "-1");
-      elements[place].focus();
-    });
-  }
-  return present;
-}
-const format = (x, digits = 4) => (x === null || Number.isNaN(x) ? "–" : x.toFixed(digits));
+// An alignment has two sides, the candidate and the reference.
+const SIDES = ["candidate", "reference"];
+const OTHER_SIDE = { candidate: "reference", reference: "candidate" };
+// The score to which the tokens of a side add.
+const SCORE_OF_SIDE = { candidate: "P", reference: "R" };
+
 // Shades begin at the lowest similarity of a page.
-const lowestSimilarity = (alignments) =>
-  alignments.flatMap(({ sides }) => sides).reduce((least, side) => side.best.reduce((a, b) => Math.min(a, b), least), 0.9);
+export function lowestSimilarity(alignments) {
+  let lowest = 0.9;
+  for (const { sides } of alignments)
+    for (const side of Object.values(sides))
+      for (const similarity of side.best) lowest = Math.min(lowest, similarity);
+  return lowest;
+}
 
 // Tokens that follow each other within a word, with their mean similarity; of scripts without spaces each token.
 const inWord = (c) => /[\p{L}\p{M}\p{N}]/u.test(c) && !/[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\p{Script=Thai}]/u.test(c);
-function wordsOf(alignment, s) {
+export function wordsOf(alignment, name) {
   const words = [];
   if (!alignment) return words;
-  const { tokens, gaps, best, weights } = alignment.sides[s];
+  const { tokens, gaps, best, weights } = alignment.sides[name];
   tokens.forEach((token, i) => {
     const weight = weights?.[i] ?? 1, text = token.trim(), before = words.at(-1);
     const isApart = gaps ? gaps[i] !== "" : token.startsWith(" ");
@@ -60,17 +36,22 @@ function wordsOf(alignment, s) {
 
 // A word in a sentence or a table, where a token of thousands of characters is cut; its title is the whole word.
 const CHARACTERS_IN_LINE = 50;
-function wordInLine(text) {
+export function wordInLine(text) {
   if (text.length <= CHARACTERS_IN_LINE) return html("bdi", {}, text);
   return html("bdi", { title: text }, `${text.slice(0, CHARACTERS_IN_LINE)}…`);
 }
 
+// The tokens of both texts as elements. Pointing at one shows its match, with a line, and its numbers in the output.
 function alignedWords(alignment, lowest, container, output) {
-  const marks = alignment.sides.map((side, s) => rove(side.tokens.map((token, i) => {
-    const mark = html("mark", { "data-side": s, "data-token": i }, side.gaps ? token : token.trimStart());
-    mark.style.setProperty("--share", Math.max(0, (side.best[i] - lowest) / (1 - lowest)).toFixed(3));
-    return mark;
-  })));
+  const marks = {};
+  for (const name of SIDES) {
+    const { tokens, gaps, best } = alignment.sides[name];
+    marks[name] = rove(tokens.map((token, i) => {
+      const mark = html("mark", { "data-side": name, "data-token": i }, gaps ? token : token.trimStart());
+      mark.style.setProperty("--share", Math.max(0, (best[i] - lowest) / (1 - lowest)).toFixed(3));
+      return mark;
+    }));
+  }
   const link = svg("svg", { class: "link", "aria-hidden": "true" });
   let shown = [];
   function clear() {
@@ -82,59 +63,79 @@ function alignedWords(alignment, lowest, container, output) {
     const mark = event.target.closest("mark");
     if (mark === null) return;
     clear();
-    const s = Number(mark.dataset.side), i = Number(mark.dataset.token), side = alignment.sides[s];
-    const match = marks[1 - s][side.matches[i]];
+    const name = mark.dataset.side, i = Number(mark.dataset.token), side = alignment.sides[name];
+    // The index of a special token, -1, has no mark.
+    const match = marks[OTHER_SIDE[name]][side.matches[i]];
     const weight = side.weights ? `, weight ${format(side.weights[i], 3)}` : "";
     output.replaceChildren(wordInLine(mark.textContent), " matches ",
       match ? wordInLine(match.textContent) : "a special token",
-      `: similarity ${format(side.best[i], 3)}${weight}, adds ${format(side.shares[i])} to ${"PR"[s]}`);
+      `: similarity ${format(side.best[i], 3)}${weight}, adds ${format(side.shares[i])} to ${SCORE_OF_SIDE[name]}`);
     shown = match ? [mark, match] : [mark];
     mark.classList.add("on");
     if (!match) return;
     match.classList.add("match");
     const from = container.getBoundingClientRect();
-    const [one, two] = shown.map((element) => element.getBoundingClientRect()).sort((p, q) => p.top - q.top);
-    link.append(svg("line", { x1: one.left + one.width / 2 - from.left, y1: one.bottom - from.top,
-      x2: two.left + two.width / 2 - from.left, y2: two.top - from.top }));
+    const [upper, lower] = shown.map((element) => element.getBoundingClientRect()).sort((p, q) => p.top - q.top);
+    link.append(svg("line", { x1: upper.left + upper.width / 2 - from.left, y1: upper.bottom - from.top,
+      x2: lower.left + lower.width / 2 - from.left, y2: lower.top - from.top }));
   }
   for (const type of ["pointerover", "focusin"]) container.addEventListener(type, show);
   for (const type of ["pointerleave", "focusout"]) container.addEventListener(type, clear);
-  const spaced = (s) => {
-    const { tokens, gaps } = alignment.sides[s];
+  const words = {};
+  for (const name of SIDES) {
+    const { tokens, gaps } = alignment.sides[name];
     // Without the places of the tokens, the text is put together from them.
-    const gap = (i) => (gaps ? gaps[i] : i > 0 && tokens[i].startsWith(" ") ? " " : "");
-    return [...marks[s].flatMap((mark, i) => [gap(i), mark]), gaps ? gaps.at(-1) : ""];
-  };
-  return { words: [spaced(0), spaced(1)], link };
-}
-const textOfPair = (label, ...parts) => [html("h2", {}, label), html("p", { class: "words", dir: "auto", lang: "" }, ...parts)];
-function drawPair(title, candidate, references, alignment, lowest) {
-  const container = html("div", { class: "pair" }, ...(title ? [html("h2", {}, title)] : []));
-  const output = html("output", { "aria-live": "polite" });
-  const words = (label, children) => container.append(...textOfPair(label, ...children));
-  const found = alignment && alignedWords(alignment, lowest, container, output);
-  const named = (label, s) => found && Math.abs(alignment.sides[s].special) >= 5e-4
-    ? `${label} (special tokens add ${format(alignment.sides[s].special)} to ${"PR"[s]})` : label;
-  const weakest = (s) => {
-    const lost = ({ best, weight }) => weight * (1 - best);
-    const first = wordsOf(alignment, s).filter((word) => lost(word) > 5e-4).sort((p, q) => lost(q) - lost(p)).slice(0, 3);
-    if (first.length) container.append(html("p", {}, html("small", {}, `lowers ${"PR"[s]} most: `, ...first.flatMap(
-      ({ text, best }, n) => [n ? " · " : "", wordInLine(text), ` ${format(best, 3)}`]))));
-  };
-  words(named("candidate", 0), found ? found.words[0] : [candidate]);
-  if (found) weakest(0);
-  references.forEach((text, i) => {
-    const own = alignment?.scores[i]?.map((x, n) => `${["P", "R", "F1"][n]} ${format(x)}`).join(" ");
-    const label = references.length > 1 ? `reference ${i + 1}${own ? `: ${own}` : ""}` : "reference";
-    const isAligned = found && alignment.reference === i;
-    words(isAligned ? named(label, 1) : label, isAligned ? found.words[1] : [text]);
-    if (isAligned) weakest(1);
-  });
-  if (found) {
-    output.append("Point at a token, or use Tab and the arrow keys, to see its match. ",
-      `Shades: similarity ${format(lowest, 2)} to 1.`,
-      alignment.sides.every((side) => side.gaps) ? "" : " This tokenizer has no offsets: the texts are put together from their tokens.");
-    container.append(output, found.link);
+    const gapBefore = (i) => {
+      if (gaps) return gaps[i];
+      return i > 0 && tokens[i].startsWith(" ") ? " " : "";
+    };
+    words[name] = marks[name].flatMap((mark, i) => [gapBefore(i), mark]);
+    if (gaps) words[name].push(gaps.at(-1));
   }
+  return { words, link };
+}
+export const textOfPair = (label, ...parts) =>
+  [html("h2", {}, label), html("p", { class: "words", dir: "auto", lang: "" }, ...parts)];
+
+// A candidate and its references; with an alignment, the tokens of the candidate and of the aligned reference.
+export function drawPair(title, candidate, references, alignment, lowest) {
+  const container = html("div", { class: "pair" }, ...(title ? [html("h2", {}, title)] : []));
+  if (!alignment) {
+    container.append(...textOfPair("candidate", candidate));
+    references.forEach((text, i) =>
+      container.append(...textOfPair(references.length > 1 ? `reference ${i + 1}` : "reference", text)));
+    return container;
+  }
+  const output = html("output", { "aria-live": "polite" });
+  const { words, link } = alignedWords(alignment, lowest, container, output);
+  const drawSide = (label, name) => {
+    const special = alignment.sides[name].special;
+    const isNamed = Math.abs(special) >= 5e-4;
+    const added = isNamed ? ` (special tokens add ${format(special)} to ${SCORE_OF_SIDE[name]})` : "";
+    container.append(...textOfPair(label + added, ...words[name]), ...weakestWords(alignment, name));
+  };
+  drawSide("candidate", "candidate");
+  references.forEach((text, i) => {
+    const scores = alignment.scores[i];
+    let label = references.length > 1 ? `reference ${i + 1}` : "reference";
+    if (references.length > 1 && scores)
+      label += `: P ${format(scores.precision)} R ${format(scores.recall)} F1 ${format(scores.f1)}`;
+    if (alignment.reference === i) drawSide(label, "reference");
+    else container.append(...textOfPair(label, text));
+  });
+  const hasGaps = SIDES.every((name) => alignment.sides[name].gaps);
+  output.append("Point at a token, or use Tab and the arrow keys, to see its match. ",
+    `Shades: similarity ${format(lowest, 2)} to 1.`,
+    hasGaps ? "" : " This tokenizer has no offsets: the texts are put together from their tokens.");
+  container.append(output, link);
   return container;
+}
+// The three words that lower a side's score most, as a line.
+function weakestWords(alignment, name) {
+  const lost = ({ best, weight }) => weight * (1 - best);
+  const weakest = wordsOf(alignment, name).filter((word) => lost(word) > 5e-4)
+    .sort((p, q) => lost(q) - lost(p)).slice(0, 3);
+  if (!weakest.length) return [];
+  const words = weakest.flatMap(({ text, best }, n) => [n ? " · " : "", wordInLine(text), ` ${format(best, 3)}`]);
+  return [html("p", {}, html("small", {}, `lowers ${SCORE_OF_SIDE[name]} most: `, ...words))];
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
 from typing import Any
@@ -33,8 +34,21 @@ References = Sequence[str] | Sequence[Sequence[str]]
 Results = Mapping[str, Any]
 
 _SINGLE = "candidates"
-# By what a person does; joined in this order.
-_SCRIPTS = ("state.js", "charts.js", "words.js", "table.js")
+
+
+@dataclass(frozen=True)
+class _TextFacts:
+    """What is known of the texts of a report.
+
+    Args:
+        with_content: the texts that have tokens; without an encoder those that are not blank.
+        truncations: where texts are truncated. ``None`` without an encoder.
+        unknown: how much of a text the encoder does not know, if more than a tenth. ``None`` without an encoder.
+    """
+
+    with_content: set[str]
+    truncations: dict[str, str] | None
+    unknown: dict[str, str] | None
 
 
 class Report:
@@ -110,10 +124,8 @@ class Report:
         self.num_alignments = num_alignments
         self.groups = groups
         self.title = title
-        self.sources, self.labels = (
-            None if texts is None else as_text_pairs(texts, self.references, (name, "references")).candidates
-            for name, texts in (("sources", sources), ("labels", labels))
-        )
+        self.sources = self._check_texts("sources", sources)
+        self.labels = self._check_texts("labels", labels)
 
     @classmethod
     def from_texts(
@@ -172,7 +184,8 @@ class Report:
 
     def to_html(self) -> str:
         """Return the page, which needs no other file."""
-        return render_page("report.jinja", self._describe(), _SCRIPTS)
+        data = self._describe()
+        return render_page("report.jinja", data, script=f"{data['kind']}.js")
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the page to a file in an existing folder, completely or not at all."""
@@ -181,107 +194,149 @@ class Report:
     def _repr_html_(self) -> str:
         return write_frame(self.to_html())
 
+    def _check_texts(self, name: str, texts: Sequence[str] | None) -> list[str] | None:
+        """Return one text per pair, or ``None`` if none are given."""
+        if texts is None:
+            return None
+        return as_text_pairs(texts, self.references, (name, "references")).candidates
+
     def _describe(self) -> dict[str, Any]:
         """Return everything that the page shows, for JSON."""
         names = list(self.scores)
-        kind = "one" if len(names) == 1 else "history" if self.is_history else "several"
+        kind = "several"
+        if len(names) == 1:
+            kind = "one"
+        elif self.is_history:
+            kind = "history"
         f1 = torch.stack([scores[2] for scores in self.scores.values()])  # (systems, pairs)
         means = [row.mean().item() for row in f1.double().nan_to_num()]
         best, *others = sorted(range(len(names)), key=lambda number: -means[number])
         last = len(names) - 1
         # Of a history of hundreds of validations, all pairs would take minutes.
-        main = sorted({0, best, max(last - 1, 0), last}) if self.is_history else list(range(len(names)))
-        full, truncated, unknown = self._read_texts()
-        empty = [self._find_empty(texts, full) for texts in self.candidates.values()]
-        bounds = [end[2].item() for end in self.bounds]
-        span = bounds[1] - bounds[0]
-        tested = [number for number in main if f1[number].isfinite().all()] if len(self.references) > 1 else []
-        comparisons = compare_all_pairs(f1, tested, bounds=bounds, groups=self.groups)
+        main = list(range(len(names)))
+        if self.is_history:
+            main = sorted({0, best, max(last - 1, 0), last})
+        facts = self._read_texts()
+        empty = [self._find_empty(texts, facts.with_content) for texts in self.candidates.values()]
+        least, largest = (bound[2].item() for bound in self.bounds)
+        span = largest - least
+        tested = []
+        if len(self.references) > 1:
+            tested = [number for number in main if f1[number].isfinite().all()]
+        comparisons = compare_all_pairs(f1, tested, bounds=(least, largest), groups=self.groups)
         p_values = {
             pair: format_p_value(p, comparison.is_p_value_at_most)
             for pair, (comparison, p) in comparisons.items()
             if comparison.test
         }
-        title = f"{names[0]} to {names[-1]}" if kind == "history" else ", ".join(names)
+        title = ", ".join(names)
+        if kind == "history":
+            title = f"{names[0]} to {names[-1]}"
         # The two systems that are shown first.
-        pair = sorted([best, others[0]]) if kind == "several" else [0, last]
+        pair = [0, last]
+        if kind == "several":
+            pair = sorted([best, others[0]])
         return {
             "title": self.title or f"BERTScore: {title}",
             "signature": str(self.signature),
             "kind": kind,
             "names": names,
             "best": best,
-            "pair": pair,
-            "summary": [self._estimate_means(scores, self.bounds) for scores in self.scores.values()],
+            "pair": {"a": pair[0], "b": pair[1]},
+            "summary": [self._summarize(scores) for scores in self.scores.values()],
             "comparisons": len(p_values),
             "verdict": describe_best(names, means, comparisons),
             "differences": [self._describe_gains(a, f1, span, p_values) for a in range(len(names))],
-            "bounds": bounds,
-            "gainBounds": [-span, span],
+            "bounds": {"low": least, "high": largest},
+            "gainBounds": {"low": -span, "high": span},
             "tie": TIE,
             "isGrouped": self.groups is not None,
-            # F1 is exact, so that the page finds the ties that are counted here.
-            "scores": [[*round_numbers(scores[:2]), round_numbers(scores[2], 10)] for scores in self.scores.values()],
+            "scores": [_describe_scores(scores) for scores in self.scores.values()],
             "references": self.references,
             "sources": self.sources,
             "labels": self.labels,
             "candidates": list(self.candidates.values()),
             "chosen": [None if chosen is None else [int(number) for number in chosen] for chosen in self.best.values()],
-            "truncated": self._describe_rows(truncated),
-            "unknown": self._describe_rows(unknown),
+            "truncated": self._describe_rows(facts.truncations),
+            "unknown": self._describe_rows(facts.unknown),
             "empty": empty,
             "alignments": self._align_rows(f1.nan_to_num(), main, pair, empty),
         }
 
-    def _estimate_means(self, values: Tensor, bounds: tuple[Tensor | float, Tensor | float]) -> Any:
+    def _summarize(self, scores: Tensor) -> dict[str, dict[str, float]]:
+        """Return the means of a system's scores, with the ends of their intervals, by the name of the score."""
+        return dict(zip(SCORE_NAMES, self._estimate_means(scores, self.bounds), strict=True))
+
+    def _estimate_means(self, values: Tensor, bounds: tuple[Tensor | float, Tensor | float]) -> list[dict[str, float]]:
         """Return the mean of each row with the ends of its interval, rounded."""
         values = values.double()  # (rows, pairs)
-        low, high = mean_interval(values, bounds=bounds, groups=self.groups)
-        return round_numbers(torch.stack([values.mean(1), low, high], dim=1))
+        lows, highs = mean_interval(values, bounds=bounds, groups=self.groups)
+        means = values.mean(1)  # (rows,)
+        columns = zip(round_numbers(means), round_numbers(lows), round_numbers(highs), strict=True)
+        return [{"mean": mean, "low": low, "high": high} for mean, low, high in columns]
 
-    def _describe_gains(self, a: int, f1: Tensor, span: float, p_values: dict[tuple[int, int], str]) -> Any:
+    def _describe_gains(
+        self, a: int, f1: Tensor, span: float, p_values: dict[tuple[int, int], str]
+    ) -> list[dict[str, Any]]:
         """Return each system's mean gain over system a, its interval, the number of its wins, and its p-value."""
         gains = score_gains(f1[a], f1)  # (systems, pairs)
-        rows = zip(self._estimate_means(gains, (-span, span)), (gains > 0).sum(1).tolist(), strict=True)
-        return [[*row, wins, p_values.get((min(a, b), max(a, b)))] for b, (row, wins) in enumerate(rows)]
+        wins = (gains > 0).sum(1).tolist()
+        described: list[dict[str, Any]] = []
+        for b, estimate in enumerate(self._estimate_means(gains, (-span, span))):
+            first, second = sorted([a, b])
+            described.append({**estimate, "wins": wins[b], "p": p_values.get((first, second))})
+        return described
 
-    def _read_texts(self) -> tuple[set[str], dict[str, str] | None, dict[str, str] | None]:
-        """Return the texts with content, and if the encoder is known where texts were cut, and unknown to it."""
-        candidates = (texts or () for texts in self.candidates.values())
-        distinct = list(dict.fromkeys(chain(*candidates, *self.references)))
+    def _read_texts(self) -> _TextFacts:
+        """Return what is known of the candidates and the references."""
+        texts = dict.fromkeys(chain.from_iterable(self.references))
+        for candidates in self.candidates.values():
+            texts |= dict.fromkeys(candidates or ())
+        distinct = list(texts)
         if self.settings is None:
-            return {text for text in distinct if text.strip()}, None, None
+            return _TextFacts({text for text in distinct if text.strip()}, truncations=None, unknown=None)
         tokenizer = self.settings.encoder.tokenizer
         tokenized = tokenizer(distinct)
         lengths = (tokenized.lengths - tokenizer.num_special_tokens).tolist()
-        sizes = tokenized.text_sizes.tolist(), tokenized.unknown_sizes.tolist()
-        cuts, unknown = {}, {}
-        with quiet_transformers.turned():
-            facts = zip(distinct, lengths, tokenized.truncated, *sizes, strict=True)
-            for text, length, is_cut, size, unknown_size in facts:
-                if 10 * unknown_size > size:
-                    unknown[text] = f"has {unknown_size:,} unknown of {size:,} {tokenizer.size_unit}"
-                if is_cut:
+        with_content = set()
+        truncations = {}
+        unknown = {}
+        for number, text in enumerate(distinct):
+            if tokenized.has_content[number]:
+                with_content.add(text)
+            size = int(tokenized.text_sizes[number])
+            unknown_size = int(tokenized.unknown_sizes[number])
+            if 10 * unknown_size > size:
+                unknown[text] = f"has {unknown_size:,} unknown of {size:,} {tokenizer.size_unit}"
+            if tokenized.truncated[number]:
+                with quiet_transformers.turned():
                     whole = tokenizer.tokenizer(text, add_special_tokens=False)["input_ids"]
-                    cuts[text] = f"cut after {length:,} of {len(whole):,} tokens"
-        return {text for text, has in zip(distinct, tokenized.has_content, strict=True) if has}, cuts, unknown
+                truncations[text] = f"cut after {lengths[number]:,} of {len(whole):,} tokens"
+        return _TextFacts(with_content, truncations, unknown)
 
-    def _find_empty(self, texts: list[str] | None, full: set[str]) -> list[int]:
+    def _find_empty(self, texts: list[str] | None, with_content: set[str]) -> list[int]:
         """Return the rows without a text or references; none of a system whose texts are not kept."""
-        rows = enumerate(zip(texts or (), self.references, strict=False))
-        return [row for row, (text, references) in rows if text not in full or full.isdisjoint(references)]
+        empty = []
+        for row, text in enumerate(texts or ()):
+            if text not in with_content or with_content.isdisjoint(self.references[row]):
+                empty.append(row)
+        return empty
 
     def _describe_rows(self, facts: dict[str, str] | None) -> list[dict[int, str]] | None:
         """Return the facts of the texts of each row by the system and the row, if the encoder is known."""
         if facts is None:
             return None
-        described: list[dict[int, str]] = [{} for _ in self.candidates]
-        for of_row, texts in zip(described, self.candidates.values(), strict=True):
+        described = []
+        for texts in self.candidates.values():
+            of_system = {}
             for row, references in enumerate(self.references):
-                sides = ["candidate", *(f"reference {i + 1}" for i in range(len(references)))]
-                parts = zip(sides, [texts[row] if texts else "", *references], strict=True)
-                if found := [f"{side} {facts[text]}" for side, text in parts if text in facts]:
-                    of_row[row] = "; ".join(found)
+                sides = {f"reference {number}": text for number, text in enumerate(references, start=1)}
+                if texts is not None:
+                    sides = {"candidate": texts[row], **sides}
+                parts = [f"{side} {facts[text]}" for side, text in sides.items() if text in facts]
+                if parts:
+                    of_system[row] = "; ".join(parts)
+            described.append(of_system)
         return described
 
     def _align_rows(
@@ -298,7 +353,9 @@ class Report:
         generator = torch.Generator("cpu").manual_seed(0)
         drawn = torch.randperm(len(self.references), generator=generator, device="cpu")
         rows = dict.fromkeys(torch.cat([orders, drawn[None]]).T.flatten().tolist())
-        count = math.ceil(self.num_alignments / len(systems)) if self.is_history else self.num_alignments
+        count = self.num_alignments
+        if self.is_history:
+            count = math.ceil(count / len(systems))
         texts_of = list(self.candidates.values())
         alignments: dict[int, dict[int, Any]] = {}
         for row in islice(rows, count):
@@ -324,6 +381,14 @@ def _as_named(systems: Systems, references: References) -> tuple[dict[str, list[
         for name, texts in named.items()
     }
     return checked, reference_lists
+
+
+def _describe_scores(scores: Tensor) -> dict[str, list[float]]:
+    """Return rounded scores of all pairs, shape (3, pairs), by their names."""
+    described = dict(zip(SCORE_NAMES, round_numbers(scores), strict=True))
+    # F1 has more digits, so that the page finds the ties that are counted here.
+    described["f1"] = round_numbers(scores[2], 10)
+    return described
 
 
 def _stack_scores(name: str, results: Results, count: int) -> Tensor:

@@ -3,6 +3,7 @@
 import pytest
 
 from bertscore_tm import align
+from bertscore_tm.utilities.score_names import SCORE_NAMES
 from tests.support.report_pages import EVIL, Page, read_data
 
 
@@ -13,10 +14,11 @@ def test_a_page_shows_tokens_and_shares(encoder, table):
     data = read_data(page)
     assert data["settings"] == alignment.settings
     assert (data["candidate"], data["reference"]) == ("a cat sleeps", "the kitten is sleeping")
-    assert data["scores"] == [round(alignment.precision, 4), round(alignment.recall, 4), round(alignment.f1, 4)]
-    sides = zip(data["alignment"]["sides"], (alignment.candidate, alignment.reference), data["scores"], strict=False)
-    for shown, side, score in sides:
-        assert sum(shown["shares"]) + shown["special"] == pytest.approx(score, abs=5e-4)
+    assert data["scores"] == {name: round(getattr(alignment, name), 4) for name in SCORE_NAMES}
+    for name, score in (("candidate", "precision"), ("reference", "recall")):
+        shown = data["alignment"]["sides"][name]
+        side = getattr(alignment, name)
+        assert sum(shown["shares"]) + shown["special"] == pytest.approx(data["scores"][score], abs=5e-4)
         assert [token.strip() for token in shown["tokens"]] == side.tokens
         assert shown["matches"] == side.matches.tolist()
         assert shown["best"] == pytest.approx(side.best.tolist(), abs=6e-4)
@@ -32,4 +34,4 @@ def test_a_text_is_not_markup(encoder):
 
 def test_an_accent_that_the_tokenizer_drops_belongs_to_its_letter(encoder):
     sides = read_data(align("cafe\u0301 now", "a cat", encoder).to_html())["alignment"]["sides"]
-    assert [token.strip() for token in sides[0]["tokens"]] == ["cafe\u0301", "now"]
+    assert [token.strip() for token in sides["candidate"]["tokens"]] == ["cafe\u0301", "now"]

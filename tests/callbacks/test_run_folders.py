@@ -85,7 +85,7 @@ def test_runs_without_a_name_stay_apart(pairs, encoder, tmp_path, is_named):
         f"val_step_{step}.jsonl": right for step, right in ((2, 7), (5, 6), (8, 5))
     }
     assert contents(f"{base}-v1") == other
-    assert [means[2][0] == 1 for means in read_data(parts[0][0])["summary"]] == [True, False, False]
+    assert [means["f1"]["mean"] == 1 for means in read_data(parts[0][0])["summary"]] == [True, False, False]
     fit(tmp_path, callbacks_of(encoder, parts[1][0], texts), pairs, [0, 0, 0, 5], states[1])
     assert contents(f"{base}-v1").items() > other.items()
     assert not Path(f"{base}-v2").exists()

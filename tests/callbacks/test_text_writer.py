@@ -92,7 +92,7 @@ def test_a_pair_without_a_reference_scores_0_everywhere(pairs, encoder, tmp_path
     assert worst.startswith("worst,1,")
     # The page has the means of both validations and their comparison.
     data = read_data(tmp_path / "report.html")
-    assert data["summary"][-1][2][0] == pytest.approx(f1, abs=1e-4)
+    assert data["summary"][-1]["f1"]["mean"] == pytest.approx(f1, abs=1e-4)
     assert data["comparisons"] == 1
     assert data["empty"][-1] == [0, *(i for i, row in enumerate(others, 1) if row["f1"] == 0)]
 

@@ -3,6 +3,7 @@
 import re
 import shutil
 from itertools import chain, combinations
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 
 from bertscore_tm import Baseline, align, bert_score
 from bertscore_tm.cli import main
+from bertscore_tm.pages import render
 from bertscore_tm.report import Report
 from bertscore_tm.scoring.settings import ScoreSettings
 from bertscore_tm.statistics import compare_paired, holm, mean_interval
@@ -21,6 +23,7 @@ sync_api = pytest.importorskip("playwright.sync_api")
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
 
+SCRIPTS = Path(render.__file__).parent
 CANDIDATES = {
     "base": ["a cat sleeps", "it is raining now", "he works late", "", "the market is closed", "the dog barked"],
     "next": ["a kitten sleeps", "it rains", "she works late", "a letter", "the market opens at ten", "a dog barks"],
@@ -806,7 +809,11 @@ def test_an_address_in_the_open_page_shows_its_view(show, three):
     page = show(three)
     start = {"rows": column(page, 1), "said": page.locator("#difference").inner_text()}
     first = page.url
-    views = ["a=1&b=0&sort=length&down=1&pair=20", "a=2&b=1&sort=pair&show=a&search=the&word=the&side=1", "sort=pair"]
+    views = [
+        "a=1&b=0&sort=length&down=1&pair=20",
+        "a=2&b=1&sort=pair&show=a&search=the&word=the&side=reference",
+        "sort=pair",
+    ]
     views.append("a=0&b=1&sort=a&range=b,0.1,1,20")
     shown = []
     for view in views:
@@ -901,3 +908,41 @@ def test_a_blank_pair_is_not_marked_as_one_with_tokens(show, encoder):
     assert page.locator("button.tokens").all_inner_texts() == ["2"]
     page.select_option("#filter", "aligned")
     assert column(page, 1) == ["2"]
+
+
+@pytest.mark.parametrize("kind", ["pair", "one", "several", "history"])
+def test_each_script_is_a_module_that_imports_what_it_uses(browser, encoder, kind):
+    """A page joins the modules; here the browser itself loads them, each with names of its own."""
+    if kind == "pair":
+        shown = align("a cat sleeps", "the kitten is sleeping", encoder)
+    else:
+        num_systems = {"one": 1, "several": 3, "history": 2}[kind]
+        settings = ScoreSettings.create(encoder)
+        shown = scored_report(9, 4, num_systems=num_systems, settings=settings, is_history=kind == "history")
+    text = re.sub("<meta http-equiv[^>]*>", "", shown.to_html())
+    text = re.sub("<script>.*</script>", f'<script type="module" src="/{kind}.js"></script>', text, flags=re.DOTALL)
+
+    def answer(route):
+        name = route.request.url.rpartition("/")[2]
+        if name == "page.html":
+            route.fulfill(body=text, content_type="text/html; charset=utf-8")
+        else:
+            route.fulfill(path=SCRIPTS / name, content_type="text/javascript")
+
+    page, wrong = browser.new_page(), []
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.on("console", lambda message: wrong.append(message.text))
+    page.route("**/*", answer)
+    page.goto("http://localhost/page.html")
+    page.wait_for_selector("body[data-ready]")
+    if kind != "pair":
+        page.click("#pair-1")
+        page.click("#sort-length")
+        page.evaluate("dispatchEvent(new Event('beforeprint'))")
+        page.evaluate("dispatchEvent(new Event('afterprint'))")
+        page.locator("rect.bar").first.click()
+        page.click("#chip-range")
+    page.locator("mark").first.hover()
+    assert page.locator("mark.on").count() == 1
+    page.close()
+    assert wrong == []

@@ -39,7 +39,7 @@ def test_every_validation_is_added(pairs, encoder, tmp_path):
     trainer(tmp_path, callbacks, max_epochs=3, num_sanity_val_steps=1).fit(module)
     data = read_data(page)
     assert (data["names"], data["kind"]) == (["step 2", "step 5", "step 8"], "history")
-    assert [means[2][0] for means in data["summary"]] == pytest.approx(record.scores, abs=6e-5)
+    assert [means["f1"]["mean"] for means in data["summary"]] == pytest.approx(record.scores, abs=6e-5)
     assert data["references"] == [[text] for text in pairs[1][:COUNT]]
     for right, texts in zip([3, 1, 6], data["candidates"], strict=True):
         assert texts == pairs[1][:right] + [pairs[0][8]] * (COUNT - right)
@@ -119,13 +119,13 @@ def test_validations_between_two_optimizer_steps_are_all_kept(pairs, encoder, tm
     names = ["step 0", "step 0, validation 2", "step 1", "step 1, validation 4"]
     shown = read_data(page)
     assert shown["names"] == names
-    assert [means[2][0] for means in shown["summary"]] == pytest.approx(record.scores, abs=6e-5)
+    assert [means["f1"]["mean"] for means in shown["summary"]] == pytest.approx(record.scores, abs=6e-5)
     # Also after the training is resumed, and by the shell.
     callbacks = [scorer(encoder), BERTScoreReport(page), record]
     run = trainer(tmp_path, callbacks, max_epochs=2, **intervals)
     run.fit(chooser(pairs, kind=Steady), *data, ckpt_path=tmp_path / "last.ckpt")
     shown = read_data(page)
-    assert [means[2][0] for means in shown["summary"]] == pytest.approx(record.scores, abs=6e-5)
+    assert [means["f1"]["mean"] for means in shown["summary"]] == pytest.approx(record.scores, abs=6e-5)
     assert shown["names"] == [*names, "step 2", "step 2, validation 6", "step 3", "step 3, validation 8"]
     assert main(["report", str(tmp_path / "texts"), "-o", str(tmp_path / "again.html")]) == 0
     assert read_data(tmp_path / "again.html")["summary"] == shown["summary"]
@@ -138,8 +138,8 @@ def test_intervals_of_rescaled_scores_are_those_of_the_shell(pairs, encoder, tmp
     callbacks = [BERTScoreCallback(BERTScore(encoder, rescale=table)), BERTScoreReport(tmp_path / "report.html")]
     trainer(tmp_path, callbacks, max_epochs=1).fit(module, val_dataloaders=loader(2))
     data = read_data(tmp_path / "report.html")
-    assert data["summary"][0][2] == pytest.approx([0.25, -2, 1], abs=1e-4)
-    assert data["bounds"] == pytest.approx([-2, 1], abs=1e-4)
+    assert data["summary"][0]["f1"] == pytest.approx({"mean": 0.25, "low": -2, "high": 1}, abs=1e-4)
+    assert data["bounds"] == pytest.approx({"low": -2, "high": 1}, abs=1e-4)
 
 
 def test_loaders_have_their_pages_and_old_texts_are_dropped(pairs, encoder, tmp_path, monkeypatch):
@@ -149,7 +149,7 @@ def test_loaders_have_their_pages_and_old_texts_are_dropped(pairs, encoder, tmp_
     trainer(tmp_path, callbacks, max_epochs=4).fit(module)
     assert sorted(path.name for path in tmp_path.glob("*.html")) == ["r_books.html", "r_news.html"]
     data = read_data(tmp_path / "r_news.html")
-    means = [mean[2][0] for mean in data["summary"]]
+    means = [means["f1"]["mean"] for means in data["summary"]]
     with_texts = [number for number, texts in enumerate(data["candidates"]) if texts is not None]
     assert with_texts == sorted({0, means.index(max(means)), 3})
     assert len(data["references"]) == 4
@@ -200,7 +200,7 @@ def test_the_page_has_the_texts_of_all_ranks(pairs, minilm, encoder, tmp_path):
     assert data["references"] == [[text] for text in pairs[1][:COUNT]]
     metric = BERTScore(encoder, idf=True)
     metric.update(data["candidates"][1], data["references"])
-    assert data["summary"][1][2][0] == pytest.approx(metric.compute()["f1"].item(), abs=6e-5)
+    assert data["summary"][1]["f1"]["mean"] == pytest.approx(metric.compute()["f1"].item(), abs=6e-5)
     assert len(data["alignments"]) == 1
 
 

@@ -24,7 +24,7 @@ def test_files_are_put_in_the_order_of_their_steps(tmp_path):
     assert paths[0].name == "val_step_1000.jsonl"
     data = read_data(Report.from_files(paths).to_html())
     assert data["names"] == [f"step {step}" for step in scores]
-    assert [means[2][0] for means in data["summary"]] == list(scores.values())
+    assert [means["f1"]["mean"] for means in data["summary"]] == list(scores.values())
     assert data["candidates"] == [[f"val_step_{step}"] for step in scores]
 
 

@@ -31,9 +31,11 @@ def test_scores_intervals_and_comparisons(compared, encoder):
     for number, results in enumerate(scores.values()):
         stacked = torch.stack(list(results.values()))
         low, high = mean_interval(stacked, bounds=(-1, 1))
-        assert torch.tensor(data["scores"][number]).allclose(stacked, atol=6e-5)
-        expected = torch.stack([stacked.double().mean(1), low, high], dim=1)
-        assert torch.tensor(data["summary"][number]).allclose(expected.float(), atol=6e-5)
+        assert list(data["scores"][number]) == list(SCORE_NAMES)
+        assert torch.tensor(list(data["scores"][number].values())).allclose(stacked, atol=6e-5)
+        for i, name in enumerate(SCORE_NAMES):
+            expected = {"mean": stacked[i].double().mean().item(), "low": low[i].item(), "high": high[i].item()}
+            assert data["summary"][number][name] == pytest.approx(expected, abs=6e-5)
     f1 = [results["f1"].double() for results in scores.values()]
     pairs = list(combinations(range(3), 2))
     p_values = holm([compare_paired(f1[a], f1[b], bounds=(-1, 1)).p_value for a, b in pairs])
@@ -41,10 +43,11 @@ def test_scores_intervals_and_comparisons(compared, encoder):
     for a, b in product(range(3), repeat=2):
         gain = f1[b] - f1[a]
         low, high = mean_interval(gain, bounds=(-2, 2))
-        *estimate, wins, p = data["differences"][a][b]
+        shown = data["differences"][a][b]
+        estimate = [shown["mean"], shown["low"], shown["high"]]
         assert estimate == pytest.approx([gain.mean().item(), low.item(), high.item()], abs=6e-5)
-        assert wins == (gain > 1e-6).sum()
-        assert p == (None if a == b else f"{p_values[pairs.index((min(a, b), max(a, b)))]:.4f}")
+        assert shown["wins"] == (gain > 1e-6).sum()
+        assert shown["p"] == (None if a == b else f"{p_values[pairs.index((min(a, b), max(a, b)))]:.4f}")
     metric = BERTScore(encoder, idf=True)
     metric.update(systems["base"], references)
     metric.compute()
@@ -53,11 +56,12 @@ def test_scores_intervals_and_comparisons(compared, encoder):
 
 def test_alignments_of_the_best_reference(compared, encoder):
     systems, references, data = compared
-    f1 = [torch.tensor(scores[2]) for scores in data["scores"]]
+    f1 = [torch.tensor(scores["f1"]) for scores in data["scores"]]
     assert len(data["alignments"]) == 5
     # Both ends of the difference between the two best systems, and the worst of each system.
     a, b = sorted(sorted(range(3), key=lambda number: -f1[number].mean())[:2])
-    assert data["pair"] == [a, b] != [0, 2]
+    assert [a, b] != [0, 2]
+    assert data["pair"] == {"a": a, "b": b}
     ends = [(f1[b] - f1[a]).argmin(), (f1[b] - f1[a]).argmax(), *(scores.argmin() for scores in f1)]
     assert {end.item() for end in ends} <= {int(row) for row in data["alignments"]}
     idf = [text for texts in references for text in texts]
@@ -66,7 +70,7 @@ def test_alignments_of_the_best_reference(compared, encoder):
             candidate = list(systems.values())[int(number)][int(row)]
             aligned = [align(candidate, reference, encoder, idf=idf) for reference in references[int(row)]]
             best = max(range(2), key=lambda i: aligned[i].f1)
-            scores = [[round(getattr(one, name), 4) for name in SCORE_NAMES] for one in aligned]
+            scores = [{name: round(getattr(one, name), 4) for name in SCORE_NAMES} for one in aligned]
             assert shown == {"reference": best, "scores": scores, "sides": describe_sides(aligned[best])}
             assert data["chosen"][int(number)][int(row)] == best
 
@@ -88,7 +92,7 @@ def test_blank_references_keep_their_places(encoder, idf):
     for row, alignments in made["alignments"].items():
         assert alignments["0"]["reference"] == made["chosen"][0][int(row)]
         best = alignments["0"]["scores"][alignments["0"]["reference"]]
-        assert best[2] == pytest.approx(scores["f1"][int(row)].item(), abs=6e-5)
+        assert best["f1"] == pytest.approx(scores["f1"][int(row)].item(), abs=6e-5)
 
 
 @pytest.mark.parametrize("rescaled", [False, True])
@@ -104,7 +108,8 @@ def test_the_settings_of_a_metric_give_the_page_of_the_texts(pairs, encoder, tab
     for name in ("alignments", "signature", "bounds", "truncated", "unknown"):
         assert made[name] == expected[name]
     assert made["signature"] == str(metric.signature())
-    assert made["bounds"] == [bound[2].item() for bound in metric.bounds]
+    least, largest = metric.bounds
+    assert made["bounds"] == {"low": least[2].item(), "high": largest[2].item()}
 
 
 def test_an_error_of_an_alignment_is_raised(encoder):
@@ -175,10 +180,11 @@ def test_files_of_other_names_are_an_error(tmp_path):
 def test_unusual_scores(recwarn):
     nan = {name: torch.tensor([float("nan"), 0.5]) for name in SCORE_NAMES}
     data = read_data(Report({"a": ["x", "y"], "b": ["x", "y"]}, ["x", "y"], {"a": nan, "b": nan}).to_html())
-    assert data["scores"][0][2] == [None, 0.5]
+    assert data["scores"][0]["f1"] == [None, 0.5]
     assert data["comparisons"] == 0
     single = {name: torch.tensor([0.5]) for name in SCORE_NAMES}
-    assert read_data(Report(["x"], ["y"], single).to_html())["summary"] == [[[0.5, None, None]] * 3]
+    (means,) = read_data(Report(["x"], ["y"], single).to_html())["summary"]
+    assert means == {name: {"mean": 0.5, "low": None, "high": None} for name in SCORE_NAMES}
     assert not recwarn.list
 
 

@@ -32,14 +32,19 @@ def test_score_and_compare_write_the_page_of_the_report(command, pairs, encoder,
     printed = command("compare", "a.txt", "b.txt", "-r", "refs.txt", "--report", "page.html", "--json")
     data = read_data(tmp_path / "page.html")
     assert data["names"] == ["a.txt", "b.txt"]
-    assert data["scores"][1][2] == pytest.approx(
+    assert data["scores"][1]["f1"] == pytest.approx(
         bert_score(data["candidates"][1], pairs[1][:7], encoder)["f1"].tolist(), abs=6e-5
     )
     (test,) = json.loads(printed.out)["differences"]
-    expected = [test[name] for name in ("difference", "low", "high", "wins")]
-    *shown, p = data["differences"][0][1]
-    assert shown == pytest.approx(expected, abs=6e-5)
-    assert p == f"{test['p_value']:.4f}"
+    check_difference(data["differences"][0][1], test)
+    assert data["differences"][0][1]["p"] == f"{test['p_value']:.4f}"
+
+
+def check_difference(shown, test):
+    """Compare a difference of the page with that of the shell."""
+    assert shown["wins"] == test["wins"]
+    for name, expected in {"mean": "difference", "low": "low", "high": "high"}.items():
+        assert shown[name] == pytest.approx(test[expected], abs=6e-5)
 
 
 @pytest.mark.parametrize("chosen", [[], ["--all-pairs"]])
@@ -56,12 +61,12 @@ def test_the_page_has_the_p_values_and_the_verdict_of_the_shell(command, pairs, 
     assert compared == (list(combinations("abcde", 2)) if chosen else [("a", name) for name in "bcde"])
     for (a, b), test in zip(compared, document["differences"], strict=True):
         p = f"{test['p_value_holm']:.4f}"
-        assert data["differences"]["abcde".index(a)]["abcde".index(b)][4] == p
-        assert data["differences"]["abcde".index(b)]["abcde".index(a)][4] == p
+        assert data["differences"]["abcde".index(a)]["abcde".index(b)]["p"] == p
+        assert data["differences"]["abcde".index(b)]["abcde".index(a)]["p"] == p
     means = {system["name"]: system["f1"] for system in document["systems"]}
     order = sorted("abce", key=means.get, reverse=True)
     assert max(means, key=means.get) == "d"
-    is_below = {name: float(data["differences"]["abcde".index(name)][3][4]) < 0.05 for name in order}
+    is_below = {name: float(data["differences"]["abcde".index(name)][3]["p"]) < 0.05 for name in order}
     near, below = (", ".join(name for name in order if is_below[name] is kind) for kind in (False, True))
     assert data["verdict"] == document["verdict"]
     assert data["verdict"] == f"Best: d. Not significantly below it: {near}. Below (p < .05, Holm): {below}."
@@ -92,12 +97,12 @@ def test_intervals_and_wins_of_rescaled_scores_are_those_of_the_shell(command, t
     printed = json.loads(command("compare", "c.txt", "d.txt", *options).out)
     data = read_data(tmp_path / "page.html")
     for means, system in zip(data["summary"], printed["systems"], strict=True):
-        assert means[2] == pytest.approx([system[name] for name in ("f1", "low", "high")], abs=6e-5)
+        expected = {"mean": system["f1"], "low": system["low"], "high": system["high"]}
+        assert means["f1"] == pytest.approx(expected, abs=6e-5)
     assert printed["systems"][0]["high"] == 1
-    assert data["bounds"] == pytest.approx([-2, 1], abs=1e-4)
+    assert data["bounds"] == pytest.approx({"low": -2, "high": 1}, abs=1e-4)
     (test,) = printed["differences"]
-    expected = [test[name] for name in ("difference", "low", "high", "wins")]
-    assert data["differences"][0][1][:4] == pytest.approx(expected, abs=6e-5)
+    check_difference(data["differences"][0][1], test)
 
 
 def test_the_page_of_a_training_is_made_again_without_alignments(pairs, encoder, tmp_path, monkeypatch):
@@ -110,7 +115,13 @@ def test_the_page_of_a_training_is_made_again_without_alignments(pairs, encoder,
     assert main(["report", "texts", "-o", "again.html"]) == 0
     data = read_data(tmp_path / "again.html")
     # What the files do not hold.
-    without = {"alignments": {}, "truncated": None, "unknown": None, "bounds": [None, 1], "gainBounds": [None, None]}
+    without = {
+        "alignments": {},
+        "truncated": None,
+        "unknown": None,
+        "bounds": {"low": None, "high": 1},
+        "gainBounds": {"low": None, "high": None},
+    }
     assert data == expected | without
 
 
@@ -126,8 +137,8 @@ def test_intervals_are_those_of_documents(command, tmp_path):
     options = ("--confidence", "0.95", "--document-column", "doc", "--json", "--report", "page.html")
     printed = json.loads(command("score", "pairs.jsonl", *options).out)
     data = read_data(tmp_path / "page.html")
-    expected = [printed[name] for name in ("f1", "f1_low", "f1_high")]
-    assert data["summary"][0][2] == pytest.approx(expected, abs=6e-5)
+    expected = {"mean": printed["f1"], "low": printed["f1_low"], "high": printed["f1_high"]}
+    assert data["summary"][0]["f1"] == pytest.approx(expected, abs=6e-5)
 
 
 @pytest.mark.parametrize(("path", "message"), [("page.txt", "must end with .html"), ("-", "give a file, not -")])
