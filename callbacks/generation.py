@@ -324,7 +324,7 @@ def _gather_weights(pl_module: nn.Module, model: Any) -> Generator[Any, None, No
     if is_of_class(strategy, "DeepSpeedStrategy") and strategy.zero_stage_3:
         raise MisconfigurationException(
             "generating with weights that DeepSpeed ZeRO stage 3 partitions is not supported. Use stage 2 or FSDP, or "
-            "pass a function that calls generate with synced_gpus=True as generate="
+            "a function that sets synced_gpus=True as generate="
         )
     # With FSDP 1, the strategy wraps the whole module.
     roots = [model] if trainer is None else [strategy.model, model]
