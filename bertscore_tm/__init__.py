@@ -27,7 +27,8 @@ from bertscore_tm.utilities.version import __version__
 if TYPE_CHECKING:
     from bertscore_tm.alignment import Alignment
     from bertscore_tm.encoder import FrozenEncoder, Signature
-    from bertscore_tm.functional import PairScorer, RankedCandidates, align, bert_score, rank_candidates, score_matrix
+    from bertscore_tm.functional import PairScorer, RankedCandidates, align, rank_candidates, score_matrix
+    from bertscore_tm.functional.bert_score import bert_score
     from bertscore_tm.metric import BERTScore
     from bertscore_tm.report import Report
     from bertscore_tm.scoring.rescaling import Baseline

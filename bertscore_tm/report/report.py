@@ -172,6 +172,7 @@ class Report:
 
         Example:
             >>> import json, tempfile
+            >>> from pathlib import Path
             >>> row = {"candidate": "a cat", "references": ["the cat"], "precision": 0.8, "recall": 0.9, "f1": 0.85}
             >>> path = Path(tempfile.mkdtemp(), "val_step_499.jsonl")
             >>> _ = path.write_text(json.dumps(row))
