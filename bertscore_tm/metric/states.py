@@ -41,30 +41,41 @@ TOKEN_STATES = {
 
 def pack_tokens(matched: MatchedTexts) -> dict[str, Tensor]:
     """Return a tensor for each of ``TOKEN_STATES``."""
-    states = {"reference_counts": matched.counts}
-    for side, tokens in (("candidate", matched.candidate), ("reference", matched.reference)):
-        states |= {f"{side}_ids": tokens.ids, f"{side}_best": tokens.best, f"{side}_lengths": tokens.lengths}
-    return states
+    return {
+        "reference_counts": matched.counts,
+        "candidate_ids": matched.candidate.ids,
+        "candidate_best": matched.candidate.best,
+        "candidate_lengths": matched.candidate.lengths,
+        "reference_ids": matched.reference.ids,
+        "reference_best": matched.reference.best,
+        "reference_lengths": matched.reference.lengths,
+    }
 
 
 def unpack_tokens(states: Mapping[str, Tensor], num_layers: int) -> MatchedTexts:
     """Restore matched texts from token states."""
-    candidate, reference = (
-        MatchedTokens(
-            ids=states[f"{side}_ids"].long(),
-            best=states[f"{side}_best"].reshape(-1, num_layers),
-            lengths=states[f"{side}_lengths"].long(),
-        )
-        for side in ("candidate", "reference")
+    return MatchedTexts(
+        candidate=_unpack_side(states, "candidate", num_layers),
+        reference=_unpack_side(states, "reference", num_layers),
+        counts=states["reference_counts"].long(),
+        num_truncated=0,
     )
-    return MatchedTexts(candidate, reference, states["reference_counts"].long(), num_truncated=0)
+
+
+def _unpack_side(states: Mapping[str, Tensor], side: str, num_layers: int) -> MatchedTokens:
+    return MatchedTokens(
+        ids=states[f"{side}_ids"].long(),
+        best=states[f"{side}_best"].reshape(-1, num_layers),
+        lengths=states[f"{side}_lengths"].long(),
+    )
 
 
 def as_indices(indices: Sequence[int] | Tensor, num_pairs: int) -> Tensor:
     """Return the indices of pairs as a tensor, shape (pairs,), int64; an error unless they are one integer per pair."""
     numbers = indices if isinstance(indices, Tensor) else torch.tensor(indices, device="cpu")
-    are_integers = not numbers.is_floating_point() and numbers.dtype != torch.bool
-    if numbers.shape != (num_pairs,) or (num_pairs and not are_integers):
+    # An empty list becomes a tensor of floats.
+    are_integers = num_pairs == 0 or not (numbers.is_floating_point() or numbers.dtype == torch.bool)
+    if numbers.shape != (num_pairs,) or not are_integers:
         raise ValueError(
             f"indices must be {num_pairs} integers, one per pair; got {numbers.dtype}, shape {tuple(numbers.shape)}"
         )
@@ -129,7 +140,7 @@ class Collectives:
 
 @contextmanager
 def _note_on_failure() -> Generator[None, None, None]:
-    """Add a note to the error of a failed collective, which the backend words in terms of connections."""
+    """Add a note to the error of a failed collective, whose message only says which connection failed."""
     try:
         yield
     except RuntimeError as error:
@@ -277,8 +288,9 @@ def summarize(scores: Tensor, baseline: Baseline | None, reduction: str) -> dict
     """Return rescaled scores by name, shape (layers,), or (layers, pairs) with ``reduction="none"``."""
     values = rescale_scores(scores, baseline)
     if reduction == "mean":
-        # On the CPU, as some accelerators have no float64. The mean of no pairs is 0.
-        values = values.cpu().double().sum(-1) / max(values.shape[-1], 1)
+        # Compute on the CPU, because some accelerators have no float64. The mean of no pairs is 0.
+        num_pairs = values.shape[-1]
+        values = values.cpu().double().sum(-1) / max(num_pairs, 1)
     return {name: value.float() for name, value in zip(SCORE_NAMES, values, strict=True)}
 
 
@@ -289,7 +301,9 @@ def restore_dimensions(result: Any, all_layers: bool, reduction: str) -> Any:
     """
     if isinstance(result, dict):
         return {name: restore_dimensions(value, all_layers, reduction) for name, value in result.items()}
-    num_dimensions = all_layers + (reduction == "none")
     if not isinstance(result, Tensor):
         return result
-    return result.clone() if result.ndim == num_dimensions else result.reshape((1,) * num_dimensions).clone()
+    num_dimensions = int(all_layers) + int(reduction == "none")
+    if result.ndim == num_dimensions:
+        return result.clone()
+    return result.reshape((1,) * num_dimensions).clone()
