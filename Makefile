@@ -33,7 +33,7 @@ QUICK_TESTS := tests/package/test_layers.py tests/matching/test_greedy.py tests/
 	tests/losses/test_softmax_matching.py tests/callbacks/test_several.py tests/callbacks/test_trainer.py \
 	tests/callbacks/test_hyperparameters.py tests/matching/test_scores.py tests/cli/test_score.py
 LOWEST_TESTS := tests/package/test_docstrings.py tests/callbacks/test_scoring.py \
-	tests/callbacks/test_scoring_errors.py
+	tests/callbacks/test_scoring_errors.py tests/metric/test_overrides.py
 
 .PHONY: demo test nightly quick avx2 mutants benchmark gpu parity lint dist release types lowest newest engines docs docs-serve check browser ci clean
 

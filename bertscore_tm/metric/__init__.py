@@ -1,4 +1,4 @@
-"""BERTScore as a torchmetrics metric: states, ranks and results. Only this folder subclasses ``torchmetrics.Metric``.
+"""BERTScore as a torchmetrics metric: states, ranks and results. The only subclass of ``torchmetrics.Metric``.
 
 ``bertscore`` holds the metric; ``states`` its states, the combination of ranks and the results.
 """

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from itertools import count
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, cast
 
 import torch
 from torch import Tensor
@@ -120,25 +120,35 @@ class BERTScore(Metric):
         used = as_encoder(encoder)
         if layer is not None and not used.all_layers:
             raise ValueError(f"layer={layer} needs an encoder with all_layers=True, got {used!r}")
-        layer = None if layer is None else used.layer_number(layer)
+        if layer is not None:
+            layer = used.layer_number(layer)
         baseline = find_baseline(used, rescale, layer)
-        weights = TokenWeights.unknown("references") if idf is True else token_weights(used, idf)
+        if idf is True:
+            weights = TokenWeights.unknown("references")
+        else:
+            weights = token_weights(used, idf)
         self._settings = ScoreSettings(used, weights, baseline, harmonic_mean, layer, self.device)
         self.component = component
         self.reduction = reduction
         self.cache_bytes = cache_bytes
+        # Number of references of the last compute, with idf over the references.
         self._num_references: int | None = None
-        # The pairs of all ranks, while the metric is synchronised.
+        # Pairs of all ranks, while the metric is synchronised.
         self._combined: SyncedState | None = None
-        # The warning of a compute in progress.
+        # Warning of a compute in progress.
         self._warn: Callable[[], None] | None = None
+        # Whether forward is in progress.
         self._is_step = False
-        self._has_leftovers, self._unknown = False, UnknownText()
-        self._dtypes = SCORE_STATES | ({} if weights.is_known else TOKEN_STATES)
+        # Whether leftovers of generation were found in a candidate, which is warned of once per corpus.
+        self._has_leftovers = False
+        self._unknown = UnknownText()
+        self._dtypes = dict(SCORE_STATES)
+        if not weights.is_known:
+            self._dtypes |= TOKEN_STATES
         for name in self._dtypes:
             self.add_state(name, default=[], dist_reduce_fx="cat")
         self.add_state("num_truncated", default=torch.tensor(0, device="cpu"), dist_reduce_fx="sum")
-        self._choose_f1(harmonic_mean)
+        self._add_fingerprint()
 
     @property
     def encoder(self) -> FrozenEncoder:
@@ -163,6 +173,7 @@ class BERTScore(Metric):
     @property
     def metric_state(self) -> dict[str, list[Tensor] | Tensor]:
         """States by name; the fingerprint has the contents of the model, to be compared in other processes."""
+        # Overridden because the state named fingerprint identifies the model within this process only.
         fingerprint = encode_settings(self._settings_with_contents()).to(self.device)
         return {**super().metric_state, "fingerprint": fingerprint}
 
@@ -185,29 +196,31 @@ class BERTScore(Metric):
             ValueError: lengths differ, only some updates have indices, a text is too long, or a token has no weight.
             TorchMetricsUserError: the metric is synchronised; call ``unsync`` first.
         """
-        if self._combined is not None:  # unsync would drop the pairs
+        if self._combined is not None:
+            # unsync would drop the new pairs.
             raise TorchMetricsUserError("the metric holds the pairs of all ranks: call unsync first")
         texts = self._check_texts(preds, target)
         if not texts.candidates:
             return
-        # Once per corpus.
-        self._has_leftovers = self._has_leftovers or warn_of_leftovers(texts.candidates, self.encoder.tokenizer)
+        if not self._has_leftovers:
+            # Warn once per corpus.
+            self._has_leftovers = warn_of_leftovers(texts.candidates, self.encoder.tokenizer)
         check_indices(super().metric_state, indices is not None)
-        numbers = None if indices is None else as_indices(indices, len(texts))
+        added = {}
+        if indices is not None:
+            added["indices"] = as_indices(indices, len(texts))
         matched, unknown = match_batch(texts, self._settings, self.cache_bytes)
         self._unknown.add(unknown)
         if self._settings.weights.is_known:
             scores, _ = compute_scores(matched, self._settings)
-            states = {"scores": scores.movedim(-1, 0)}  # (pairs, 3, layers)
+            added["scores"] = scores.movedim(-1, 0)  # (pairs, 3, layers)
         else:
-            states = pack_tokens(matched)
-        if numbers is not None:
-            states["indices"] = numbers
-        states = {name: values.detach().to(self.device, self._dtypes[name]) for name, values in states.items()}
+            added |= pack_tokens(matched)
+        states = {name: values.detach().to(self.device, self._dtypes[name]) for name, values in added.items()}
         # Nothing fails from here on.
         for name, values in states.items():
             getattr(self, name).append(values)
-        # Not in place: the state may have been made in inference mode.
+        # Do not add in place, because the state may have been made in inference mode.
         self.num_truncated = self.num_truncated + matched.num_truncated
 
     def forward(self, preds: Texts, target: References, indices: Sequence[int] | Tensor | None = None) -> Any:
@@ -218,9 +231,12 @@ class BERTScore(Metric):
         Raises:
             TorchMetricsUserError: the metric is synchronised; call ``unsync`` first.
         """
-        # torchmetrics sets the states aside during the step, and would lose them on an error.
-        before = {name: list(value) if isinstance(value, list) else value for name, value in self.__dict__.items()}
-        if not hasattr(preds, "__len__") or len(preds):
+        # Overridden because torchmetrics moves the states away during the step, and loses them in case of an error.
+        before = {}
+        for name, value in self.__dict__.items():
+            before[name] = list(value) if isinstance(value, list) else value
+        is_empty = hasattr(preds, "__len__") and len(preds) == 0
+        if not is_empty:
             check_indices(super().metric_state, indices is not None)
         try:
             self._is_step = True
@@ -228,7 +244,8 @@ class BERTScore(Metric):
         except BaseException:
             self.__dict__.update(before)
             raise
-        self._is_step, self._combined = False, None
+        self._is_step = False
+        self._combined = None
         return result
 
     @untraced
@@ -243,16 +260,21 @@ class BERTScore(Metric):
         """
         combined = self._combine()
         scores = combined.scores
-        # Once per corpus, not at every step of forward.
+        # Warn once per corpus, not at every step of forward.
         if not self._is_step:
             if combined.frequencies is not None:
                 self._num_references = int(combined.frequencies.num_documents)
             forget_batch(self.encoder, self.device)
             warn = rank_zero_only(warn_about_scores)
             self._warn = functools.partial(warn, scores, combined.num_truncated, self._settings)
-        values = summarize(scores, self._settings.baseline, self.reduction).items()
-        result = {name: (value if self.all_layers else value[0]).to(self.device) for name, value in values}
-        return result if self.component is None else result[self.component]
+        result = {}
+        for name, value in summarize(scores, self._settings.baseline, self.reduction).items():
+            if not self.all_layers:
+                value = value[0]
+            result[name] = value.to(self.device)
+        if self.component is None:
+            return result
+        return result[self.component]
 
     def token_weights(self) -> TokenWeights:
         """Return the weight of every token id, for a loss with the same weights.
@@ -288,7 +310,8 @@ class BERTScore(Metric):
     def per_pair(self) -> BERTScore:
         """Return an empty metric on the same encoder that computes P, R and F1 of each pair."""
         twin = deepcopy(self)
-        twin.reduction, twin.component = "none", None
+        twin.reduction = "none"
+        twin.component = None
         twin.reset()
         return twin
 
@@ -302,7 +325,8 @@ class BERTScore(Metric):
             A metric on the same encoder.
         """
         twin = deepcopy(self)
-        twin._choose_f1(selection_f1)
+        twin._settings = replace(twin._settings, f1=selection_f1)
+        twin._add_fingerprint()
         twin.reset()
         return twin.to(self.device)
 
@@ -321,8 +345,10 @@ class BERTScore(Metric):
             TypeError: a text is not a string.
             ValueError: the metric has all layers, or a text has no tokens except special ones.
         """
-        weights = self.token_weights() if idf is None else idf
-        return Alignment(**vars(compute_alignment(pred, target, replace(self._settings, weights=weights))))
+        if idf is None:
+            idf = self.token_weights()
+        data = compute_alignment(pred, target, replace(self._settings, weights=idf))
+        return Alignment(**vars(data))
 
     def signature(self) -> Signature:
         """Return every setting that changes a number.
@@ -337,19 +363,20 @@ class BERTScore(Metric):
 
     def reset(self) -> None:
         """Remove all pairs."""
-        # torchmetrics would clear the lists, which metrics of a compute group and copies share.
+        # Overridden because torchmetrics clears the lists, which metrics of a compute group and copies share.
         self.__dict__.update({name: [] for name in self._dtypes})
         super().reset()
         self._combined = None
         if not self._is_step:
             self._num_references = None
-            self._has_leftovers, self._unknown = False, UnknownText()
+            self._has_leftovers = False
+            self._unknown = UnknownText()
             forget_batch(self.encoder, self.device)
 
     def unsync(self, should_unsync: bool = True) -> None:
         """Return to the pairs of this rank."""
         super().unsync(should_unsync)
-        # torchmetrics would return the result of all ranks from then on.
+        # Overridden because torchmetrics keeps the result of all ranks and would return it for those of this rank.
         self._computed = None
         if should_unsync:
             self._combined = None
@@ -365,20 +392,8 @@ class BERTScore(Metric):
                 has indices.
             TorchMetricsUserError: the metric is synchronised; call ``unsync`` first.
         """
-        is_state = isinstance(incoming_state, dict) and "fingerprint" in incoming_state
-        if not is_state and not isinstance(incoming_state, BERTScore):
-            raise ValueError(
-                f"incoming_state must be a bertscore_tm.BERTScore or its metric_state, got a "
-                f"{full_class_name(incoming_state)}"
-            )
-        states: Any = incoming_state
-        if isinstance(states, BERTScore) and states.encoder.process_hash() == self.encoder.process_hash():
-            # Contents need not be read.
-            check_mergeable(states._update_settings, self._update_settings)
-            states = super(BERTScore, states).metric_state
-        else:
-            states = states.metric_state if isinstance(states, BERTScore) else states
-            check_mergeable(decode_settings(states["fingerprint"]), self._settings_with_contents())
+        # Overridden because torchmetrics merges metrics of one class without comparing their settings.
+        states = self._read_mergeable(incoming_state)
         if states["scores"] or states.get("reference_counts"):
             check_indices(super().metric_state, bool(states["indices"]))
         # Counts the update, and drops a cached result.
@@ -386,6 +401,24 @@ class BERTScore(Metric):
         for name in self._dtypes:
             setattr(self, name, [*getattr(self, name), *(part.to(self.device) for part in states[name])])
         self.num_truncated = self.num_truncated + states["num_truncated"].to(self.device)
+
+    def _read_mergeable(self, incoming: dict[str, Any] | Metric) -> dict[str, Any]:
+        """Return the states of a metric, or of its ``metric_state``, with equal settings."""
+        if isinstance(incoming, BERTScore):
+            if incoming.encoder.process_hash() == self.encoder.process_hash():
+                # The models are equal, so do not read their contents.
+                check_mergeable(incoming._update_settings, self._update_settings)
+                return super(BERTScore, incoming).metric_state
+            states: dict[str, Any] = incoming.metric_state
+        elif isinstance(incoming, dict) and "fingerprint" in incoming:
+            states = incoming
+        else:
+            raise ValueError(
+                f"incoming_state must be a bertscore_tm.BERTScore or its metric_state, got a "
+                f"{full_class_name(incoming)}"
+            )
+        check_mergeable(decode_settings(states["fingerprint"]), self._settings_with_contents())
+        return states
 
     def plot(self, val: Any = None, ax: Any = None) -> Any:
         """Plot the scores of one or several calls.
@@ -410,16 +443,21 @@ class BERTScore(Metric):
         """Check the texts of an update, and leave out blank references next to others."""
         return as_text_pairs(preds, target).omit_blank_references()
 
-    def _choose_f1(self, f1: Callable[[Tensor, Tensor], Tensor]) -> None:
-        self._settings = replace(self._settings, f1=f1)
+    def _add_fingerprint(self) -> None:
+        """Add the settings that an update depends on as a state.
+
+        It is a state because MetricCollection lets metrics share their states if these are equal after the first
+        update. Such metrics must have one model, and an ``update`` of a subclass may depend on more than is known here.
+        """
         # Everything that an update depends on, except the contents of the model.
         fields = self._settings.without_model() | {"class": full_class_name(self)}
         self._update_settings: dict[str, str] = dict(fields)
-        # A state, because MetricCollection lets metrics share their states if these are equal after the first update.
-        # Such metrics must have one model, and an `update` of a subclass may depend on more than is known here.
         is_overridden = type(self).update is not BERTScore.update
-        shared = f"object {next(_numbers)}" if is_overridden else f"encoder {self.encoder.process_hash()}"
-        fingerprint = encode_settings({**self._update_settings, "shared by": shared})
+        if is_overridden:
+            shared_by = f"object {next(_numbers)}"
+        else:
+            shared_by = f"encoder {self.encoder.process_hash()}"
+        fingerprint = encode_settings({**self._update_settings, "shared by": shared_by})
         self.add_state("fingerprint", default=fingerprint, dist_reduce_fx="max")
 
     def _count_references(self) -> DocumentFrequencies:
@@ -442,21 +480,24 @@ class BERTScore(Metric):
         device = torch.device("cpu") if self.compute_on_cpu else self.device
         states = {}
         for name, dtype in self._dtypes.items():
-            # An empty state has its dtype, as collectives require.
+            # An empty state has its dtype, because collectives require equal dtypes on all ranks.
             parts = [torch.empty(0, dtype=dtype, device=device), *getattr(self, name)]
             states[name] = torch.cat([part.to(device) for part in parts])
-        fingerprint: Any = self.fingerprint if collectives is None else self.metric_state["fingerprint"]
-        states |= {"num_truncated": self.num_truncated, "fingerprint": fingerprint}
-        return combine_ranks(states, collectives or Collectives(self.device), self._settings)
+        states["num_truncated"] = self.num_truncated
+        if collectives is None:
+            states["fingerprint"] = self.fingerprint
+            return combine_ranks(states, Collectives(self.device), self._settings)
+        states["fingerprint"] = cast(Tensor, self.metric_state["fingerprint"])
+        return combine_ranks(states, collectives, self._settings)
 
     def _sync_dist(self, dist_sync_fn: Callable[..., Any] = gather_all_tensors, process_group: Any = None) -> None:
-        # torchmetrics would gather each list: tokens too, and none from ranks without pairs.
+        # Overridden because torchmetrics gathers every list, tokens too, and fails on ranks without pairs.
         self._combined = self._combine(Collectives(self.device, dist_sync_fn, process_group or self.process_group))
         if not self.sync_on_compute:
             self._computed = None
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        # torchmetrics would keep the result of the earlier pairs, and warn that there was no update.
+        # Overridden because torchmetrics keeps the result of the earlier pairs, and warns that there was no update.
         has_pairs = any(f"{prefix}{name}" in state_dict for name in self._dtypes)
         if has_pairs:
             self.reset()
@@ -465,14 +506,16 @@ class BERTScore(Metric):
             self.update([], [])
 
     def _wrap_compute(self, compute: Callable[..., Any]) -> Callable[..., Any]:
-        # torchmetrics squeezes results of one element.
+        # Overridden because torchmetrics squeezes results of one element.
         wrapped = super()._wrap_compute(compute)
 
         @functools.wraps(compute)
         def compute_with_dimensions(*args: Any, **kwargs: Any) -> Any:
             result = restore_dimensions(wrapped(*args, **kwargs), self.all_layers, self.reduction)
-            warn, self._warn = self._warn, None
-            if warn is not None:  # where it is an error, torchmetrics would leave the metric synchronised
+            warn = self._warn
+            self._warn = None
+            if warn is not None:
+                # Warn after unsync: torchmetrics would leave the metric synchronised if the warning is an error.
                 warn()
                 rank_zero_only(self._unknown.warn)()
             return result
@@ -480,10 +523,12 @@ class BERTScore(Metric):
         return compute_with_dimensions
 
     def _apply(self, fn: Callable[[Tensor], Tensor], exclude_state: Sequence[str] = "") -> Self:
+        # Overridden because a lower precision, such as bf16-true, would round the scores.
         def keep_dtype(tensor: Tensor) -> Tensor:
             moved = fn(tensor)
-            # A lower precision, as of bf16-true, would round scores.
-            return moved if moved.dtype == tensor.dtype else tensor.to(moved.device)
+            if moved.dtype == tensor.dtype:
+                return moved
+            return tensor.to(moved.device)
 
         super()._apply(keep_dtype, exclude_state)
         weights = self._settings.weights.to(self.device)
