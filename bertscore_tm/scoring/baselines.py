@@ -103,7 +103,9 @@ def make_baseline(
 def _find_distinct(encoder: FrozenEncoder, texts: Iterable[str]) -> tuple[list[str], int, int]:
     """Return the distinct texts with content, at least two, and how many are truncated and how many over the limit."""
     stripped = list(dict.fromkeys(text.strip() for text in as_documents(texts, "texts")))
-    distinct, num_truncated, num_in_windows = [], 0, 0
+    distinct = []
+    num_truncated = 0
+    num_in_windows = 0
     limit = encoder.tokenizer.max_length
     for start in range(0, len(stripped), TEXTS_PER_BLOCK):
         block = stripped[start : start + TEXTS_PER_BLOCK]
@@ -122,6 +124,9 @@ def _draw_pairs(texts: list[str], num_pairs: int, seed: int) -> TextPairs:
     """Draw pairs of different texts, each uniformly from all ordered pairs."""
     generator = torch.Generator().manual_seed(seed)
     first = torch.randint(len(texts), (num_pairs,), generator=generator, device="cpu")  # (pairs,)
+    # A distance of 1 to len(texts) - 1, round the list, leads to each of the other texts and never to the same one.
     distance = torch.randint(1, len(texts), (num_pairs,), generator=generator, device="cpu")  # (pairs,)
     second = (first + distance) % len(texts)  # (pairs,)
-    return TextPairs([texts[i] for i in first.tolist()], [[texts[i]] for i in second.tolist()])
+    candidates = [texts[i] for i in first.tolist()]
+    references = [[texts[i]] for i in second.tolist()]
+    return TextPairs(candidates, references)

@@ -60,18 +60,24 @@ class TextPairs:
 
 
 def omit_blank(references: Sequence[str]) -> list[str]:
-    """Return the references that are not blank; of blank ones alone the first, and a blank one of an empty list.
+    """Return the references that are not blank, the first one if all are blank, or a blank one for an empty list.
 
     Example:
         >>> omit_blank(["a cat", "", " "]), omit_blank([" ", ""]), omit_blank([])
         (['a cat'], [' '], [''])
     """
-    return [references[i] for i in counted_references(references)] or [""]
+    counted = counted_references(references)
+    if not counted:
+        return [""]
+    return [references[i] for i in counted]
 
 
 def counted_references(references: Sequence[str]) -> list[int]:
-    """Return the indices of the references that are not blank; of blank ones alone the first."""
-    return [i for i, text in enumerate(references) if text.strip()] or [*range(len(references))][:1]
+    """Return the indices of the references that are not blank, or of the first one if all are blank."""
+    indices = [i for i, text in enumerate(references) if text.strip()]
+    if references and not indices:
+        return [0]
+    return indices
 
 
 def as_text_pairs(
@@ -87,11 +93,10 @@ def as_text_pairs(
     if isinstance(preds, str) and isinstance(target, str):
         preds, target = [preds], [target]
     if isinstance(preds, Mapping) and isinstance(target, Mapping):
-        for given, other, (name, other_name) in ((preds, target, names), (target, preds, names[::-1])):
-            if missing := [key for key in other if key not in given]:
-                counts = f"{len(missing)} of {len(other)} are missing"
-                raise ValueError(f"{name} has no key {missing[0]!r}, which {other_name} has: {counts}")
-        preds, target = list(preds.values()), [target[key] for key in preds]
+        _require_keys(preds, target, names[0], names[1])
+        _require_keys(target, preds, names[1], names[0])
+        target = [target[key] for key in preds]
+        preds = list(preds.values())
     _warn_of_other_index(preds, target, names)
     candidates = as_documents(preds, names[0])
     references = as_references(target, names[1], require_references=require_references)
@@ -104,9 +109,18 @@ def as_text_pairs(
     return TextPairs(candidates, references)
 
 
+def _require_keys(texts: Mapping[Any, Any], other: Mapping[Any, Any], name: str, other_name: str) -> None:
+    """Raise an error that names a key of another mapping that a mapping lacks."""
+    missing = [key for key in other if key not in texts]
+    if missing:
+        raise ValueError(
+            f"{name} has no key {missing[0]!r}, which {other_name} has: {len(missing)} of {len(other)} are missing"
+        )
+
+
 def warn_of_written_lists(texts: Iterable[str]) -> None:
     """Warn if a text is a list that was written as text, as in the cells of a CSV file: it counts as one text."""
-    # Most texts start with another character, which is found out faster.
+    # Look for the bracket first, because the pattern is slower and most texts have none at the start.
     if any("[" in text[:4] and _WRITTEN_LIST.fullmatch(text) for text in texts):
         warn_user(
             "lists such as \"['a', 'b']\" are among the texts, and each is scored as a single text. If they are "
@@ -147,11 +161,14 @@ def as_list(texts: Any, name: str, dimensions: int = 1) -> list[Any]:
     if hasattr(texts, "shape") and _has_integers(texts):
         kind = "a tensor" if isinstance(texts, Tensor) else type(texts).__name__
         raise TypeError(f"{name} must be texts, got {kind} of shape {tuple(texts.shape)}: {_DECODE}")
-    if hasattr(texts, "to_pylist") and hasattr(texts, "to_numpy"):
-        # An array of pyarrow, whose to_numpy fails for texts; its tables lack the method.
+    has_to_numpy = hasattr(texts, "to_numpy")
+    # A table of pyarrow has to_pylist too, but no to_numpy. It is reported below, as other objects are.
+    is_arrow_array = has_to_numpy and hasattr(texts, "to_pylist")
+    if is_arrow_array:
+        # Its to_numpy fails for texts.
         texts = texts.to_pylist()
-    elif hasattr(texts, "to_numpy"):
-        # A data frame iterates over the names of its columns.
+    elif has_to_numpy:
+        # A data frame would iterate over the names of its columns.
         texts = texts.to_numpy()
     if getattr(texts, "ndim", 1) not in range(1, dimensions + 1):
         raise TypeError(f"{name} must have one text per row, got {type(texts).__name__} of shape {texts.shape}")
@@ -163,14 +180,19 @@ def as_list(texts: Any, name: str, dimensions: int = 1) -> list[Any]:
 def describe_given(value: Any) -> str:
     """Describe a value that is not a text for an error: shortened, with its type and what to do with it."""
     shown = repr(value)
-    described = f"{shown if len(shown) <= 80 else shown[:77] + '...'} ({type(value).__name__})"
+    if len(shown) > 80:
+        shown = f"{shown[:77]}..."
+    described = f"{shown} ({type(value).__name__})"
     if isinstance(value, bytes | bytearray):
         return f"{described}: decode bytes to a string first, as with .decode('utf-8')"
-    # Those of pandas are not equal to themselves, or have no truth value.
-    if value is None or (isinstance(value, Real) and value != value) or type(value).__name__ in {"NAType", "NaTType"}:
+    is_nan = isinstance(value, Real) and value != value
+    # Compared by name, because pandas need not be installed.
+    is_missing_in_pandas = type(value).__name__ in {"NAType", "NaTType"}
+    if value is None or is_nan or is_missing_in_pandas:
         return f"{described}, a missing value: drop or fill it, as with dropna() or fillna('')"
-    is_ids = isinstance(value, Sequence) and value and all(isinstance(number, int) for number in value)
-    if is_ids or _has_integers(value) or (isinstance(value, Mapping) and "input_ids" in value):
+    is_list_of_ids = isinstance(value, Sequence) and value and all(isinstance(number, int) for number in value)
+    is_tokenized = isinstance(value, Mapping) and "input_ids" in value
+    if is_list_of_ids or is_tokenized or _has_integers(value):
         described += f": {_DECODE}"
     return described
 

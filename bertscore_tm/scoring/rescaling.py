@@ -6,6 +6,7 @@ import csv
 import hashlib
 import io
 import json
+import math
 import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -85,8 +86,9 @@ class Baseline:
             ValueError: it is malformed.
         """
         file = Path(expand_home(path))
-        content, name = file.read_bytes(), file.name
-        # Another encoding has no header of a table.
+        content = file.read_bytes()
+        name = file.name
+        # A file in another encoding is reported below, because it does not start with the header.
         lines = content.decode("utf-8-sig", "replace").rstrip().splitlines() or [""]
         header, *rows = csv.reader(lines)
         if [cell.partition("#")[0].strip() for cell in header] != _HEADER:
@@ -101,9 +103,14 @@ class Baseline:
         for number, row in enumerate(values):
             if len(row) != 4 or row[0] != number:
                 raise ValueError(f"baseline table {name}: line {number + 2} must be layer {number} with three values")
-        table = torch.tensor(values, dtype=torch.float64, device="cpu").reshape(-1, 4)[:, 1:]
+        rows_of_layers = torch.tensor(values, dtype=torch.float64, device="cpu").reshape(-1, 4)  # (layers, 4)
         _, _, comment = header[-1].partition("#")
-        return cls(table, name, hashlib.sha256(content).hexdigest()[:8], _read_settings(comment.strip(), name))
+        return cls(
+            table=rows_of_layers[:, 1:],
+            name=name,
+            digest=hashlib.sha256(content).hexdigest()[:8],
+            settings=_read_settings(comment.strip(), name),
+        )
 
     def to_csv(self) -> str:
         r"""Return the table in the format that :meth:`read` reads.
@@ -123,8 +130,10 @@ class Baseline:
         """
         table = io.StringIO()
         writer = csv.writer(table, lineterminator="\n")
-        comment = f" # {json.dumps(dict(self.settings))}" if self.settings else ""
-        writer.writerow([*_HEADER[:-1], f"{_HEADER[-1]}{comment}"])
+        header = list(_HEADER)
+        if self.settings:
+            header[-1] += f" # {json.dumps(dict(self.settings))}"
+        writer.writerow(header)
         for layer, row in enumerate(self.table.tolist()):
             writer.writerow([layer, *(f"{score:.6f}" for score in row)])
         return table.getvalue()
@@ -137,27 +146,30 @@ class Baseline:
                 f"{layers.stop - 1}: pass the table of the same model"
             )
         # A copy, because the caller may change the table later.
-        table = self.table[layers.start : layers.stop].clone()
-        for row, column in (~(table < 1) | table.isinf()).nonzero()[:1].tolist():
-            raise ValueError(
-                f"the baseline table {self.name} has {table[row, column]} at layer {layers[row]}: mean scores of "
-                f"unrelated texts must be numbers below 1; compare another layer, or pass another table"
-            )
+        table = self.table[layers.start : layers.stop].clone()  # (selected layers, 3)
+        for layer, row in zip(layers, table.tolist(), strict=True):
+            for score in row:
+                if not -math.inf < score < 1:  # NaN fails too
+                    raise ValueError(
+                        f"the baseline table {self.name} has {score} at layer {layer}: mean scores of unrelated texts "
+                        f"must be numbers below 1. Compare another layer, or pass another table"
+                    )
         return replace(self, table=table)
 
     def require_model(self, encoder: FrozenEncoder) -> None:
         """Raise an error if the table names another model, or other settings of its tokens, than the encoder's.
 
-        Contents are compared by their hashes. Models of the hub have none, and neither may the encoder's or the
-        table's: names are compared then, without the folder or the owner. The length limit and the handling of long
-        texts are not compared if no measured text was over the limit.
+        Content hashes are compared if both have one, else the model names without folder or owner. Models of the hub
+        have no hash. The length limit and the handling of long texts are not compared if no measured text was over the
+        limit.
         """
         if not self.settings:
             return
         is_hashed = not self.settings.keys().isdisjoint(_HASHES)
         if is_hashed:
             expected = encoder.signature()
-        else:  # hashing reads a whole model
+        else:
+            # Without hashes, because hashing reads a whole model.
             expected = Signature({"model": encoder.place_name, **encoder.tokenizer.signature_fields()})
         compared = [*_TOKEN_FIELDS]
         # Tables of other programs, and earlier ones, do not say whether texts were over the limit.
@@ -177,11 +189,13 @@ class Baseline:
             )
 
     def __str__(self) -> str:
-        return f"{self.name}#{self.digest}" if self.digest else self.name
+        if self.digest:
+            return f"{self.name}#{self.digest}"
+        return self.name
 
 
 def _read_settings(comment: str, name: str) -> Signature:
-    """Return the settings that a table's comment holds; none of another comment or without one."""
+    """Return the settings in a table's comment, or no settings if the comment is missing or not of this package."""
     if not comment.startswith("{"):
         return Signature({})
     try:
@@ -211,8 +225,12 @@ def find_baseline(encoder: FrozenEncoder, rescale: Rescale, layer: int | None = 
         raise TypeError(f"rescale must be True, False, a Baseline or the path of a table, got {rescale!r}")
     baseline.require_model(encoder)
     if layer is not None:
-        return baseline.select(range(layer, layer + 1))
-    return baseline.select(range(0 if encoder.all_layers else encoder.num_layers, encoder.num_layers + 1))
+        layers = range(layer, layer + 1)
+    elif encoder.all_layers:
+        layers = range(encoder.num_layers + 1)
+    else:
+        layers = range(encoder.num_layers, encoder.num_layers + 1)
+    return baseline.select(layers)
 
 
 def _published_baseline(encoder: FrozenEncoder) -> Baseline:
@@ -230,6 +248,7 @@ def _published_baseline(encoder: FrozenEncoder) -> Baseline:
                 f"{encoder.listed_name} has baselines for several languages ({', '.join(languages)}): name that of the "
                 f"texts, as in FrozenEncoder.for_language('en', {encoder.name!r})"
             )
+        # Without a table of the model, the error names the most frequent language.
         language = languages[0] if languages else "en"
     return Baseline.published(language, encoder.listed_name)
 

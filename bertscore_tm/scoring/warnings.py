@@ -61,11 +61,12 @@ class UnknownText:
 
     def warn(self) -> None:
         """Warn if the share is large, and only once."""
-        if not self.has_warned and 10 * self.unknown_size > self.size:
+        has_many_unknown = self.unknown_size > self.size / 10
+        if has_many_unknown and not self.has_warned:
             self.has_warned = True
             warn_user(
-                f"{self.unknown_size / self.size:.0%} of the {self.unit} are unknown to the encoder, and match each "
-                f"other whatever was written: use an encoder whose vocabulary has the language of the texts"
+                f"{self.unknown_size / self.size:.0%} of the {self.unit} are unknown to the encoder; they match each "
+                f"other whatever the text. Use an encoder for the language of the texts"
             )
 
 
@@ -107,23 +108,28 @@ def warn_of_leftovers(candidates: Sequence[str], tokenizer: TextTokenizer) -> bo
     They begin or end with a special token of the encoder's tokenizer or of a common one, or have a mark that no text
     has, such as ``<extra_id_0>``, ``<|im_end|>``, ``<think>`` or ``Ġ``.
     """
-    # The pattern takes longer than to look for what all of its alternatives have.
-    signs = [*_SIGNS, *(token for token in tokenizer.special_tokens if not token.startswith(_SIGNS))]
+    # Look for the signs first, because the pattern is slower.
+    other_tokens = [token for token in tokenizer.special_tokens if not token.startswith(_SIGNS)]
+    signs = [*_SIGNS, *other_tokens]
     candidates = [text for text in candidates if any(sign in text for sign in signs)]
     if not candidates:
         return False
-    special = "|".join([_SPECIAL, *map(re.escape, tokenizer.special_tokens)])
+    own_tokens = [re.escape(token) for token in tokenizer.special_tokens]
+    special = "|".join([_SPECIAL, *own_tokens])
     pattern = re.compile(rf"^\s*(?:{special})|(?:{special})\s*$|{_MARKS}")
-    leftovers = [match[0].strip() for text in candidates if (match := pattern.search(text))]
-    if leftovers:
-        subject = "1 candidate contains" if len(leftovers) == 1 else f"{len(leftovers)} candidates contain"
-        is_thinking = any(re.fullmatch(_THOUGHT, leftover) for leftover in leftovers)
-        remedy = ", and remove thoughts with bertscore_tm.strip_thoughts (--strip-thoughts)" if is_thinking else ""
-        warn_user(
-            f"{subject} special tokens such as {leftovers[0]}, which are scored as text: decode with batch_decode and "
-            f"skip_special_tokens=True{remedy}"
-        )
-    return bool(leftovers)
+    leftovers = []
+    for text in candidates:
+        match = pattern.search(text)
+        if match is not None:
+            leftovers.append(match[0].strip())
+    if not leftovers:
+        return False
+    subject = "1 candidate contains" if len(leftovers) == 1 else f"{len(leftovers)} candidates contain"
+    remedy = "decode with batch_decode and skip_special_tokens=True"
+    if any(re.fullmatch(_THOUGHT, leftover) for leftover in leftovers):
+        remedy += ", and remove thoughts with bertscore_tm.strip_thoughts (--strip-thoughts)"
+    warn_user(f"{subject} special tokens such as {leftovers[0]}, which are scored as text: {remedy}")
+    return True
 
 
 def warn_of_truncation(num_truncated: int, max_length: int | None) -> None:
