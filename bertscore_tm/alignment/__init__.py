@@ -1,6 +1,6 @@
-"""An alignment as a person sees it: picture, page, table. Computes none.
+"""Alignments of two texts, and their heat map, page and text table.
 
-Nothing is shown and no display is needed: pictures are ``matplotlib.figure.Figure`` objects, pages are texts.
+Nothing is shown, and no display is needed: pictures are ``matplotlib.figure.Figure`` objects, pages are strings.
 """
 
 from bertscore_tm.alignment.alignment import Alignment, align_references

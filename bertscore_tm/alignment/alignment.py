@@ -1,4 +1,4 @@
-"""Alignments of two texts: computed, and printed, drawn or shown as a page."""
+"""Compute the alignment of two texts, and print it, draw it or show it as a page."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ DataT = TypeVar("DataT", bound=AlignmentData)
 
 
 class Alignment(AlignmentData):
-    """Two texts, token by token; a prompt shows a table of the tokens, a notebook a page.
+    """Alignment of two texts, token by token. A prompt shows it as a table of the tokens, a notebook as a page.
 
-    Made by :func:`bertscore_tm.align` and :meth:`bertscore_tm.BERTScore.align`.
+    :func:`bertscore_tm.align` and :meth:`bertscore_tm.BERTScore.align` return alignments.
 
     Args:
         candidate: the candidate; its shares sum to the precision.
@@ -72,18 +72,19 @@ class Alignment(AlignmentData):
     def plot(self, ax: Axes | None = None) -> Figure:
         """Draw the similarities of all tokens and mark each token's best match.
 
-        A square marks each candidate token's best match, which counts for the precision, a circle each reference
-        token's, which counts for the recall. A dagger replaces the mark of a token whose best match is a special token.
-        With token weights other than 1, bars show the weights. The title has the scores; the similarities in the matrix
-        are never rescaled. Characters that matplotlib's default font lacks are drawn by an installed font that has
-        them, such as Noto Sans; matplotlib joins Arabic and Indic letters from version 3.11.
+        A square marks each candidate token's best match, which counts for the precision. A circle marks each reference
+        token's best match, which counts for the recall. A dagger replaces the mark if the best match is a special
+        token. With token weights other than 1, bars show the weights. The title has the scores. The similarities in the
+        matrix are never rescaled. If matplotlib's default font lacks a character, an installed font that has it is
+        used, such as Noto Sans. Matplotlib joins Arabic and Indic letters from version 3.11.
 
         Args:
-            ax: axes to draw on. Default: a new figure, at most 20 inches wide and high; of many tokens, only some are
-                labelled.
+            ax: axes to draw on. Default: a new figure, at most 20 inches wide and high. If there are many tokens, only
+                some of them have labels.
 
         Returns:
-            The figure, not known to pyplot; a notebook shows it, ``figure.savefig("alignment.pdf")`` writes it.
+            The figure, which pyplot does not manage. A notebook shows it, and ``figure.savefig("alignment.pdf")``
+            writes it.
 
         Raises:
             ImportError: matplotlib is not installed.
@@ -133,10 +134,10 @@ def align(
     Args:
         candidate: the candidate text.
         reference: the reference text.
-        encoder: as of :func:`bertscore_tm.bert_score`, of one layer.
-        idf: as of :func:`bertscore_tm.bert_score`, such as all references of a test set. ``True`` counts the one
+        encoder: as for :func:`bertscore_tm.bert_score`, with one layer.
+        idf: as for :func:`bertscore_tm.bert_score`, such as all references of a test set. ``True`` counts the one
             reference, whose tokens then weigh 0.
-        rescale: as of :func:`bertscore_tm.bert_score`, for scores and shares, but not similarities.
+        rescale: as for :func:`bertscore_tm.bert_score`. Scores and shares are rescaled, similarities are not.
 
     Returns:
         The alignment, which a notebook shows, and which :meth:`~bertscore_tm.Alignment.plot` draws.
@@ -152,10 +153,10 @@ def align(
         >>> [alignment.reference.tokens[match] for match in alignment.candidate.matches.tolist() if match >= 0]
         ['kitten', 'sleeping']
     """
-    used = as_encoder(encoder, single_layer=True)
-    settings = ScoreSettings.create(used, idf, rescale, references=[reference])
+    encoder = as_encoder(encoder, single_layer=True)
+    settings = ScoreSettings.create(encoder, idf, rescale, references=[reference])
     data = compute_alignment(candidate, reference, settings)
-    warn_of_truncation(data.num_truncated, used.tokenizer.max_length)
+    warn_of_truncation(data.num_truncated, encoder.tokenizer.max_length)
     for name, side in (("candidate", data.candidate), ("reference", data.reference)):
         if data.is_weighted and not side.weights.any():
             warn_user(
@@ -166,11 +167,11 @@ def align(
 
 
 def align_references(align: Callable[[str, str], DataT], candidate: str, references: Sequence[str]) -> dict[int, DataT]:
-    """Return a candidate's alignments by the index of the reference, without those of texts without tokens."""
+    """Return a candidate's alignments by the index of the reference. Texts without tokens have no alignment."""
     alignments = {}
-    for number, reference in enumerate(references):
+    for i, reference in enumerate(references):
         with suppress(EmptyTextError):
-            alignments[number] = align(candidate, reference)
+            alignments[i] = align(candidate, reference)
     return alignments
 
 
@@ -185,9 +186,9 @@ def compute_alignment(
 
     .. math:: \frac{w_i}{\sum_k w_k} m_i, \quad \text{or rescaled} \quad \frac{w_i}{\sum_k w_k} \frac{m_i - b}{1 - b}
 
-    to the precision; likewise the tokens of the reference to the recall (Zhang et al. 2020, section 3). Special tokens
-    count, unless the encoder excludes them, but are not listed. Similarities are never rescaled. If all weights of a
-    text are 0, so are its shares.
+    to the precision, and the tokens of the reference add to the recall in the same manner (Zhang et al. 2020, section
+    3). Special tokens count unless the encoder excludes them, but they are not listed. Similarities are never rescaled.
+    If all weights of a text are 0, its shares are 0 too.
     """
     texts = {"candidate": candidate, "reference": reference}
     for name, text in texts.items():
@@ -213,24 +214,29 @@ def compute_alignment(
     displayed = [split_for_display(text, encoder.tokenizer) for text in texts.values()]
     is_content = [torch.tensor(tokens.is_content, device="cpu") for tokens in displayed]
     if encoder.tokenizer.exclude_special_tokens:
+        # The vectors have no special tokens then, so the masks need none either.
         is_content = [mask[mask] for mask in is_content]
 
     sides = []
-    for number, (matched, similarities) in enumerate([(pairs.candidate, matrix), (pairs.reference, matrix.T)]):
-        content, other_content = is_content[number], is_content[1 - number]
-        token_weight = weights.table[matched.ids].cpu().double()  # (tokens,)
-        fraction = token_weight / token_weight.sum().clamp(min=torch.finfo(torch.float64).tiny)
-        # Baselines differ between precision and recall: each text's similarities are rescaled by those of its score.
-        rescaled = rescale_scores(matched.best.T.expand(3, 1, -1), settings.baseline)[number, 0]  # (tokens,)
-        shares = fraction * rescaled.cpu().double()  # (tokens,)
+    for i, text in enumerate(texts.values()):
+        matched = (pairs.candidate, pairs.reference)[i]
+        similarities = (matrix, matrix.T)[i]  # (tokens, other tokens)
+        content = is_content[i]  # (tokens,)
+        other_content = is_content[1 - i]  # (other tokens,)
+        token_weights = weights.table[matched.ids].cpu().double()  # (tokens,)
+        fractions = token_weights / token_weights.sum().clamp(min=torch.finfo(torch.float64).tiny)
+        # Rescale the candidate's similarities by the baseline of precision, and the reference's by that of recall.
+        rescaled = rescale_scores(matched.best.T.expand(3, 1, -1), settings.baseline)[i, 0]  # (tokens,)
+        shares = fractions * rescaled.cpu().double()  # (tokens,)
+        # Index of each token of the other text without its special tokens.
         content_index = torch.where(other_content, other_content.cumsum(0) - 1, SPECIAL)  # (other tokens,)
         sides.append(
             AlignedText(
-                tokens=displayed[number].tokens,
-                joined=displayed[number].joined,
-                spans=displayed[number].spans,
-                text=(candidate, reference)[number],
-                weights=token_weight[content],
+                tokens=displayed[i].tokens,
+                joined=displayed[i].joined,
+                spans=displayed[i].spans,
+                text=text,
+                weights=token_weights[content],
                 best=matched.best[:, 0].cpu()[content],
                 matches=content_index[similarities.argmax(1)][content],
                 shares=shares[content],
@@ -249,20 +255,23 @@ def compute_alignment(
 
 
 def _describe_settings(settings: ScoreSettings) -> str:
-    """Name the model, the layer and the settings that differ from the defaults."""
-    encoder, weights = settings.encoder, settings.weights
+    """Return the caption of a picture: model, layer, and the settings that differ from the defaults."""
+    encoder = settings.encoder
+    weights = settings.weights
     name = encoder.name
     if Path(name).is_dir():
-        # The last folder is often named "model" or "checkpoint-500".
+        # Show two folders, because the last one is often named "model" or "checkpoint-500".
         name = "/".join(Path(name).resolve().parts[-2:])
-    facts = [name, f"layer {encoder.num_layers if settings.layer is None else settings.layer}"]
+    layer = encoder.num_layers if settings.layer is None else settings.layer
+    facts = [name, f"layer {layer}"]
     if encoder.tokenizer.exclude_special_tokens:
         facts.append("without special tokens")
     if weights.source.kind == "mapping":
         facts.append("weights as given")
     elif not weights.is_uniform:
         num_documents = weights.source.num_documents
-        facts.append(f"idf of {num_documents} text{'' if num_documents == 1 else 's'}")
+        noun = "text" if num_documents == 1 else "texts"
+        facts.append(f"idf of {num_documents} {noun}")
     if settings.baseline is not None:
         facts.append(f"rescaled ({settings.baseline.name})")
     return ", ".join(facts)

@@ -1,11 +1,11 @@
-"""What is known of an alignment: which tokens of two texts match, and what each adds to the score."""
+"""Data of an alignment: which tokens of two texts match, and what each token adds to the score."""
 
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 
-# Match of a token whose most similar token is a special one.
+# Index of the match of a token whose most similar token is a special token.
 SPECIAL = -1
 
 
@@ -21,14 +21,14 @@ class AlignedText:
         tokens: the tokens, spelled as in the text.
         joined: whether each token follows the one before without a space.
         weights: weight of each token, shape (tokens,), float64.
-        best: similarity of each token to the most similar token of the other text, special ones included unless the
-            encoder excludes them, shape (tokens,), float32.
+        best: similarity of each token to the most similar token of the other text, shape (tokens,), float32. Special
+            tokens count unless the encoder excludes them.
         matches: index of that token in the other text's ``tokens``, shape (tokens,), int64; -1 for a special token.
-        shares: what each token adds to the text's score, precision for the candidate and recall for the reference,
-            shape (tokens,), float64.
-        special_share: what the text's special tokens add to the score. The shares and this sum to the score.
+        shares: what each token adds to the text's score, shape (tokens,), float64. The score of the candidate is the
+            precision, that of the reference the recall.
+        special_share: what the text's special tokens add to the score. All shares and this number sum to the score.
         text: the text.
-        spans: start and end of each token in the text; ``None`` if the tokenizer does not tell.
+        spans: start and end of each token in the text; ``None`` if the tokenizer has no offsets.
     """
 
     tokens: list[str]
@@ -42,7 +42,7 @@ class AlignedText:
     spans: list[tuple[int, int]] | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the tokens and their numbers, without their places in the text, as lists, for JSON."""
+        """Return the tokens and their numbers as lists, for JSON. Text and spans are left out."""
         return {
             "tokens": self.tokens,
             "weights": [_round_small(weight) for weight in self.weights.tolist()],
@@ -54,7 +54,7 @@ class AlignedText:
 
 
 def _round_small(value: float) -> float:
-    """Round a number that may be far smaller than a score to six significant digits."""
+    """Round to six significant digits, because weights and shares may be far smaller than a score."""
     return float(f"{value:.6g}")
 
 

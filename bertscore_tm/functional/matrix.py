@@ -28,16 +28,16 @@ def score_matrix(
 ) -> dict[str, Tensor]:
     """Score every candidate with every reference, such as queries with documents.
 
-    Scores and errors are those of :func:`bertscore_tm.bert_score` on all pairs. Each distinct text is encoded once; the
-    token vectors of the candidates stay in memory, those of the references are made part by part, so pass the shorter
-    list as candidates (recall of one direction is precision of the other).
+    Scores and errors are those of :func:`bertscore_tm.bert_score` on all pairs. Each distinct text is encoded once. The
+    token vectors of the candidates stay in memory, while the references are encoded in steps. So pass the shorter list
+    as candidates; with candidates and references exchanged, precision and recall are exchanged.
 
     Args:
         candidates: n texts.
-        references: m texts. Default: the candidates, whose similarities with each other are computed once.
-        encoder: as of :func:`bertscore_tm.bert_score`, of one layer.
-        idf: as of :func:`bertscore_tm.bert_score`.
-        verbose: show a progress bar on standard error, of the references.
+        references: m texts. Default: the candidates; each pair of them is then matched once.
+        encoder: as for :func:`bertscore_tm.bert_score`, with one layer.
+        idf: as for :func:`bertscore_tm.bert_score`.
+        verbose: show a progress bar of the references on standard error.
 
     Returns:
         ``precision``, ``recall`` and ``f1``, each of shape (n, m), float32, on the CPU. Pairs with an empty text
@@ -53,37 +53,46 @@ def score_matrix(
         (torch.Size([2, 3]), [1, 2])
     """
     rows = as_documents(candidates, "candidates")
-    columns = rows if references is None else as_documents(references, "references")
-    used = as_encoder(encoder, single_layer=True)
-    warn_of_leftovers(rows, used.tokenizer)
-    weights = token_weights(used, idf, columns, used.device)
+    columns = rows
+    if references is not None:
+        columns = as_documents(references, "references")
+    encoder = as_encoder(encoder, single_layer=True)
+    device = encoder.device
+    warn_of_leftovers(rows, encoder.tokenizer)
+    weights = token_weights(encoder, idf, columns, device)
     unknown = UnknownText()
-    encoded = encode_texts(TextPairs([], [rows]), used.encode, used.device)
-    unknown.count(encoded.vectors.texts, used.tokenizer)
-    places, vectors = encoded.indices, encoded.vectors
-    numbers = [places[text] for text in rows]
-    require_known(weights, vectors.texts.ids, used.tokenizer)
+    candidate_texts = encode_texts(TextPairs([], [rows]), encoder.encode, device)
+    vectors = candidate_texts.vectors
+    indices = candidate_texts.indices  # of each distinct candidate among the vectors
+    unknown.count(vectors.texts, encoder.tokenizer)
+    require_known(weights, vectors.texts.ids, encoder.tokenizer)
     num_truncated = vectors.texts.num_truncated
+    row_indices = [indices[text] for text in rows]
     scores = torch.zeros(len(SCORE_NAMES), len(rows), len(columns), dtype=torch.float32, device="cpu")
-    shared = [i for i, text in enumerate(columns) if text in places]
-    others = [[text] for text in dict.fromkeys(columns) if text not in places]
     with tqdm(total=len(columns), unit="text", disable=not verbose) as bar:
+        # First score the references that are candidates too, because they are encoded already.
+        shared = [i for i, text in enumerate(columns) if text in indices]
         if shared:
-            # A list with itself has each pair once.
-            shared_numbers = None if references is None else [places[columns[i]] for i in shared]
-            scores[..., shared] = score_all_pairs(vectors, weights.table, numbers, shared_numbers).cpu()
+            # Without columns, score_all_pairs matches each pair of rows once.
+            shared_indices = None
+            if references is not None:
+                shared_indices = [indices[columns[i]] for i in shared]
+            scores[..., shared] = score_all_pairs(vectors, weights.table, row_indices, shared_indices).cpu()
             bar.update(len(shared))
+        others = [[text] for text in dict.fromkeys(columns) if text not in indices]
         texts = TextPairs([], others)
-        for _, _, encoded in encode_steps(texts, plan_steps(texts, used, used.device), used, used.device):
-            unknown.count(encoded.vectors.texts, used.tokenizer)
-            require_known(weights, encoded.vectors.texts.ids, used.tokenizer)
+        for _, _, encoded in encode_steps(texts, plan_steps(texts, encoder, device), encoder, device):
+            unknown.count(encoded.vectors.texts, encoder.tokenizer)
+            require_known(weights, encoded.vectors.texts.ids, encoder.tokenizer)
             num_truncated += encoded.vectors.texts.num_truncated
+            # The vectors of this step's references follow those of the candidates.
             both = concatenate([vectors, encoded.vectors])
             step = [i for i, text in enumerate(columns) if text in encoded.indices]
-            step_numbers = [len(places) + encoded.indices[columns[i]] for i in step]
-            scores[..., step] = score_all_pairs(both, weights.table, numbers, step_numbers).cpu()
+            step_indices = [len(indices) + encoded.indices[columns[i]] for i in step]
+            scores[..., step] = score_all_pairs(both, weights.table, row_indices, step_indices).cpu()
+            # Free the memory before the next step allocates.
             del both
             bar.update(len(step))
     unknown.warn()
-    warn_of_truncation(num_truncated, used.tokenizer.max_length)
+    warn_of_truncation(num_truncated, encoder.tokenizer.max_length)
     return dict(zip(SCORE_NAMES, scores, strict=True))
