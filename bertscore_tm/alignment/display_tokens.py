@@ -1,7 +1,8 @@
-"""Tokens as pieces of the text, instead of in the tokenizer's spelling."""
+"""Show tokens as pieces of the text instead of in the tokenizer's spelling."""
 
 import unicodedata
 from collections.abc import Sequence
+from itertools import compress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,7 +13,7 @@ _SUBSCRIPTS = str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉")
 # Spelling of a space in byte-level and sentencepiece vocabularies, and of a continued word in WordPiece.
 _SPACES = "Ġ▁ "
 _PIECE_PREFIX = "##"
-# They join adjacent characters; other format characters are invisible or change the direction of the text.
+# Zero-width joiners are kept. Other format characters are removed: they are invisible, or change the text direction.
 _JOINERS = "\u200c\u200d"
 # Variation selectors choose a form of the preceding character.
 _SELECTORS = "".join(map(chr, range(0xFE00, 0xFE10)))
@@ -21,10 +22,10 @@ _SELECTORS = "".join(map(chr, range(0xFE00, 0xFE10)))
 class DisplayTokens(NamedTuple):
     """Tokens of a text as pieces of the text."""
 
-    is_content: list[bool]  # whether each token, special ones included, belongs to the text
-    tokens: list[str]  # the piece of the text of each token that does
-    joined: list[bool]  # whether it follows the one before without a space
-    spans: list[tuple[int, int]] | None  # start and end, equal where a token has no character of its own
+    is_content: list[bool]  # whether each token belongs to the text, in the order of all tokens with special ones
+    tokens: list[str]  # the piece of the text of each content token
+    joined: list[bool]  # whether each content token follows the one before without a space
+    spans: list[tuple[int, int]] | None  # start and end in the text, equal for a token without a character
 
 
 def split_for_display(text: str, tokenizer: TextTokenizer) -> DisplayTokens:
@@ -34,64 +35,84 @@ def split_for_display(text: str, tokenizer: TextTokenizer) -> DisplayTokens:
     Tokens that share a character, such as the bytes of an emoji, have subscript numbers. A token of white space is
     shown as a symbol, and the unknown token follows its word.
     """
-    hf_tokenizer, given = tokenizer.tokenizer, text
-    (text,) = tokenizer.prepare([text])
-    whole = tokenizer.encode_whole([text], offsets=hf_tokenizer.is_fast)
+    hf_tokenizer = tokenizer.tokenizer
+    (prepared,) = tokenizer.prepare([text])
+    whole = tokenizer.encode_whole([prepared], offsets=hf_tokenizer.is_fast)
     kept, _ = tokenizer.truncate(np.array([len(whole["input_ids"][0])]))
-    encoded = {key: [values[place] for place in kept.tolist()] for key, (values,) in whole.items()}
-    is_content = [not special for special in encoded["special_tokens_mask"]]
-    ids = [i for i, content in zip(encoded["input_ids"], is_content, strict=True) if content]
-    spelled, places = tokenizer.tokens(ids), None
+    encoded = {key: [values[i] for i in kept.tolist()] for key, (values,) in whole.items()}
+    is_content = [not is_special for is_special in encoded["special_tokens_mask"]]
+    ids = list(compress(encoded["input_ids"], is_content))
+    spellings = tokenizer.tokens(ids)
+    spans_in_text = None
     if hf_tokenizer.is_fast:
-        spans = [span for span, content in zip(encoded["offset_mapping"], is_content, strict=True) if content]
-        tokens, joined, spans = _from_offsets(text, spans, spelled)
-        # The prepared text lacks white space at its start, and may have a space there.
-        shift = len(given) - len(given.lstrip()) - (len(text) - len(text.lstrip()))
-        places = [(max(start + shift, 0), max(end + shift, 0)) for start, end in spans]
+        spans = list(compress(encoded["offset_mapping"], is_content))
+        tokens, joined, spans = _from_offsets(prepared, spans, spellings)
+        # prepare strips white space at the start of the text, and may add a space there.
+        num_stripped = len(text) - len(text.lstrip())
+        num_added = len(prepared) - len(prepared.lstrip())
+        shift = num_stripped - num_added
+        spans_in_text = [(max(start + shift, 0), max(end + shift, 0)) for start, end in spans]
     else:
-        tokens, joined = _from_spelling(hf_tokenizer, spelled)
-    unknown = hf_tokenizer.unk_token_id
-    for place, i in enumerate(ids):
-        if i == unknown and tokens[place] != hf_tokenizer.unk_token:
-            tokens[place] = f"{tokens[place]} {hf_tokenizer.unk_token}"
-    return DisplayTokens(is_content, tokens, joined, places)
+        tokens, joined = _from_spelling(hf_tokenizer, spellings)
+    for i, token_id in enumerate(ids):
+        is_unknown = token_id == hf_tokenizer.unk_token_id
+        if is_unknown and tokens[i] != hf_tokenizer.unk_token:
+            tokens[i] = f"{tokens[i]} {hf_tokenizer.unk_token}"
+    return DisplayTokens(is_content, tokens, joined, spans_in_text)
 
 
 def _from_offsets(
-    text: str, spans: Sequence[tuple[int, int]], spelled: list[str]
+    text: str, spans: Sequence[tuple[int, int]], spellings: list[str]
 ) -> tuple[list[str], list[bool], list[tuple[int, int]]]:
-    """Take the tokens from the text; ``spans`` are their start and end, which are returned without spaces around."""
+    """Take the tokens from the text by their spans, the start and end of each token.
+
+    Returns:
+        The tokens, whether each follows the one before without a space, and their spans without white space.
+    """
     tokens = [_visible(text[start:end]) for start, end in spans]
-    joined, places = [False] * len(spans), [*spans]
-    pieces = []
-    for place, (start, end) in enumerate(spans):
+    joined = [False] * len(spans)
+    bare_spans = list(spans)
+    words = []  # tokens with characters that are not white space: index, and start and end of these characters
+    for i, (start, end) in enumerate(spans):
         piece = text[start:end]
-        if not spelled[place].strip(_SPACES):
-            # The offsets of a space that sentencepiece adds are those of the next character.
-            tokens[place], places[place] = _visible(" "), (start, start)
+        is_space = not spellings[i].strip(_SPACES)
+        if is_space:
+            # A space that sentencepiece adds has the offsets of the next character, so give it an empty span.
+            tokens[i] = _visible(" ")
+            bare_spans[i] = (start, start)
         elif not piece:
-            tokens[place] = _visible(_bare(spelled[place]))
+            tokens[i] = _visible(_bare(spellings[i]))
         elif not piece.isspace():
-            pieces.append((place, end - len(piece.lstrip()), start + len(piece.rstrip())))
-    part = reached = 0
-    for number, (place, start, end) in enumerate(pieces):
-        next_start = pieces[number + 1][1] if number + 1 < len(pieces) else end
-        part = part + 1 if start < reached else int(next_start < end)
-        if part:
-            tokens[place] += str(part).translate(_SUBSCRIPTS)
-        places[place] = max(start, reached), max(end, reached)
-        joined[place] = start < reached or (start > 0 and not text[start - 1].isspace())
+            words.append((i, end - len(piece.lstrip()), start + len(piece.rstrip())))
+    part = 0  # number of the token among those that share a character, 0 for a token that shares none
+    reached = 0  # end of the tokens so far
+    for number, (i, start, end) in enumerate(words):
+        shares_with_previous = start < reached
+        is_last = number == len(words) - 1
+        shares_with_next = not is_last and words[number + 1][1] < end
+        if shares_with_previous:
+            part += 1
+        else:
+            part = 1 if shares_with_next else 0
+        if part > 0:
+            tokens[i] += str(part).translate(_SUBSCRIPTS)
+        bare_spans[i] = (max(start, reached), max(end, reached))
+        follows_character = start > 0 and not text[start - 1].isspace()
+        joined[i] = shares_with_previous or follows_character
         reached = max(reached, end)
-    return tokens, joined, places
+    return tokens, joined, bare_spans
 
 
-def _from_spelling(hf_tokenizer: Any, spelled: list[str]) -> tuple[list[str], list[bool]]:
-    """Let the tokenizer convert each token, alone and with the one before."""
-    decoded = [_bare(hf_tokenizer.convert_tokens_to_string([spelling])) for spelling in spelled]
-    joined = [False] * len(spelled)
-    for place in range(1, len(spelled)):
-        both = hf_tokenizer.convert_tokens_to_string(spelled[place - 1 : place + 1]).strip()
-        joined[place] = both == decoded[place - 1] + decoded[place]
+def _from_spelling(hf_tokenizer: Any, spellings: list[str]) -> tuple[list[str], list[bool]]:
+    """Let the tokenizer convert each token to text, alone and together with the one before.
+
+    Two tokens are joined if their common text is the same as both texts without a space.
+    """
+    decoded = [_bare(hf_tokenizer.convert_tokens_to_string([spelling])) for spelling in spellings]
+    joined = [False] * len(spellings)
+    for i in range(1, len(spellings)):
+        both = hf_tokenizer.convert_tokens_to_string(spellings[i - 1 : i + 1]).strip()
+        joined[i] = both == decoded[i - 1] + decoded[i]
     return [_visible(token) for token in decoded], joined
 
 
@@ -105,9 +126,21 @@ def _bare(spelling: str) -> str:
 def _visible(text: str) -> str:
     """Make white space and lone accents visible, and remove invisible characters."""
     if not text.strip():
-        return "↵" if "\n" in text else "⇥" if "\t" in text else "␣"
-    seen = "".join(c for c in text if c in _JOINERS or unicodedata.category(c) not in ("Cc", "Cf") or c.isspace())
-    seen = " ".join(seen.split())
-    if not seen.strip(_JOINERS + _SELECTORS):
-        return " ".join(f"U+{ord(c):04X}" for c in text)
-    return f"◌{seen}" if unicodedata.category(seen[0]).startswith("M") else seen
+        if "\n" in text:
+            return "↵"
+        if "\t" in text:
+            return "⇥"
+        return "␣"
+    characters = []
+    for character in text:
+        is_invisible = unicodedata.category(character) in ("Cc", "Cf")
+        if character in _JOINERS or character.isspace() or not is_invisible:
+            characters.append(character)
+    visible = " ".join("".join(characters).split())
+    if not visible.strip(_JOINERS + _SELECTORS):
+        return " ".join(f"U+{ord(character):04X}" for character in text)
+    starts_with_mark = unicodedata.category(visible[0]).startswith("M")
+    if starts_with_mark:
+        # Put an accent on a dotted circle, because it would combine with the character before.
+        return f"◌{visible}"
+    return visible
