@@ -6,7 +6,7 @@ from functools import cache
 
 from bertscore_tm.utilities.warnings import warn_user
 
-# Looked up in this order. Unifont has nearly all characters, in coarse shapes.
+# Fonts in the order of the search. Unifont is last, because it has nearly all characters but in coarse shapes.
 _FAMILIES = (
     "Noto Sans CJK JP",
     "Noto Sans Devanagari",
@@ -25,9 +25,9 @@ _FAMILIES = (
 
 
 def choose_fonts(labels: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the font families that labels need, which matplotlib tries in order for each character, and the labels.
+    """Return the font families for labels, and the labels with a square for each character that no family has.
 
-    A square replaces each character that none of the families has.
+    Matplotlib tries the families in their order for each character.
     """
     from matplotlib import rcParams
     from matplotlib.font_manager import fontManager
@@ -43,26 +43,34 @@ def choose_fonts(labels: Sequence[str]) -> tuple[list[str], list[str]]:
             if still_missing != missing:
                 families.append(family)
                 missing = still_missing
-    # Joiners and selectors of forms have no shape of their own.
-    shapes = {character for character in missing if unicodedata.category(character) not in ("Cf", "Mn")}
-    if shapes:
-        _warn_of_missing(frozenset(unicodedata.name(shape, "unknown").split()[0].title() for shape in shapes))
-    squares = {ord(character): "\N{WHITE SQUARE}" if character in shapes else None for character in missing}
-    return families, [label.translate(squares) for label in labels]
+    replacements: dict[int, str | None] = {}
+    scripts = set()
+    for character in missing:
+        has_shape = unicodedata.category(character) not in ("Cf", "Mn")
+        if has_shape:
+            replacements[ord(character)] = "\N{WHITE SQUARE}"
+            # The first word of a character's name is its script.
+            scripts.add(unicodedata.name(character, "unknown").split()[0].title())
+        else:
+            # Remove joiners and variation selectors, because they are invisible.
+            replacements[ord(character)] = None
+    if scripts:
+        _warn_of_missing(frozenset(scripts))
+    return families, [label.translate(replacements) for label in labels]
 
 
 def _find_missing(characters: set[str], family: str) -> set[str]:
     """Return the characters that a font family lacks."""
     from matplotlib.font_manager import FontProperties, findfont, get_font
 
-    # In a list, because a single string would be parsed as a fontconfig pattern.
+    # Pass a list, because a single string would be parsed as a fontconfig pattern.
     charmap = get_font(findfont(FontProperties(family=[family]))).get_charmap()
     return {character for character in characters if ord(character) not in charmap}
 
 
 @cache
 def _warn_of_missing(scripts: frozenset[str]) -> None:
-    """Warn, once per process, of scripts that no font has."""
+    """Warn once per process about scripts that no font has."""
     from matplotlib import get_cachedir
 
     warn_user(

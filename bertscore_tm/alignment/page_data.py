@@ -1,4 +1,4 @@
-"""What a page shows of an alignment: its texts, tokens and numbers."""
+"""Data of an alignment for a page: its texts, tokens and numbers."""
 
 import unicodedata
 from collections.abc import Mapping
@@ -25,7 +25,12 @@ def write_alignment(alignment: AlignmentData) -> str:
 
 
 def describe_alignments(alignments: Mapping[int, AlignmentData], num_references: int) -> dict[str, Any]:
-    """Return a candidate's best alignment, by F1, and the scores of all by reference, for a page's script."""
+    """Return a candidate's alignment with the largest F1, and the scores with all references, for a page's script.
+
+    Args:
+        alignments: the candidate's alignments by the index of the reference.
+        num_references: number of references, of which those without tokens have no alignment and no scores.
+    """
     best = max(alignments, key=lambda number: alignments[number].f1)
     scores: list[dict[str, float] | None] = [None] * num_references
     for number, alignment in alignments.items():
@@ -42,6 +47,7 @@ def describe_sides(alignment: AlignmentData) -> dict[str, dict[str, Any]]:
 
 
 def _describe_side(side: AlignedText, is_weighted: bool) -> dict[str, Any]:
+    """Return the tokens of one text, and their numbers."""
     tokens, gaps = _cut_text(side)
     weights = None
     if is_weighted:
@@ -58,9 +64,10 @@ def _describe_side(side: AlignedText, is_weighted: bool) -> dict[str, Any]:
 
 
 def _cut_text(side: AlignedText) -> tuple[list[str], list[str] | None]:
-    """Return the tokens of a text, and what is before, between and after them; ``None`` without their places.
+    """Return the tokens of a text, and the text before, between and after them, or ``None`` without spans.
 
-    A token that shares its characters with the one before has its number, a token of no character its symbol.
+    A token that shares its characters with the one before is shown as its number, a token without a character as its
+    symbol.
     """
     tokens = []
     if side.spans is None:
@@ -68,15 +75,17 @@ def _cut_text(side: AlignedText) -> tuple[list[str], list[str] | None]:
             tokens.append(token if is_joined else f" {token}")
         return tokens, None
     gaps = []
-    reached = 0
-    starts_of_next = [start for start, _ in side.spans[1:]]
-    limits = [*starts_of_next, len(side.text)]
+    reached = 0  # end of the tokens so far
+    next_starts = [start for start, _ in side.spans[1:]]
+    limits = [*next_starts, len(side.text)]
     for token, (start, end), limit in zip(side.tokens, side.spans, limits, strict=True):
         gaps.append(side.text[reached:start])
-        # Signs that a tokenizer drops, such as accents, belong to the letter before them.
+        # Add marks that the tokenizer drops, such as accents, to the letter before them.
         while start < end < limit and unicodedata.category(side.text[end])[0] == "M":
             end += 1
-        tokens.append(side.text[max(start, reached) : end] or token[-1])
+        characters = side.text[max(start, reached) : end]
+        # The last character of a token without its own characters is its number or symbol.
+        tokens.append(characters or token[-1])
         reached = max(reached, end)
     gaps.append(side.text[reached:])
     return tokens, gaps

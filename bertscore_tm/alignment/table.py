@@ -7,27 +7,33 @@ from bertscore_tm.utilities.untrusted_text import for_terminal
 
 
 def format_alignment(alignment: AlignmentData) -> str:
-    """Return the scores, and a table of tokens for each text, with the token weights where they differ."""
+    """Return the scores, and a table of the tokens of each text, with token weights unless all are 1."""
     scores = f"P {alignment.precision:.4f}  R {alignment.recall:.4f}  F1 {alignment.f1:.4f}"
-    first = _format_tokens(alignment, "candidate", "reference", "precision")
-    second = _format_tokens(alignment, "reference", "candidate", "recall")
-    return f"{scores}\n\n{first}\n\n{second}"
+    candidate = _format_tokens(alignment, "candidate", "reference", "precision")
+    reference = _format_tokens(alignment, "reference", "candidate", "recall")
+    return f"{scores}\n\n{candidate}\n\n{reference}"
 
 
 def _format_tokens(alignment: AlignmentData, name: str, other_name: str, score: str) -> str:
     """Format one row per token: the token, its best match, their similarity, its weight, and its part of the score."""
     text: AlignedText = getattr(alignment, name)
-    # Index -1, the match with a special token, takes the last one.
-    tokens, others = _number_tokens(text), [*_number_tokens(getattr(alignment, other_name)), "special token"]
+    tokens = _number_tokens(text)
+    # The index of a match with a special token is -1, so it selects the last entry.
+    others = [*_number_tokens(getattr(alignment, other_name)), "special token"]
     rows = [[name, f"best match in {other_name}", "similarity", "weight", f"part of {score}"]]
     numbers = zip(text.best.tolist(), text.weights.tolist(), text.shares.tolist(), strict=True)
     for token, match, values in zip(tokens, text.matches.tolist(), numbers, strict=True):
         rows.append([token, others[match], *(f"{value:.4f}" for value in values)])
+    # A smaller share would be shown as 0.0000.
     if abs(text.special_share) >= 5e-5:
         rows.append(["special tokens", "", "", "", f"{text.special_share:.4f}"])
-    columns = [_pad(list(map(for_terminal, column)), is_left=i < 2) for i, column in enumerate(zip(*rows, strict=True))]
     if not alignment.is_weighted:
-        del columns[3]
+        for row in rows:
+            del row[3]  # the weight
+    columns = []
+    for i, column in enumerate(zip(*rows, strict=True)):
+        cells = [for_terminal(cell) for cell in column]
+        columns.append(_pad(cells, is_left=i < 2))
     return "\n".join("  ".join(line) for line in zip(*columns, strict=True))
 
 
@@ -39,7 +45,21 @@ def _number_tokens(text: AlignedText) -> list[str]:
 
 def _pad(cells: list[str], *, is_left: bool) -> list[str]:
     """Pad cells to one width in a terminal, where some characters take two columns or none."""
-    shown = [[c for c in cell if unicodedata.category(c) not in ("Mn", "Me", "Cf")] for cell in cells]
-    widths = [sum(1 + (unicodedata.east_asian_width(c) in "WF") for c in characters) for characters in shown]
-    spaces = [" " * (max(widths) - width) for width in widths]
-    return [cell + space if is_left else space + cell for cell, space in zip(cells, spaces, strict=True)]
+    widths = [_measure(cell) for cell in cells]
+    padded = []
+    for cell, width in zip(cells, widths, strict=True):
+        spaces = " " * (max(widths) - width)
+        padded.append(cell + spaces if is_left else spaces + cell)
+    return padded
+
+
+def _measure(cell: str) -> int:
+    """Return the number of columns of a cell in a terminal."""
+    width = 0
+    for character in cell:
+        if unicodedata.category(character) in ("Mn", "Me", "Cf"):
+            # Accents and format characters take no column.
+            continue
+        is_wide = unicodedata.east_asian_width(character) in "WF"
+        width += 2 if is_wide else 1
+    return width

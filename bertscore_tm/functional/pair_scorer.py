@@ -16,16 +16,16 @@ from bertscore_tm.utilities.checks import full_class_name, shorten
 
 
 class PairScorer:
-    """Score the pairs in batches of rows; picklable, for datasets, Ray Data, Spark, Dask and pools of processes.
+    """Score the pairs in batches of rows with datasets, Ray Data, Spark, Dask or a pool of processes.
 
     A call takes a dictionary of lists or arrays, a data frame of pandas, or a table or record batch of Arrow, and
-    returns it with the columns ``precision``, ``recall`` and ``f1``. A pickle holds settings and signature, no model:
-    each process loads the model once, and checks the signature.
+    returns it with the columns ``precision``, ``recall`` and ``f1``. A pickle has the settings and the signature, but
+    not the model: each process loads the model once, and checks the signature.
 
     Args:
         model: name of a model on the hub, or path of a folder, which each machine has.
-        idf: as of :func:`bertscore_tm.bert_score`, but not ``True``, since a batch has only some of the references.
-        rescale: as of :func:`bertscore_tm.bert_score`.
+        idf: as for :func:`bertscore_tm.bert_score`, but not ``True``, because a batch has only some of the references.
+        rescale: as for :func:`bertscore_tm.bert_score`.
         candidate: name of the column of candidates.
         reference: name of the column of references, one text or a list of texts per row.
         **options: of :class:`bertscore_tm.FrozenEncoder`.
@@ -67,8 +67,10 @@ class PairScorer:
         encoder = as_encoder(FrozenEncoder(model, **options), single_layer=True)
         weights = token_weights(encoder, idf)
         self._idf = False if weights.is_uniform else weights
-        # The file of a table need not be on other machines.
-        self._rescale = Baseline.read(rescale) if isinstance(rescale, str | os.PathLike) else rescale
+        if isinstance(rescale, str | os.PathLike):
+            # Read the table now, because other machines may not have its file.
+            rescale = Baseline.read(rescale)
+        self._rescale = rescale
         self.signature = ScoreSettings.create(encoder, self._idf, self._rescale).signature()
         self._file_hashes = encoder.file_hashes()
 
