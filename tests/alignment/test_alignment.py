@@ -198,7 +198,7 @@ def test_tokenizers_without_offsets(tmp_path):
     assert not tokenizer.is_fast
     alignment = compute_alignment("the cat sleeps", "café tokens", ScoreSettings.create(encoder))
     side = alignment.candidate
-    assert describe_sides(alignment)[0]["tokens"] == [" the", " cat", " sle", "eps"]
+    assert describe_sides(alignment)["candidate"]["tokens"] == [" the", " cat", " sle", "eps"]
     assert side.tokens == ["the", "cat", "sle", "eps"]
     assert side.joined == [False, False, False, True]
     unknown = compute_alignment("café tokens xy", "the cat", ScoreSettings.create(encoder)).candidate
