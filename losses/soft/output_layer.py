@@ -53,7 +53,7 @@ def _find_layer(lm_head: nn.Module) -> tuple[nn.Module, OutputLayer]:
     generator_bias = None
     is_generator = hasattr(lm_head, "get_output_embeddings")
     if is_generator:
-        module = lm_head.get_output_embeddings()
+        module = module.get_output_embeddings()
         # BART has a bias that is not part of the output layer.
         generator_bias = getattr(lm_head, "final_logits_bias", None)
     weight = getattr(module, "weight", None)

