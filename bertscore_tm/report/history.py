@@ -14,7 +14,7 @@ import fsspec
 from bertscore_tm.utilities.score_names import SCORE_NAMES
 from bertscore_tm.utilities.warnings import warn_user
 
-# Largest total length of the candidates of all validations in a page.
+# Limit on the total length of the stored candidates, in characters.
 _MOST_CHARACTERS = 5_000_000
 
 File = str | os.PathLike[str]
@@ -49,7 +49,9 @@ def step_of(path: File) -> tuple[int, int]:
 def name_of(path: File) -> str:
     """Return the name of the validation in a file."""
     step, number = step_of(path)
-    return f"step {step}, validation {number}" if number else f"step {step}"
+    if number:
+        return f"step {step}, validation {number}"
+    return f"step {step}"
 
 
 def _read_row(line: bytes, place: str) -> dict[str, Any]:
@@ -59,8 +61,9 @@ def _read_row(line: bytes, place: str) -> dict[str, Any]:
         row = json.loads(line)
     except ValueError as error:
         raise ValueError(f"{place}: not JSON as ScoredTextWriter writes it: {error}") from error
-    if missing := [key for key in keys if not isinstance(row, dict) or key not in row]:
-        raise ValueError(f"{place}: has no {missing[0]!r}: a row is an object with {', '.join(keys)}")
+    for key in keys:
+        if not isinstance(row, dict) or key not in row:
+            raise ValueError(f"{place}: has no {key!r}: a row is an object with {', '.join(keys)}")
     return dict(row)
 
 
@@ -93,7 +96,8 @@ def read_history(paths: Sequence[File]) -> History:
     *_, last = validations.values()
     references = [row["references"] for row in last]
     signature = _signature_of(last)
-    with_other_references, with_other_signature = [], []
+    with_other_references = []
+    with_other_signature = []
     candidates: Candidates = {}
     scores: Scores = {}
     for name, rows in validations.items():
@@ -119,7 +123,8 @@ def read_history(paths: Sequence[File]) -> History:
         )
     _drop_old_texts(candidates, scores)
     sources = [row["source"] for row in last if row.get("source") is not None]
-    return History(candidates, references, scores, sources if len(sources) == len(last) else None, signature)
+    has_all_sources = len(sources) == len(last)
+    return History(candidates, references, scores, sources if has_all_sources else None, signature)
 
 
 def _count_and_list(names: list[str]) -> str:
@@ -131,5 +136,7 @@ def _drop_old_texts(candidates: Candidates, scores: Scores) -> None:
     best = max(scores, key=lambda name: sum(f1 for f1 in scores[name]["f1"] if math.isfinite(f1)))
     sizes = {name: sum(map(len, texts or ())) for name, texts in candidates.items()}
     for name in list(sizes)[1:-1]:
-        if sum(sizes.values()) > _MOST_CHARACTERS and name != best:
-            candidates[name], sizes[name] = None, 0
+        is_too_large = sum(sizes.values()) > _MOST_CHARACTERS
+        if is_too_large and name != best:
+            candidates[name] = None
+            sizes[name] = 0
