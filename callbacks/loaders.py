@@ -17,8 +17,7 @@ from bertscore_tm.callbacks.logged_keys import find_repeated_keys
 from bertscore_tm.callbacks.trainer import gather_objects
 from bertscore_tm.metric import BERTScore
 from bertscore_tm.scoring.inputs import as_documents
-from bertscore_tm.utilities.checks import full_class_name
-from bertscore_tm.utilities.score_names import SCORE_NAMES
+from bertscore_tm.utilities.checks import SCORE_NAMES, full_class_name
 
 Texts = dict[int, tuple[str, Any]]
 """Generated text and its reference or references, by the example's number."""

@@ -11,7 +11,7 @@ from torchmetrics import Metric
 
 from bertscore_tm.callbacks.trainer import is_of_class
 from bertscore_tm.metric import BERTScore
-from bertscore_tm.utilities.score_names import SCORE_NAMES
+from bertscore_tm.utilities.checks import SCORE_NAMES
 from bertscore_tm.utilities.warnings import warn_user
 
 

@@ -31,8 +31,8 @@ from bertscore_tm.callbacks.trainer import (
 )
 from bertscore_tm.metric import BERTScore
 from bertscore_tm.scoring.inputs import as_references, omit_blank
+from bertscore_tm.utilities.checks import SCORE_NAMES
 from bertscore_tm.utilities.files import write_atomically
-from bertscore_tm.utilities.score_names import SCORE_NAMES
 from bertscore_tm.utilities.warnings import warn_user
 
 Examples = dict[int, tuple[str, list[str], str | None]]

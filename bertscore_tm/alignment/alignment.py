@@ -26,7 +26,7 @@ from bertscore_tm.scoring.inputs import describe_given
 from bertscore_tm.scoring.rescaling import Rescale, rescale_scores
 from bertscore_tm.scoring.settings import ScoreSettings
 from bertscore_tm.scoring.warnings import warn_of_truncation
-from bertscore_tm.utilities.score_names import SCORE_NAMES
+from bertscore_tm.utilities.checks import SCORE_NAMES
 from bertscore_tm.utilities.warnings import warn_user
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from bertscore_tm.alignment.data import AlignedText, AlignmentData
 from bertscore_tm.pages.render import render_page
-from bertscore_tm.utilities.score_names import SCORE_NAMES
+from bertscore_tm.utilities.checks import SCORE_NAMES
 
 
 def write_alignment(alignment: AlignmentData) -> str:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 from bertscore_tm.cli.files import FORMATS
+from bertscore_tm.utilities.checks import SCORE_NAMES
 from bertscore_tm.utilities.files import expand_home
-from bertscore_tm.utilities.score_names import SCORE_NAMES
 
 if TYPE_CHECKING:
     from bertscore_tm.encoder import EncoderOptions

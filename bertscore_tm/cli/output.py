@@ -25,8 +25,8 @@ from bertscore_tm.cli.errors import (
     print_message,
 )
 from bertscore_tm.cli.options import input_files
+from bertscore_tm.utilities.checks import SCORE_NAMES as SCORE_NAMES
 from bertscore_tm.utilities.files import is_special, write_atomically
-from bertscore_tm.utilities.score_names import SCORE_NAMES as SCORE_NAMES
 from bertscore_tm.utilities.untrusted_text import for_terminal
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from bertscore_tm.cli.files import choose_with
 from bertscore_tm.cli.joined_files import FileOptions, RowKeys, read_corpus
 from bertscore_tm.cli.options import ScoringChoice
 from bertscore_tm.utilities.chats import strip_thoughts
-from bertscore_tm.utilities.score_names import Component
+from bertscore_tm.utilities.checks import Component
 from bertscore_tm.utilities.warnings import warn_user
 
 if TYPE_CHECKING:

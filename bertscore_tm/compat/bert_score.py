@@ -18,8 +18,7 @@ from bertscore_tm.scoring.inputs import TextPairs, as_documents, as_text_pairs
 from bertscore_tm.scoring.rescaling import Baseline, Rescale, find_baseline, rescale_scores
 from bertscore_tm.scoring.settings import ScoreSettings
 from bertscore_tm.scoring.warnings import warn_unused
-from bertscore_tm.utilities.checks import require_at_least
-from bertscore_tm.utilities.score_names import SCORE_NAMES
+from bertscore_tm.utilities.checks import SCORE_NAMES, require_at_least
 from bertscore_tm.utilities.warnings import warn_user
 
 __all__ = ["BERTScorer", "Scores", "plot_example", "score"]

@@ -10,7 +10,7 @@ import torch
 
 from bertscore_tm.compat.bert_score import BERTScorer, References, score_pairs
 from bertscore_tm.scoring.inputs import TextPairs, as_text_pairs
-from bertscore_tm.utilities.score_names import SCORE_NAMES
+from bertscore_tm.utilities.checks import SCORE_NAMES
 
 __all__ = ["load"]
 

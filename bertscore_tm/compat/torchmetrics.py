@@ -15,7 +15,7 @@ from bertscore_tm.encoder.loading import require_tokenizer, resolve_tokenizer
 from bertscore_tm.scoring.inputs import References, TextPairs, Texts, as_text_pairs
 from bertscore_tm.scoring.rescaling import Baseline, Rescale, find_baseline
 from bertscore_tm.scoring.warnings import warn_unused
-from bertscore_tm.utilities.score_names import SCORE_NAMES
+from bertscore_tm.utilities.checks import SCORE_NAMES
 from bertscore_tm.utilities.warnings import warn_user
 
 __all__ = ["BERTScore", "bert_score"]

@@ -7,7 +7,7 @@ from bertscore_tm.functional.pair_scorer import PairScorer
 from bertscore_tm.functional.ranking import RankedCandidates, rank_candidates
 from bertscore_tm.scoring.idf import document_frequencies
 from bertscore_tm.utilities.chats import strip_thoughts
-from bertscore_tm.utilities.score_names import SCORE_NAMES
+from bertscore_tm.utilities.checks import SCORE_NAMES
 
 __all__ = [
     "SCORE_NAMES",

@@ -13,8 +13,8 @@ from bertscore_tm.scoring.inputs import References, TextPairs, Texts, as_text_pa
 from bertscore_tm.scoring.rescaling import Rescale, rescale_scores
 from bertscore_tm.scoring.settings import ScoreSettings
 from bertscore_tm.scoring.warnings import warn_about_scores, warn_of_leftovers
+from bertscore_tm.utilities.checks import SCORE_NAMES
 from bertscore_tm.utilities.compilation import untraced
-from bertscore_tm.utilities.score_names import SCORE_NAMES
 
 
 @untraced

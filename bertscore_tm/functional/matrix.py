@@ -13,8 +13,8 @@ from bertscore_tm.scoring.corpus import encode_steps, encode_texts, plan_steps
 from bertscore_tm.scoring.idf import Idf, require_known, token_weights
 from bertscore_tm.scoring.inputs import TextPairs, as_documents
 from bertscore_tm.scoring.warnings import UnknownText, warn_of_leftovers, warn_of_truncation
+from bertscore_tm.utilities.checks import SCORE_NAMES
 from bertscore_tm.utilities.compilation import untraced
-from bertscore_tm.utilities.score_names import SCORE_NAMES
 
 
 @untraced

@@ -29,9 +29,8 @@ from bertscore_tm.scoring.inputs import (
 )
 from bertscore_tm.scoring.settings import ScoreSettings
 from bertscore_tm.scoring.warnings import UnknownText, warn_of_leftovers, warn_of_truncation, warn_of_zeros
-from bertscore_tm.utilities.checks import require_choice
+from bertscore_tm.utilities.checks import Component, require_choice
 from bertscore_tm.utilities.compilation import untraced
-from bertscore_tm.utilities.score_names import Component
 
 ReferencesReduce = Literal["mean", "max"]
 

@@ -41,9 +41,8 @@ from bertscore_tm.scoring.inputs import References, TextPairs, Texts, as_text_pa
 from bertscore_tm.scoring.rescaling import Rescale, find_baseline
 from bertscore_tm.scoring.settings import ScoreSettings
 from bertscore_tm.scoring.warnings import UnknownText, warn_about_scores, warn_of_leftovers
-from bertscore_tm.utilities.checks import full_class_name, require_choice
+from bertscore_tm.utilities.checks import Component, full_class_name, require_choice
 from bertscore_tm.utilities.compilation import untraced
-from bertscore_tm.utilities.score_names import Component
 
 # Numbers of the metrics whose class overrides `update`.
 _numbers = count(1)

@@ -24,7 +24,7 @@ from bertscore_tm.scoring.corpus import MatchedTexts, compute_scores
 from bertscore_tm.scoring.idf import weights_by_idf
 from bertscore_tm.scoring.rescaling import Baseline, rescale_scores
 from bertscore_tm.scoring.settings import ScoreSettings
-from bertscore_tm.utilities.score_names import SCORE_NAMES
+from bertscore_tm.utilities.checks import SCORE_NAMES
 
 # Names and dtypes. A rank without pairs contributes an empty tensor of the same dtype, as collectives require.
 SCORE_STATES = {"scores": torch.float32, "indices": torch.int64}

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import fsspec
 
-from bertscore_tm.utilities.score_names import SCORE_NAMES
+from bertscore_tm.utilities.checks import SCORE_NAMES
 from bertscore_tm.utilities.warnings import warn_user
 
 # Limit on the total length of the stored candidates, in characters.

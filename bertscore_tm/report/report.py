@@ -26,8 +26,8 @@ from bertscore_tm.scoring.inputs import as_references, as_text_pairs, omit_blank
 from bertscore_tm.scoring.rescaling import Rescale
 from bertscore_tm.scoring.settings import ScoreSettings
 from bertscore_tm.statistics import TIE, compare_all_pairs, describe_best, format_p_value, mean_interval, score_gains
+from bertscore_tm.utilities.checks import SCORE_NAMES
 from bertscore_tm.utilities.files import write_atomically
-from bertscore_tm.utilities.score_names import SCORE_NAMES
 
 Systems = Sequence[str] | Mapping[str, Sequence[str] | None]
 References = Sequence[str] | Sequence[Sequence[str]]

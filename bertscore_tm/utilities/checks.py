@@ -1,9 +1,14 @@
-"""Checks of settings, with the same errors in all folders."""
+"""Names of the scores, and checks of settings with the same errors in all folders."""
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, SupportsIndex, TypeVar, get_args
+from typing import Any, Literal, SupportsIndex, TypeVar, get_args
+
+# In the order of the rows of their tensors.
+SCORE_NAMES = ("precision", "recall", "f1")
+# The score that ranks, selects or trains.
+Component = Literal["precision", "recall", "f1"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

@@ -17,9 +17,8 @@ from bertscore_tm.scoring.inputs import TextPairs, warn_of_written_lists
 from bertscore_tm.scoring.rescaling import Rescale, find_baseline, rescale_scores
 from bertscore_tm.scoring.settings import ScoreSettings
 from bertscore_tm.scoring.warnings import UnknownText, warn_of_leftovers
-from bertscore_tm.utilities.checks import require_at_least, require_choice
+from bertscore_tm.utilities.checks import SCORE_NAMES, Component, require_at_least, require_choice
 from bertscore_tm.utilities.compilation import untraced
-from bertscore_tm.utilities.score_names import SCORE_NAMES, Component
 from bertscore_tm.utilities.warnings import warn_user
 
 

@@ -37,8 +37,7 @@ from bertscore_tm.matching.vectors import cosine_similarities
 from bertscore_tm.scoring.idf import Idf, token_weights
 from bertscore_tm.scoring.inputs import as_references, omit_blank
 from bertscore_tm.scoring.warnings import describe_truncation
-from bertscore_tm.utilities.checks import require_choice, require_positive, resolve_callable
-from bertscore_tm.utilities.score_names import SCORE_NAMES, Component
+from bertscore_tm.utilities.checks import SCORE_NAMES, Component, require_choice, require_positive, resolve_callable
 from bertscore_tm.utilities.warnings import warn_user
 
 Target = Tensor | Sequence[str] | Sequence[Sequence[str]] | EncodedReferences

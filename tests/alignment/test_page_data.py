@@ -3,7 +3,7 @@
 import pytest
 
 from bertscore_tm import align
-from bertscore_tm.utilities.score_names import SCORE_NAMES
+from bertscore_tm.utilities.checks import SCORE_NAMES
 from tests.support.report_pages import EVIL, Page, read_data
 
 

@@ -15,7 +15,7 @@ from bertscore_tm.pages import render
 from bertscore_tm.report import Report
 from bertscore_tm.scoring.settings import ScoreSettings
 from bertscore_tm.statistics import compare_paired, holm, mean_interval
-from bertscore_tm.utilities.score_names import SCORE_NAMES
+from bertscore_tm.utilities.checks import SCORE_NAMES
 from tests.support.report_pages import EVIL, TEXTS, scored_report
 from tests.support.texts import real_pairs
 

@@ -11,7 +11,7 @@ from bertscore_tm.alignment.page_data import describe_sides
 from bertscore_tm.report import report as report_module
 from bertscore_tm.scoring.settings import ScoreSettings
 from bertscore_tm.statistics import compare_paired, holm, mean_interval
-from bertscore_tm.utilities.score_names import SCORE_NAMES
+from bertscore_tm.utilities.checks import SCORE_NAMES
 from tests.support.report_pages import EVIL, TEXTS, Page, read_data, scored_report
 
 
