@@ -56,10 +56,13 @@ def test_metric_loss_and_callback_together_hold_one_copy(minilm):
     loss = SoftBERTScoreLoss(FrozenEncoder(minilm, num_layers=4))
     callback = BERTScoreCallback(BERTScore(FrozenEncoder(minilm, num_layers=4)))
     clones = metric.clone(), copy.deepcopy(loss), copy.deepcopy(metric)
-    for owner in (metric, loss, callback.metric, *clones):
+    owners = [metric, loss, callback.metric, *clones]
+    for owner in owners:
         owner.encoder.encode(["a cat"])
     metric.update(["a cat"], ["the cat"])
-    assert len(live_models() - before) == 1
+    assert len({id(owner.encoder.backbone("cpu")) for owner in owners}) == 1
+    # An encoder of another test may still hold this model in memory.
+    assert len(live_models() - before) <= 1
     owned = [p for owner in (metric, loss, callback.metric, *clones) for p in owner.parameters()]
     assert not owned
     assert not any(owner.state_dict() for owner in (metric, callback.metric))
