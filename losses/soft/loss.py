@@ -388,9 +388,10 @@ class SoftBERTScoreLoss(nn.Module):
                 f"target must have a text or a list of texts for each of the {num_rows} rows of the predictions, got "
                 f"{references.num_items}"
             )
-        content = mask
-        if content is None:
+        if mask is None:
             content = torch.ones(shape, dtype=torch.bool, device=predictions.device)
+        else:
+            content = mask
         self._check_alignment(predictions, to_logits, target, content, vocabulary)
         return content, None, references
 
