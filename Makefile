@@ -1,13 +1,12 @@
-# `make demo` and `make test` need only Python 3.11 or later and make; the rest is set up in .venv.
+# `make demo` and `make test` need only Python 3.11 or later and make. They install everything else in .venv.
 PYTHON ?= python3
 VENV := .venv
 SCRIPTS := $(if $(filter Windows_NT,$(OS)),Scripts,bin)
 BIN := $(VENV)/$(SCRIPTS)
 # Versions that are installed. Empty: the newest ones.
 CONSTRAINTS ?= --constraint constraints.txt
-# uv, where it is installed, sets the environments up faster than pip.
+# If uv is installed, use it, because it is faster than pip.
 UV := $(shell command -v uv)
-# Checks in environments of their own import little of what is installed there: compiling all would take longer.
 ifdef UV
 create = $(UV) venv --quiet --seed --allow-existing --python $(PYTHON) $(1)
 install = $(UV) pip install --quiet --python $(1)/$(SCRIPTS)/python
@@ -19,13 +18,13 @@ DEMO_ARGS ?=
 TEST_ARGS ?=
 # torch version for `make lowest`; the default CPU build avoids downloading gigabytes of CUDA packages.
 LOWEST_TORCH ?= $(shell sed -n "s/^torch==//p" tests/lowest.txt)
-# Every worker, and every process that tests start, would compile all files again.
+# Let Python write bytecode: every worker and every process that tests start would compile all files again otherwise.
 unexport PYTHONDONTWRITEBYTECODE
 MODULE ?=
 NEWEST_TORCH ?=
 BENCHMARK_ARGS ?=
 INSTALL_BROWSER := DEBIAN_FRONTEND=noninteractive timeout 300 apt-get install --yes --no-install-recommends chromium
-# Names of mutants: the thirteenth of each function that has as many, about 180.
+# Names of mutants: mutant 13 of each function that has one, about 180 in total.
 MUTANTS ?= *__mutmut_13
 MODEL ?= roberta-large
 QUICK_TESTS := tests/package/test_layers.py tests/matching/test_greedy.py tests/alignment/test_alignment.py \
@@ -40,22 +39,23 @@ LOWEST_TESTS := tests/package/test_docstrings.py tests/callbacks/test_scoring.py
 demo: $(VENV)/demo-ready
 	$(BIN)/python -m examples.programs.demo $(DEMO_ARGS)
 
-# More workers than the two cores that it is meant for: tests that start processes leave cores idle.
+# All tests except those of `make nightly` and `make engines`. Three workers for two cores, because tests that start
+# processes leave cores idle.
 test: $(VENV)/ready
 	$(BIN)/python -m pytest --numprocesses 3 --dist worksteal --durations 25 -m "not nightly" $(TEST_ARGS)
 
-# The research programs: study, meta-evaluation, layers, parity and benchmarks.
+# Tests of the research programs: study, meta-evaluation, layers, parity and benchmarks.
 nightly: $(VENV)/ready
 	$(BIN)/python -m pytest --numprocesses 3 --dist worksteal -m nightly tests/examples $(TEST_ARGS)
 
-# About one minute: fast tests from each folder, none that is slow or starts processes. `make quick MODULE=matching/greedy`
-# runs the test file of a module, tests/matching/test_greedy.py.
+# About one minute: the fast tests of the files in QUICK_TESTS, none that starts processes. `make quick MODULE=matching/greedy`
+# runs tests/matching/test_greedy.py alone: MODULE is the path of a test file in tests/, without test_ and .py.
 quick: $(VENV)/ready
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal -m "not slow and not distributed" \
 		$(if $(MODULE),tests/$(dir $(MODULE))test_$(notdir $(MODULE)).py,$(QUICK_TESTS)) $(TEST_ARGS)
 
-# Change operators, arguments and values of the code, one at a time, and list the changes that no test notices. mutmut knows
-# a mutant by its file's path, and its call by the module's name: in a copy, in which the folders are where a wheel has them.
+# Change operators, arguments and values of the code, one at a time, and list the changes that no test notices. mutmut
+# matches the path of a file with the name of its module, so run it in a copy that has the layout of a wheel.
 mutants: $(VENV)/ready
 	rm -rf .mutants
 	mkdir .mutants
@@ -67,14 +67,14 @@ mutants: $(VENV)/ready
 benchmark: $(VENV)/ready
 	$(BIN)/python -m examples.research.benchmarks $(BENCHMARK_ARGS)
 
-# On a machine with an accelerator, in an environment that has its torch, which the constraints would replace by that of
-# a processor: make gpu PYTHON=path/to/python. Tests that need a GPU run there, all others next to it on the processor.
+# All tests and the checks of a GPU, in an environment that has a torch for it: make gpu PYTHON=path/to/python. Installs
+# without the constraints, because they would replace this torch by a build for CPUs.
 gpu:
 	$(PYTHON) -m pip install --quiet --editable ".[plot,cli,demo,dev]"
 	$(PYTHON) -m pytest --numprocesses 3 --dist worksteal $(TEST_ARGS)
 	$(PYTHON) -m examples.research.benchmarks.gpu
 
-# Compared with bert-score on the same encoder: make parity MODEL=roberta-large, or a folder.
+# Compare scores with those of bert-score on the same encoder, a hub name or a folder: make parity MODEL=roberta-large.
 parity: $(VENV)/ready
 	$(BIN)/python -m examples.research.parity $(MODEL)
 
@@ -87,12 +87,13 @@ dist: $(VENV)/ready
 	rm -rf dist
 	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m build --no-isolation
 
-# The files of a release, if its tag TAG agrees with the version and with a date in the changelog.
+# Build the files of a release. Fail if its tag TAG differs from the version, or if the changelog has no date for it.
 release: dist
 	test -f "dist/bertscore_tm-$(TAG:v%=%).tar.gz"
 	grep "^## \[$(TAG:v%=%)\] - 20" CHANGELOG.md
 
-# The package as users get it: a wheel in an environment of its own, imported from another folder and type-checked.
+# The package as users get it: a wheel in a new environment, imported from another folder and type-checked. --no-compile
+# saves time, because these checks import few of the installed files.
 types: dist
 	rm -rf .venv-wheel
 	$(call create,.venv-wheel)
@@ -103,23 +104,23 @@ types: dist
 	$(call install,.venv-wheel) --no-compile $(CONSTRAINTS) "$$(echo dist/*.whl)[plot,cli]" mypy
 	cd dist && ../.venv-wheel/$(SCRIPTS)/python -m mypy --config-file ../pyproject.toml -p bertscore_tm
 
-# With the lowest versions that pyproject.toml allows: every example of the docstrings, and runs of the Trainer.
+# Run the examples of the docstrings and short trainings with the lowest versions that pyproject.toml allows.
 lowest: .venv-lowest/ready
 	.venv-lowest/$(SCRIPTS)/python -m pytest -q -m "not slow and not distributed" $(LOWEST_TESTS)
 
-# With the newest versions, in an environment that is set up anew. A newer torch may come with gigabytes for accelerators:
-# make newest NEWEST_TORCH=2.13.0 keeps one that is at hand.
+# Run the tests with the newest versions, in a new environment. `make newest NEWEST_TORCH=2.13.0` pins torch, because the
+# newest torch may download gigabytes of CUDA packages.
 newest:
 	rm -rf .venv-newest
 	mkdir .venv-newest
 	echo "$(if $(NEWEST_TORCH),torch==$(NEWEST_TORCH))" > .venv-newest/constraints.txt
 	$(MAKE) test VENV=.venv-newest CONSTRAINTS="--constraint .venv-newest/constraints.txt"
 
-# Every block of the page on many machines, with the real engines. Spark needs Java.
+# Run every block of examples/docs/many_machines.md with datasets, Ray, Spark and Dask. Spark needs Java.
 engines: $(VENV)/engines-ready
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest --durations 10 tests/examples/test_engines.py $(TEST_ARGS)
 
-# One site from the README, the pages and the docstrings. Its search needs a server: make docs-serve.
+# Build one site from the README, the pages and the docstrings. Its search needs a server: make docs-serve.
 docs: $(VENV)/ready
 	rm -rf site
 	$(BIN)/python -m sphinx -W --keep-going --quiet -c examples/docs/site . site/html
@@ -127,25 +128,27 @@ docs: $(VENV)/ready
 docs-serve: docs
 	$(BIN)/python -m http.server --bind 127.0.0.1 --directory site/html 8000
 
-# The folders that compute, as on a processor without AVX512.
+# Run the tests of the folders that compute as on a processor without AVX512.
 avx2: $(VENV)/ready
 	ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 $(BIN)/python -m pytest --numprocesses 2 --dist worksteal -m "not slow and not distributed" tests/encoder tests/matching tests/device tests/losses
 
 check: lint test avx2 types lowest docs
 
-# Chromium for the tests of the report, which are skipped without it. A list of packages that is at hand may do.
+# Install Chromium for the tests of the report, which are skipped without it. Update the list of packages only if the
+# installation fails, because the update takes time.
 browser:
 	@command -v chromium > /dev/null || command -v chromium-browser > /dev/null || command -v google-chrome > /dev/null || \
 		(($(INSTALL_BROWSER) || (timeout 120 apt-get update && $(INSTALL_BROWSER))) > /dev/null 2>&1 < /dev/null || \
 		echo "Chromium is missing and apt-get cannot install it: its tests will be skipped.")
 
-# All that must hold before a change lands. The first checks are busy with one core each, the tests with all of them.
+# All checks that must pass before a change lands. The checks of the first line use one core each, so two run at a time.
+# The tests use all cores.
 ci:
 	$(MAKE) --jobs 2 --output-sync=target browser lint docs types lowest LOWEST_TORCH=$$(sed -n "s/^torch==//p" constraints.txt)
 	$(MAKE) test
 	$(MAKE) avx2
 
-# torch goes first and alone: the constraints file picks the build, and everything after it finds torch in place.
+# Install torch first and alone, so that the constraints choose its build and the other packages find it installed.
 $(VENV)/demo-ready: pyproject.toml constraints.txt
 	@echo "Setting up $(VENV): one to five minutes, most of it torch ..."
 	$(call create,$(VENV))
