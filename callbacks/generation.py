@@ -111,6 +111,11 @@ class HuggingFaceGenerate(ABC):
 
     def _read_target(self, batch: Any) -> Any:
         """Return the references of a batch, texts or labels."""
+        if not isinstance(batch, Mapping):
+            raise MisconfigurationException(
+                f"{type(self).__name__} got a {type(batch).__name__} as the batch. Return a dictionary with the "
+                f"model's inputs and {self.target_key!r} from the collate function, or pass a function as generate="
+            )
         if self.target_key not in batch:
             keys = sorted(map(str, batch))
             raise MisconfigurationException(

@@ -219,7 +219,8 @@ class BERTScoreCallback(Callback):
     def restore_scores(self, trainer: pl.Trainer) -> None:
         """Show the last scores of a resumed training to callbacks and schedulers, as in an uninterrupted one."""
         for key, score in self._scores.items():
-            restored = torch.tensor(score, device=trainer.strategy.root_device)
+            # Scores are logged in float32, and the default dtype may be float64.
+            restored = torch.tensor(score, dtype=torch.float32, device=trainer.strategy.root_device)
             # Do not replace a score that was restored before: BERTScoreEarlyStopping takes a new tensor for a new
             # score.
             trainer.callback_metrics.setdefault(key, restored)

@@ -7,11 +7,12 @@ import os
 import re
 from abc import ABC, abstractmethod
 from collections import ChainMap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
 import lightning.pytorch as pl
+import numpy as np
 import torch
 from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
@@ -64,9 +65,19 @@ class RunWriter(TextListener, ABC):
         if not isinstance(scored.outputs, Mapping):
             return None
         inputs = scored.outputs.get("inputs")
-        # The step may return token ids under this key for its own use.
-        are_texts = isinstance(inputs, list | tuple) and all(isinstance(text, str) for text in inputs)
-        return inputs if are_texts else None
+        if isinstance(inputs, str):
+            # Return it although it is not a list, because the error for a single string says what to return instead.
+            return inputs
+        if isinstance(inputs, np.ndarray):
+            entries: Sequence[Any] = inputs.ravel()  # type: ignore[assignment]
+        elif isinstance(inputs, Sequence):
+            entries = inputs
+        else:
+            return None
+        # Without any text these are not meant to be shown: the step may return token ids for its own use. If only some
+        # are texts, the check of the caller names one that is not.
+        has_text = any(isinstance(entry, str) for entry in entries)
+        return inputs if has_text else None
 
     def gather_texts(self, trainer: pl.Trainer, loader: ScoredLoader) -> Examples:
         """Return (prediction, references, input) of all ranks' examples by number. A collective call.

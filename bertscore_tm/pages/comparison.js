@@ -1,5 +1,5 @@
 // What a report adds to compare two systems, A and B, pair by pair: the distribution and the mean of their difference.
-import { format, html } from "./elements.js";
+import { html } from "./elements.js";
 import { count, countPairs, data, finite, meanOf, signed } from "./report_data.js";
 import { difference, gain, isFiltered, state, whenSelected } from "./selection.js";
 import { histogram } from "./charts.js";

@@ -3,7 +3,7 @@
 import { format } from "./elements.js";
 import { wordsOf } from "./tokens.js";
 import {
-  alignmentOf, candidateOf, count, data, finite, groups, hasAlignments, isComparison, isEmpty, ofSide, referenceOf, rows,
+  alignmentOf, count, data, finite, groups, hasAlignments, isComparison, isEmpty, ofSide, referenceOf, rows,
   score, truncationOf, unknownTextOf,
 } from "./report_data.js";
 

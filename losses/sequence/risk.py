@@ -190,7 +190,11 @@ class BERTScoreRisk(nn.Module):
         return torch.where(is_measured, ratio, 1.0).clamp(max=_LARGEST_FACTOR)
 
     def _reward_samples(self, sampled: SampledSequences, references: list[list[str]]) -> Tensor:
-        """Return the reward of each sample, or NaN for ``None``, shape (batch, samples)."""
+        """Return the reward of each sample, or NaN for ``None``, shape (batch, samples).
+
+        Raises:
+            ValueError: the reward function returns another number of rewards than texts, or one that is not finite.
+        """
         texts = sampled.decode(self.tokenizer)
         repeated = [texts_of_input for texts_of_input in references for _ in range(self.num_samples)]
         rewards = list(self.reward(completions=texts, references=repeated))

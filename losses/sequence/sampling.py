@@ -39,6 +39,9 @@ class SampledSequences:
 
         Args:
             tokenizer: the generator's tokenizer.
+
+        Returns:
+            The texts, batch * samples of them, without special tokens.
         """
         rows = []
         for ids, mask in zip(self.ids.flatten(0, 1), self.mask.flatten(0, 1), strict=True):
@@ -228,7 +231,13 @@ def require_count(name: str, value: float, least: int = 1) -> None:
 
 
 def _prepare_inputs(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the inputs with an attention mask, and pad the prompts of a decoder on the left."""
+    """Return the inputs with an attention mask, and pad the prompts of a decoder on the left.
+
+    Raises:
+        TypeError: the model is wrapped in DDP, or is an encoder-decoder sharded by ``fully_shard``.
+        ValueError: an input is not token ids, there is no row, a row has no token, PEFT adds virtual tokens, or prompts
+            are padded although the model reads padding.
+    """
     _require_supported(model)
     others = []
     for name, value in inputs.items():

@@ -46,7 +46,9 @@ class EncodedReferences:
     num_items: int
     num_truncated: int = 0
     placement: Placement | None = None  # order of predictions with the same content; None if it is not known
-    encoder: FrozenEncoder | None = None  # None for labels, which the loss that scores them encodes itself
+    # Encoder of the references, so that a loss with another one can refuse them. None if the loss that scores them has
+    # encoded them itself.
+    encoder: FrozenEncoder | None = None
 
 
 @untraced
@@ -124,12 +126,12 @@ def _as_tokenized(rows: Sequence[Sequence[int]], tokenizer: TextTokenizer) -> To
     """Return rows of token ids, with their special tokens, as the result of a tokenizer."""
     lengths = np.array([len(row) for row in rows], np.int64)
     flat = np.fromiter(chain.from_iterable(rows), np.int64, int(lengths.sum()))
-    # A size is a number of characters. Count tokens here, because labels have no characters.
-    sizes = lengths - tokenizer.num_special_tokens
-    unknown_sizes = np.array([row.count(tokenizer.unknown_id) for row in rows], np.int64)
-    has_content = sizes > 0
+    has_content = lengths > tokenizer.num_special_tokens
     is_truncated = np.zeros_like(has_content)
-    return TokenizedTexts(flat, lengths, has_content, is_truncated, sizes, unknown_sizes)
+    # Sizes are numbers of characters, for the warning about unknown text. Labels are ids without a text: their sizes
+    # are 0, so that they add nothing to a count.
+    no_sizes = np.zeros_like(lengths)
+    return TokenizedTexts(flat, lengths, has_content, is_truncated, text_sizes=no_sizes, unknown_sizes=no_sizes)
 
 
 def locate_content(

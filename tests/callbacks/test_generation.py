@@ -189,6 +189,15 @@ def test_batches_without_references_are_an_error(kind):
         kind(generator("bart")[1])(WithModel(generator("bart")[0]), batch)
 
 
+@pytest.mark.parametrize("kind", [Seq2SeqGenerate, CausalGenerate])
+def test_batches_that_are_not_a_mapping_are_an_error(kind):
+    model, tokenizer = generator("bart")
+    batch = (torch.ones(1, 4, dtype=torch.long), REFERENCES[:1])
+    said = rf"{kind.__name__} got a tuple as the batch. .*dictionary.*'labels'.*generate="
+    with pytest.raises(MisconfigurationException, match=said):
+        kind(tokenizer)(WithModel(model), batch)
+
+
 # Models around the model
 
 

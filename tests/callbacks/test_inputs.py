@@ -3,6 +3,7 @@
 import csv
 import json
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader
@@ -19,11 +20,11 @@ def returned(inputs, **others):
 @pytest.mark.parametrize(
     ("step", "samples"),
     [
-        (returned([]), SampleLogger(1)),
+        (returned(["x"] * 2), SampleLogger(1)),
         (returned(["x"] * 4), SampleLogger(1)),
         (returned(None, source=["x"] * 2), SampleLogger(1, inputs="source")),
         (returned(None), SampleLogger(1, inputs=lambda batch: ["x"])),
-        (returned([]), ScoredTextWriter()),
+        (returned(np.array(["x"] * 2)), ScoredTextWriter()),
     ],
 )
 def test_another_number_of_inputs_than_predictions_is_an_error(pairs, encoder, tmp_path, step, samples):
@@ -31,6 +32,44 @@ def test_another_number_of_inputs_than_predictions_is_an_error(pairs, encoder, t
     run = trainer(tmp_path, [BERTScoreCallback(BERTScore(encoder)), samples])
     with pytest.raises(ValueError, match=r"one text per prediction, got \d inputs for 3 predictions of a batch"):
         run.validate(module, loader(3), verbose=False)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        (["a", None, "b"], r"inputs\[1\] must be a string, got None"),
+        (np.array(["a", 5, "b"], dtype=object), r"inputs\[1\] must be a string, got 5"),
+        (np.array([["a"], ["b"], ["c"]]), "inputs must have one text per row"),
+        ("a b c", "inputs is a single string: pass a list of texts"),
+    ],
+)
+def test_inputs_of_which_some_are_texts_are_an_error(pairs, encoder, tmp_path, inputs, message):
+    module = chooser(pairs, kind=Returns, returned=returned(inputs))
+    run = trainer(tmp_path, [BERTScoreCallback(BERTScore(encoder)), SampleLogger(1)])
+    with pytest.raises(TypeError, match=message):
+        run.validate(module, loader(3), verbose=False)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "shown"),
+    [
+        (np.array(["x", "y", "z"]), {"x", "y", "z"}),
+        (np.array(["x", "y", "z"], dtype=object), {"x", "y", "z"}),
+        (("x", "y", "z"), {"x", "y", "z"}),
+        (torch.ones(3, 4), {None}),
+        ([[5, 6], [7], [8]], {None}),
+        (np.ones(3), {None}),
+        ([], {None}),
+        (b"abc", {None}),
+    ],
+    ids=["array", "array of objects", "tuple", "tensor", "ids", "array of numbers", "nothing", "bytes"],
+)
+def test_inputs_without_a_text_are_not_shown(pairs, encoder, tmp_path, inputs, shown):
+    module = chooser(pairs, kind=Returns, returned=returned(inputs))
+    run = trainer(tmp_path, [BERTScoreCallback(BERTScore(encoder)), SampleLogger(1)])
+    run.validate(module, loader(3), verbose=False)
+    (path,) = (tmp_path / "samples").iterdir()
+    assert {row.get("input") for row in read_table(path)} == shown
 
 
 class Sourced(Chooser):

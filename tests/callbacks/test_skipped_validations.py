@@ -126,6 +126,20 @@ def test_a_resumed_training_has_the_last_scores(pairs, encoder, tmp_path, stoppi
     assert (first[0] + resumed[0], *resumed[1:]) == unbroken
 
 
+def test_restored_scores_have_the_dtype_of_logged_ones(encoder, tmp_path):
+    scorer = BERTScoreCallback(BERTScore(encoder))
+    scorer.load_state_dict({"validations": 1, "scored_step": 3, "scores": {"val_bertscore_f1": 0.1}})
+    run = trainer(tmp_path, [scorer])
+    torch.set_default_dtype(torch.float64)
+    try:
+        scorer.restore_scores(run)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    restored = run.callback_metrics["val_bertscore_f1"]
+    assert restored.dtype == torch.float32
+    assert restored == torch.tensor(0.1, dtype=torch.float32)
+
+
 def test_a_second_training_counts_anew(pairs, encoder, tmp_path):
     texts = Generations()
     scorer = BERTScoreCallback(BERTScore(encoder), texts, every_n_validations=2)

@@ -33,6 +33,18 @@ def spread(encoder, z, labels, places, width, filler=IGNORE):
     return wide, wide_labels
 
 
+def test_labels_have_no_characters_to_measure():
+    encoder = tiny("bert")
+    labels = labels_of(encoder)
+    SoftBERTScoreLoss(encoder)(near_labels(encoder, labels), labels)
+    before, after = encoder.tokenizer.special_affixes
+    row = (*before, *labels[0][labels[0] != IGNORE].tolist(), *after)
+    (vectors,) = encoder.cache("cpu", of_losses=True).get([row]).values()
+    assert vectors.texts.has_content.tolist() == [True]
+    assert vectors.texts.text_sizes.tolist() == [0]
+    assert vectors.texts.unknown_sizes.tolist() == [0]
+
+
 @pytest.mark.parametrize(
     ("place", "filler", "options"),
     [

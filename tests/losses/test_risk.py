@@ -238,15 +238,14 @@ def test_a_reward_has_a_finite_number_for_each_text(rewards, message):
         risk(make_model("t5"), batch_of("right"), REFERENCES)
 
 
-@pytest.mark.parametrize("first", [[0.5, 0.5 + 6e-8, 0.5], [0.0, 0.0, 0.0]], ids=["rounding", "empty reference"])
-def test_rewards_that_hardly_differ_do_not_set_the_factor(first):
+def test_rewards_that_hardly_differ_do_not_set_the_factor():
     """Its gradient would be a million times that of cross-entropy for the next samplings."""
     model, inputs = make_model("t5"), batch_of("right")
     usual = make_risk(num_samples=3)
     usual(model, inputs, REFERENCES)
     assert usual.norms.min() > 0
     risk = make_risk(num_samples=3)
-    scores, risk.reward = risk.reward, lambda completions, references: first * 3
+    scores, risk.reward = risk.reward, lambda completions, references: [0.5, 0.5 + 6e-8, 0.5] * 3
     assert risk(model, inputs, REFERENCES).isfinite()
     assert risk.norms.tolist() == [0, 0]
     risk.reward = scores
