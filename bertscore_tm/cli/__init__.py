@@ -90,7 +90,7 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Session ``bertscore-tm``.
+    """Run ``bertscore-tm``.
 
     Args:
         argv: the arguments after the program's name. Default: those of this process.

@@ -87,7 +87,7 @@ def _measure(command: BaselineOptions, target: Output) -> None:
     output.write_output(baseline.to_csv(), target.path)
     if baseline.num_truncated:
         truncation = describe_truncation(baseline.num_truncated, encoder.tokenizer.max_length)
-        warn_user(f"{truncation} (of {baseline.num_texts} texts)")
+        warn_user(f"{truncation} (of {baseline.num_texts} texts). To read whole texts, pass --long-text window")
     document = {
         "mean": dict(zip(output.SCORE_NAMES, baseline.mean.T.tolist(), strict=True)),
         "standard_error": dict(zip(output.SCORE_NAMES, baseline.standard_error.T.tolist(), strict=True)),

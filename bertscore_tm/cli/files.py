@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from bertscore_tm.cli.errors import CommandError
+from bertscore_tm.cli.errors import CommandError, is_closed
 from bertscore_tm.utilities.chats import is_chat, read_answer
 from bertscore_tm.utilities.warnings import warn_user
 
@@ -225,7 +225,7 @@ def read_table(path: str, file_format: str | None = None, columns: Sequence[str]
     """
     name = "standard input" if path == STDIN else path
     file_format, is_compressed = _format_of(path, file_format)
-    data = sys.stdin.buffer.read() if path == STDIN else Path(path).read_bytes()
+    data = _read_bytes(path)
     if is_compressed:
         try:
             data = gzip.decompress(data)
@@ -255,6 +255,14 @@ def read_texts(path: str, file_format: str | None = None, column: str = "text", 
     ``remedy`` ends the error about a row without the column.
     """
     return read_table(path, file_format, [column]).texts(column, remedy=remedy)
+
+
+def _read_bytes(path: str) -> bytes:
+    if path != STDIN:
+        return Path(path).read_bytes()
+    if is_closed(sys.stdin):
+        raise CommandError("standard input is closed, so - cannot be read. Give the name of a file")
+    return sys.stdin.buffer.read()
 
 
 def _format_of(path: str, file_format: str | None) -> tuple[str, bool]:

@@ -112,19 +112,29 @@ def write_output(content: str | bytes, path: str | None) -> None:
         write_atomically(path, content)
     except OSError as error:
         if isinstance(content, str):
-            write_output(content, None)
+            _print_unwritten(content)
         raise CommandError(str(error), FAILED) from error
     print_message(f"wrote {path}")
 
 
+def _print_unwritten(text: str) -> None:
+    """Print a text whose file could not be written. If that fails too, only report it: the file's error follows."""
+    try:
+        _print_result(text)
+    except BrokenPipeError:
+        discard_output()
+    except CommandError as error:
+        print_message(str(error))
+
+
 def write_results(results: Sequence[tuple[str, str | None]], write_page: Callable[[], None]) -> None:
-    """Write the texts that have a path and the web page, and print the other texts last.
+    """Write texts to their paths, or print those whose path is ``None``, and then write the web page.
 
     A write that fails does not prevent the others.
     """
-    files = [partial(write_output, text, path) for text, path in results if path is not None]
-    printed = [partial(write_output, text, None) for text, path in results if path is None]
-    writes: list[Callable[[], None]] = [*files, write_page, *printed]
+    writes: list[Callable[[], None]] = [partial(write_output, text, path) for text, path in results]
+    # The page comes last, because it takes longest: an interruption or a bug while it is made loses no result.
+    writes.append(write_page)
     errors = []
     for write in writes:
         try:

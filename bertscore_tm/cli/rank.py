@@ -28,7 +28,6 @@ from bertscore_tm.cli.joined_files import FileOptions, RowKeys, read_corpus
 from bertscore_tm.cli.options import ScoringChoice
 from bertscore_tm.utilities.chats import strip_thoughts
 from bertscore_tm.utilities.checks import Component
-from bertscore_tm.utilities.warnings import warn_user
 
 if TYPE_CHECKING:
     from bertscore_tm.cli.resume import Numbers, Progress, Session
@@ -81,7 +80,7 @@ def run(arguments: argparse.Namespace, session: Session) -> None:
     from bertscore_tm.scoring.idf import token_weights
     from bertscore_tm.scoring.inputs import warn_of_written_lists
     from bertscore_tm.scoring.settings import ScoreSettings
-    from bertscore_tm.scoring.warnings import describe_truncation, warn_of_leftovers, warn_of_zeros
+    from bertscore_tm.scoring.warnings import warn_of_leftovers, warn_of_truncation, warn_of_zeros
 
     items = []
     for candidates, references in lines.texts:
@@ -114,8 +113,7 @@ def run(arguments: argparse.Namespace, session: Session) -> None:
     num_truncated, unknown = count_tokens(list(distinct), encoder.tokenizer)
     unknown.warn()
     warn_of_zeros(sum(item_scores.count(0) for item_scores in scores), settings)
-    if num_truncated:
-        warn_user(describe_truncation(num_truncated, encoder.tokenizer.max_length))
+    warn_of_truncation(num_truncated, encoder.tokenizer.max_length)
     records = list(map(_make_record, items, scores))
     if lines.keys is not None:
         name = lines.keys.name_in(records[0])

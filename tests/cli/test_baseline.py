@@ -60,7 +60,8 @@ def test_table_and_screen(command, folder, expected):
 def test_document(command, folder):
     other = make_baseline(FrozenEncoder(folder / "model", num_layers=2, all_layers=True), TEXTS, 30, 5)
     write_lines(folder / "long.txt", [*TEXTS, " ".join(TEXTS)])
-    warning = "bertscore-tm: warning: 1 text is longer than 64 tokens and was truncated (of 31 texts)\n"
+    warning = "bertscore-tm: warning: 1 text is longer than 64 tokens and was truncated (of 31 texts). "
+    warning += "To read whole texts, pass --long-text window\n"
     assert warning in command(texts="long.txt").err
     options = ["--pairs", "30", "--seed", "5", "--num-layers", "2", "--json"]
     document = json.loads(command(*options, output="other.csv").out)

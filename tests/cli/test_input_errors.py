@@ -6,6 +6,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -123,6 +124,18 @@ def test_standard_input_is_named(monkeypatch, capsys, tmp_path):
     (tmp_path / "refs.txt").touch()
     printed = run_here(capsys, "score", "-c", "-", "-r", tmp_path / "refs.txt", exit_code=2)
     check_error(printed, "^standard input:2: not valid UTF-8: invalid continuation byte")
+
+
+@pytest.mark.parametrize("words", ["score - r.txt", "compare - r.txt -r r.txt", "baseline - -o table.csv", "rank -"])
+def test_closed_standard_input_is_one_line(tmp_path, words):
+    """Python has None in place of a closed stream, and the command ended with a traceback."""
+    (tmp_path / "r.txt").write_bytes(GOOD)
+    if words == "rank -":
+        words += " -o best.jsonl"
+    command = f"{shlex.join([sys.executable, '-m', 'bertscore_tm.cli'])} {words} <&-"
+    done = subprocess.run(["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True, check=False)
+    error = "bertscore-tm: error: standard input is closed, so - cannot be read. Give the name of a file\n"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", error)
 
 
 GIVEN_TWICE = [

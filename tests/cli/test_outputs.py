@@ -10,9 +10,13 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
+from bertscore_tm.cli.errors import CommandError
+from bertscore_tm.cli.output import write_output
+from tests.support.markdown_blocks import ROOT
 from tests.support.models import save_tiny_model
 from tests.support.shell import run_here, write_lines, write_records
 
@@ -201,3 +205,99 @@ def test_no_message_is_printed_in_place_of_the_result(tmp_path):
     words = shlex.join([sys.executable, "-m", "bertscore_tm.cli", "score", "missing.txt", "other.txt"])
     done = subprocess.run(["bash", "-c", f"{words} 2>&-"], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), RuntimeError("a bug")])
+@pytest.mark.parametrize("options", [[], ["--per-segment", "-o", "scores.csv"]])
+def test_a_page_that_is_not_finished_loses_no_result(command, monkeypatch, capsys, error, options):
+    """The result was printed after the page, and lost if the user interrupted it or the page had a bug."""
+    expected = command("score").out
+    monkeypatch.setattr("bertscore_tm.report.Report.to_html", Mock(side_effect=error))
+    if isinstance(error, KeyboardInterrupt):
+        printed = command("score", *options, "--report", "page.html", exit_code=130)
+    else:
+        with pytest.raises(RuntimeError, match="a bug"):
+            command("score", *options, "--report", "page.html")
+        printed = capsys.readouterr()
+    assert printed.out == expected
+    assert not Path("page.html").exists()
+
+
+@pytest.mark.parametrize("is_pipe", [False, True])
+def test_a_file_and_standard_output_that_both_fail_are_both_reported(tmp_path, monkeypatch, capsys, is_pipe):
+    """The reason why the file could not be written was lost."""
+    path = tmp_path / "scores.txt"
+    path.mkdir()
+    stdout = None
+    if is_pipe:
+        reader, writer = os.pipe()
+        os.close(reader)
+        stdout = os.fdopen(writer, "w")
+    monkeypatch.setattr(sys, "stdout", stdout)
+    with pytest.raises(CommandError, match=r"scores\.txt: Is a directory"):
+        write_output("F1 0.5", str(path))
+    if is_pipe:
+        # Python writes what a stream still holds when it closes it.
+        stdout.close()
+        assert capsys.readouterr().err == ""
+    else:
+        assert "standard output is closed" in capsys.readouterr().err
+
+
+def documented_keys():
+    """Return the keys of JSON objects that the page names, by command: those without options, and all."""
+    page = (ROOT / "examples/docs/shell.md").read_text(encoding="utf-8")
+    documented = {}
+    for line in page.partition("| command | object |")[2].partition("\n\n")[0].splitlines()[2:]:
+        command, path, option, keys = (cell.strip().strip("`") for cell in line.strip("|").split("|"))
+        without_options, with_options = documented.setdefault(command, ({}, {}))
+        names = set(re.findall(r"\w+", keys))
+        with_options.setdefault(path, set()).update(names)
+        if not option:
+            without_options.setdefault(path, set()).update(names)
+    return documented
+
+
+def keys_of_objects(value, path="."):
+    """Return the keys of all objects in a document by their paths, which are written as in jq."""
+    found = {}
+    if isinstance(value, dict):
+        found[path] = set(value)
+        for key, inner in value.items():
+            found |= keys_of_objects(inner, f"{path.removesuffix('.')}.{key}")
+    elif isinstance(value, list):
+        for inner in value:
+            found |= keys_of_objects(inner, f"{path}[]")
+    # Objects within a group have the keys of those outside.
+    return {path: keys for path, keys in found.items() if not path.startswith(".groups[].")}
+
+
+GROUPED = ["--group-column", "domain"]
+OPTIONS = {
+    "score": [*GROUPED, "--worst", "1", "--per-segment", "--sources", "refs.txt"],
+    "compare": GROUPED,
+    "show": [],
+    "rank": [],
+    "baseline": [],
+}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("has_options", [False, True])
+def test_the_page_names_the_keys_of_json(folder, command, monkeypatch, tmp_path, name, has_options):
+    """The table had keys that a document lacks, and lacked keys that a document has."""
+    if has_options:
+        options = OPTIONS[name]
+        rows = [{"candidate": text, "domain": "ab"[number % 2]} for number, text in enumerate(TEXTS)]
+        write_records(folder / "rows.jsonl", rows)
+        monkeypatch.setitem(COMMANDS, "score", (["-c", "rows.jsonl", "-r", "refs.txt"], ""))
+        monkeypatch.setitem(COMMANDS, "compare", (["-c", "rows.jsonl", "other.txt", "-r", "refs.txt"], ""))
+    else:
+        options = []
+    files = {"rank": ["-o", tmp_path / "best.jsonl"], "baseline": ["-o", tmp_path / "table.csv"]}
+    document = json.loads(command(name, *options, *files.get(name, []), "--json").out)
+    found = keys_of_objects(document)
+    if name == "rank":
+        first, *_ = (tmp_path / "best.jsonl").read_text().splitlines()
+        found["each line of the output"] = set(json.loads(first))
+    assert found == documented_keys()[name][has_options]

@@ -102,3 +102,10 @@ def test_errors_name_the_file_and_the_line(tmp_path, command, monkeypatch, lines
     assert message in command("c.jsonl", "-o", "best.jsonl", *options, exit_code=2).err
     # Found before the first line is scored, so that nothing is left that the corrected files would not resume.
     assert not list(tmp_path.glob("best.jsonl*"))
+
+
+def test_truncated_texts_are_a_warning_with_a_remedy(folder, command):
+    """The warning of other commands said what to do, and that of this command did not."""
+    printed = command(folder / "samples.jsonl", "-o", folder / "best.jsonl", "--max-length", "3")
+    remedy = "Set the encoder's long_text (--long-text) to 'window' to score whole texts"
+    assert f"texts are longer than 3 tokens and were truncated. {remedy}" in printed.err
