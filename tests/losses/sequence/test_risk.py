@@ -12,7 +12,7 @@ from transformers import T5Config, T5ForConditionalGeneration
 
 from bertscore_tm.losses import BERTScoreRisk, sequence_log_probs
 from bertscore_tm.losses.sequence import risk as risk_module
-from tests.losses.test_sampling import END, ROWS, batch_of, make_model
+from tests.losses.sequence.test_sampling import END, ROWS, batch_of, make_model
 from tests.support.models import padded, tiny_tokenizer
 from tests.support.ranks import run_ranks
 from tests.support.soft_predictions import tiny

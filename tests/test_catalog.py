@@ -49,7 +49,7 @@ def test_the_correlations_of_the_page_are_the_published_ones():
         for name, layer, comment in re.findall(r'^ *"([^"]+)": (\d+),(?:  # (.*))?$', source, re.MULTILINE)
         if (numbers := re.findall(r"0\.\d+", comment))
     }
-    page = (Path(__file__).parents[2] / "examples" / "docs" / "encoders.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[1] / "examples" / "docs" / "encoders.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(.+)` \| (\d+) \| (0\.\d{3}) \|$", page, re.MULTILINE)
     assert len(rows) == 7
     assert {*rows} <= published

@@ -7,8 +7,8 @@ from torch import nn
 from bertscore_tm import BERTScore, FrozenEncoder, bert_score, rank_candidates, score_matrix
 from bertscore_tm.callbacks import BERTScoreCallback
 from bertscore_tm.losses import BERTScoreReward, SoftBERTScoreLoss
-from tests.losses.test_risk import REFERENCES, make_risk
-from tests.losses.test_sampling import batch_of, make_model
+from tests.losses.sequence.test_risk import REFERENCES, make_risk
+from tests.losses.sequence.test_sampling import batch_of, make_model
 from tests.support import lightning_runs as runs
 from tests.support.models import tiny_model
 from tests.support.soft_predictions import labels_of, noise, normal

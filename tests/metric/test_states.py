@@ -89,7 +89,7 @@ DIFFERENT = {
     ),
     "idf (references instead of no)": lambda model: BERTScore(FrozenEncoder(model, num_layers=2), idf=True),
     "f1 (selection_f1 instead of default)": lambda model: BERTScore(FrozenEncoder(model, num_layers=2)).for_selection(),
-    "class (tests.metric.test_copies.Stripped instead of bertscore_tm.metric.bertscore.BERTScore)": lambda model: (
+    "class (tests.metric.test_states.Stripped instead of bertscore_tm.metric.bertscore.BERTScore)": lambda model: (
         Stripped(FrozenEncoder(model, num_layers=2))
     ),
 }
