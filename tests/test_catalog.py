@@ -93,12 +93,12 @@ def test_default_models(lang):
         ("tur", "language='tur' has no default model, but 'tr' has one"),
     ],
 )
-def test_what_is_no_language_code_does_not_mean_the_multilingual_model(lang, message):
+def test_an_invalid_language_is_not_the_multilingual_model(lang, message):
     with pytest.raises(ValueError, match=message):
         default_model(lang)
 
 
-def test_regions_and_the_case_of_the_language_and_the_owner_do_not_matter():
+def test_the_case_and_region_of_a_language_do_not_matter():
     assert default_model("pt-BR") == default_model("nds") == "bert-base-multilingual-cased"
     assert torch.equal(baseline("EN", "FacebookAI/roberta-large"), baseline("en", "roberta-large"))
 
@@ -158,7 +158,7 @@ def test_a_table_from_a_file(tmp_path, encoder):
         find_baseline(encoder, Baseline.read(path))
 
 
-def test_the_table_of_a_model_in_several_languages_needs_the_language(tmp_path):
+def test_tables_in_several_languages_need_the_language(tmp_path):
     name = save_tiny_model("bert", tmp_path / "model")
     encoder = FrozenEncoder(name, num_layers=1)
     encoder.name = "xlm-roberta-base"

@@ -32,6 +32,6 @@ def test_a_text_is_not_markup(encoder):
     assert "img" not in dict(tags)
 
 
-def test_an_accent_that_the_tokenizer_drops_belongs_to_its_letter(encoder):
+def test_a_dropped_accent_belongs_to_its_letter(encoder):
     sides = read_data(align("cafe\u0301 now", "a cat", encoder).to_html())["alignment"]["sides"]
     assert [token.strip() for token in sides["candidate"]["tokens"]] == ["cafe\u0301", "now"]

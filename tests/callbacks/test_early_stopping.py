@@ -182,7 +182,7 @@ def test_all_ranks_stop_with_the_first_that_stops(ranks, name):
 
 @pytest.mark.distributed
 @pytest.mark.slow
-def test_key_missing_on_a_rank_is_an_error_there_and_stops_the_others(ranks):
+def test_a_key_missing_on_one_rank_stops_the_others(ranks):
     said = "`score` which is not available. Pass in"
     assert ranks[0]["one lacks it"][-1] == 1
     assert said in ranks[1]["one lacks it"]

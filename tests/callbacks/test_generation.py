@@ -244,7 +244,7 @@ def test_models_are_found_by_path_and_unwrapped():
     assert Seq2SeqGenerate(tokenizer, model="parts.writer", max_new_tokens=3)(holder, batch) == expected
 
 
-def test_models_without_named_inputs_get_every_tensor_but_the_target():
+def test_models_without_named_inputs_get_all_but_the_target():
     tokenizer = generator("bart")[1]
     ids = torch.tensor([[9, 8, 7]])
     batch = {"input_ids": ids, "attention_mask": torch.tensor([[1, 1, 0]]), "extra": torch.tensor([3]), "name": ["a"]}

@@ -99,7 +99,7 @@ def read_lines(path):
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def test_a_run_without_inputs_shows_none_of_a_run_that_was_not_written(pairs, encoder, tmp_path):
+def test_a_run_without_inputs_shows_none_of_an_earlier_run(pairs, encoder, tmp_path):
     callbacks = [BERTScoreCallback(BERTScore(encoder)), SampleLogger(1, every_n_validations=2)]
     module, run = chooser(pairs, kind=Sourced), trainer(tmp_path, callbacks, max_epochs=3)
     run.fit(module)
@@ -135,7 +135,7 @@ class Vision(torch.nn.Module):
 
 
 @pytest.mark.parametrize("has_inputs", [False, True])
-def test_models_without_input_ids_have_the_inputs_of_the_step_or_none(encoder, tmp_path, has_inputs):
+def test_models_without_input_ids_show_the_inputs_of_the_step(encoder, tmp_path, has_inputs):
     class Captions(WithModel):
         def validation_step(self, batch, batch_idx):
             return {"inputs": [f"image of {text}" for text in batch["labels"]]} if has_inputs else None

@@ -77,7 +77,7 @@ def test_a_resumed_training_goes_on_with_its_history(pairs, encoder, tmp_path):
     assert ended[0].equal(ended[1])
 
 
-def test_a_resumed_training_leaves_out_validations_whose_files_are_gone(pairs, encoder, tmp_path):
+def test_validations_whose_files_are_gone_are_left_out(pairs, encoder, tmp_path):
     page = tmp_path / "report.html"
 
     def train(epochs, last=None):

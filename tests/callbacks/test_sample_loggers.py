@@ -50,7 +50,7 @@ def test_no_cell_of_a_file_is_a_formula(logged):
         assert float(row["F1"]) <= 1  # numbers stay numbers
 
 
-def test_tensorboard_shows_texts_as_they_are_but_long_ones_shortened(logged):
+def test_tensorboard_shortens_long_texts_only(logged):
     from tensorboard import plugin_util
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 

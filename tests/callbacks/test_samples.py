@@ -131,7 +131,7 @@ def test_followed_examples_are_shown_every_time(pairs, encoder, tmp_path):
         assert "input" not in rows[0]
 
 
-def test_validations_between_two_optimizer_steps_have_their_files(pairs, encoder, tmp_path, recwarn):
+def test_validations_between_optimizer_steps_have_their_files(pairs, encoder, tmp_path, recwarn):
     samples, checkpoint = SampleLogger(1), ModelCheckpoint(tmp_path, save_last=True)
     data = loader(8, batch_size=1), loader(COUNT)
     record, suffixes = Record(), ["step_0", "step_0_validation_2", "step_1", "step_1_validation_4"]

@@ -45,7 +45,7 @@ def test_a_training_without_validation_is_an_error_before_it(pairs, encoder, tmp
     assert torch.equal(weights(module), before)
 
 
-def test_another_number_of_loader_names_than_dataloaders_is_an_error(pairs, encoder, tmp_path):
+def test_too_few_or_many_loader_names_are_an_error(pairs, encoder, tmp_path):
     run = trainer(tmp_path, [BERTScoreCallback(BERTScore(encoder), loader_names=["news", "books"])])
     with pytest.raises(MisconfigurationException, match=r"2 loader_names .* for 3 dataloaders. Pass one name per"):
         run.validate(chooser(pairs, val_sizes=(2, 2, 2)), verbose=False)

@@ -45,7 +45,7 @@ def test_every_metric_scores_the_same_texts(pairs, encoder, shallow, tmp_path):
     assert metrics["bleu"].update_count == metrics["bertscore"].update_count == 0
 
 
-def test_metrics_with_one_encoder_encode_each_batch_once_and_a_listener_gets_all_scores(pairs, shallow, tmp_path):
+def test_metrics_of_one_encoder_encode_each_batch_once(pairs, shallow, tmp_path):
     batches, scored_loaders = [], []
 
     class CountsBatches(CharErrorRate):

@@ -76,7 +76,7 @@ def check_document(document, expected, score="f1", **settings):
         assert difference["p_value_holm"] == pytest.approx(adjusted[pairs.index(pair)], abs=1e-3)
 
 
-def test_document_and_tables_have_the_scores_of_the_reference_package(command, oracle):
+def test_document_and_tables_have_the_scores_of_bert_score(command, oracle):
     document = json.loads(command(*FILES, "--json").out)
     check_document(document, oracle(REFERENCES))
     assert [(x["system"], x["minus"]) for x in document["differences"]] == TO_FIRST
@@ -145,7 +145,7 @@ def test_the_test_of_documents_is_named(command, tmp_path):
         assert not any("≤" in line for line in lines)
 
 
-def test_small_p_values_are_printed_and_marked_where_permutations_are_drawn(command, tmp_path):
+def test_small_p_values_are_printed_and_marked(command, tmp_path):
     texts = real_pairs(30, words=6)[1]
     write_lines(tmp_path / "bad.txt", ["x"] * 30)
     write_lines(tmp_path / "good.txt", texts)

@@ -87,7 +87,7 @@ def columns_of(path, *columns):
     return [table.values(column) for column in columns]
 
 
-def test_tables_end_before_blank_lines_and_csv_has_quoted_cells_of_several_lines(tmp_path):
+def test_tables_end_before_blank_lines(tmp_path):
     path = tmp_path / "pairs.tsv"
     path.write_text("candidate\treference\na cat\tthe cat\n\t\n\n \n")
     # A row of empty cells is a row.
@@ -133,7 +133,7 @@ def write_with_pandas(path, rows):
 
 
 @pytest.mark.parametrize("write", [write_with_csv, write_with_pandas])
-def test_tables_with_tabs_have_the_quoting_of_those_who_write_them(tmp_path, write):
+def test_tables_with_tabs_are_quoted_like_their_writers_do(tmp_path, write):
     path = tmp_path / "pairs.tsv"
     write(path, QUOTED)
     assert columns_of(path) == [list(column) for column in zip(*QUOTED[1:], strict=True)]
@@ -167,7 +167,7 @@ def write_parquet(path, rows):
 @pytest.mark.parametrize(
     ("suffix", "write"), [("json", lambda path, rows: path.write_text(json.dumps(rows))), ("parquet", write_parquet)]
 )
-def test_json_and_parquet_have_rows_with_any_number_of_references(tmp_path, monkeypatch, suffix, write):
+def test_json_and_parquet_have_any_number_of_references(tmp_path, monkeypatch, suffix, write):
     path = tmp_path / f"pairs.{suffix}"
     write(path, [{"candidate": "a\n", "references": ["b", "c"]}, {"candidate": "", "references": ["d"]}])
     assert scored_pairs(monkeypatch, "-c", str(path)) == [("a\n", ["b", "c"]), ("", ["d"])]
@@ -266,7 +266,7 @@ MARKED = {
 
 
 @pytest.mark.parametrize("text", MARKED.values(), ids=MARKED)
-def test_lines_with_marks_are_read_with_a_warning_that_names_the_page(tmp_path, text):
+def test_a_warning_on_marks_names_the_page(tmp_path, text):
     path = tmp_path / "hyps.txt"
     path.write_text(text)
     with pytest.warns(UserWarning, match="hyps.txt: most lines have marks of SGML or fairseq") as warned:
@@ -293,7 +293,7 @@ def test_columns_of_one_name_in_parquet_are_an_error(tmp_path, capsys):
     check_error(printed, "c.parquet: more than one column is named 'reference'")
 
 
-def test_the_format_of_the_texts_of_the_idf_is_their_suffix_else_the_given_one(tmp_path):
+def test_the_suffix_of_the_idf_file_decides_its_format(tmp_path):
     (tmp_path / "idf.dat").write_text("a cat\n")
     (tmp_path / "idf.jsonl").write_text('{"text": "a dog"}\n')
     read = [read_idf(str(tmp_path / f"idf.{suffix}"), "txt") for suffix in ("dat", "jsonl")]

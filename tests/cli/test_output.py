@@ -224,7 +224,7 @@ def test_a_page_that_is_not_finished_loses_no_result(command, monkeypatch, capsy
 
 
 @pytest.mark.parametrize("is_pipe", [False, True])
-def test_a_file_and_standard_output_that_both_fail_are_both_reported(tmp_path, monkeypatch, capsys, is_pipe):
+def test_failures_of_file_and_standard_output_are_both_reported(tmp_path, monkeypatch, capsys, is_pipe):
     """The reason why the file could not be written was lost."""
     path = tmp_path / "scores.txt"
     path.mkdir()

@@ -151,7 +151,7 @@ def test_lines_of_two_runs_are_refused(command, tmp_path):
     assert "out.tsv.partial has lines of several runs. Delete it to start anew" in printed
 
 
-def test_a_second_run_of_a_command_is_refused_while_the_first_writes(command, tmp_path):
+def test_a_second_run_is_refused_while_the_first_writes(command, tmp_path):
     arguments = ["score", *FILES, *LAYER, "-o", "out.txt"]
     other = PartialFile("out.txt")
     assert other.resume("the signature of another run", range(COUNT)) == []
@@ -305,7 +305,7 @@ def other_precision(device):
 
 
 @pytest.mark.distributed
-def test_ranks_with_other_versions_or_precision_end_before_they_score(refused):
+def test_ranks_of_other_versions_end_before_they_score(refused):
     said = refused(SCORE, SCORE, **{"importlib.metadata.version": other_version})
     assert f"has transformers 4.0, but rank 0 has transformers {version('transformers')}. " in said
     words = [*SCORE, "--dtype", "auto"]

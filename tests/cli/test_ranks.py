@@ -45,7 +45,7 @@ def lines_of(node):
 
 
 @pytest.mark.parametrize("how", [[], ["stop"]], ids=["killed", "stopped"])
-def test_a_rank_that_dies_ends_all_with_one_line_and_the_command_resumes(folder, capsys, monkeypatch, how):
+def test_a_rank_that_dies_ends_all_ranks_with_one_line(folder, capsys, monkeypatch, how):
     (node,) = run_torchrun(folder, "-m", "tests.support.killed_rank", *how, *SCORE, num_ranks=3)
     (line,) = lines_of(node)
     assert line.startswith("bertscore-tm: error: ")

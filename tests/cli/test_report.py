@@ -87,7 +87,7 @@ def test_references_have_the_numbers_of_the_document(command, tmp_path):
     assert document["num_references"] == 5
 
 
-def test_intervals_and_wins_of_rescaled_scores_are_those_of_the_shell(command, tmp_path):
+def test_intervals_of_rescaled_scores_equal_the_shells(command, tmp_path):
     """Both ends of the range are moved, here to -2 and 1."""
     write_lines(tmp_path / "table.csv", ["LAYER,P,R,F", *(f"{layer},0.3,0.3,0.3333333" for layer in range(7))])
     for name, copies in {"c": [0, 1, 2], "d": [3, 4]}.items():

@@ -398,7 +398,7 @@ def test_a_missing_file_needs_no_heavy_import(command):
 
 
 @pytest.mark.parametrize(("module", "entry", "frozen"), [("cli.__main__", "run", True), ("cli", "main", False)])
-def test_only_its_own_process_skips_the_search_for_garbage_at_exit(minilm, module, entry, frozen):
+def test_only_the_shells_process_skips_garbage_collection(minilm, module, entry, frozen):
     words = ["show", "a cat", "the cat", "-m", str(minilm), "-l", "1"]
     code = (
         "import atexit, gc, sys\nbefore = gc.get_threshold()\n"

@@ -67,7 +67,7 @@ def test_parameters_and_defaults_are_those_of_torchmetrics():
 
 
 @pytest.mark.parametrize(("num_layers", "layer"), [(None, 6), (0, 0), (-2, 5)])
-def test_the_default_layer_is_the_last_and_negative_ones_count_from_it(minilm, corpus, num_layers, layer):
+def test_the_default_layer_is_the_last(minilm, corpus, num_layers, layer):
     expected = by_bert_score(*corpus, minilm, layer)
     assert_equal(bert_score(*corpus, minilm, num_layers), expected)
     metric = BERTScore(minilm, num_layers)

@@ -47,5 +47,5 @@ def test_other_systems_do_nothing(monkeypatch):
         (ValueError("out of memory"), False),
     ],
 )
-def test_only_the_errors_of_accelerators_mean_that_memory_ran_out(error, expected):
+def test_only_errors_of_accelerators_mean_out_of_memory(error, expected):
     assert is_out_of_memory(error) == expected

@@ -194,7 +194,7 @@ def test_copies_pack_their_own_weight():
     assert torch.equal(copy.deepcopy(other)(x), packed.bias.expand(3, -1))
 
 
-def test_encoders_are_packed_and_the_switch_changes_rounding_only(monkeypatch, sizes):
+def test_packing_of_weights_changes_rounding_only(monkeypatch, sizes):
     # A model whose weights no other test's encoder shares: those may have been loaded without packing.
     model, tokenizer = copy.deepcopy(tiny_model("bert"))
     encoder, texts = FrozenEncoder(model, tokenizer, num_layers=3), ["the cat sat", "it rains"]

@@ -194,7 +194,7 @@ def test_metrics_share_a_cache_by_name(tiny, encoded):
         assert encoded == candidates_alone(metric.encoder, LATER)
 
 
-def test_losses_and_rewards_share_a_cache_that_metrics_leave_alone(tiny, encoded):
+def test_losses_and_rewards_share_a_cache_without_metrics(tiny, encoded):
     epoch(BERTScore(FrozenEncoder(tiny, num_layers=2)))
     encoded.clear()
     loss = SoftBERTScoreLoss(FrozenEncoder(tiny, num_layers=2), cache_bytes=2**20)

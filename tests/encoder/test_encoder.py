@@ -68,7 +68,7 @@ def test_metric_loss_and_callback_together_hold_one_copy(minilm):
     assert not any(owner.state_dict() for owner in (metric, callback.metric))
 
 
-def test_copies_share_weights_until_the_last_is_dropped_and_another_model_is_loaded(minilm):
+def test_copies_share_weights_until_the_last_is_dropped(minilm):
     first = FrozenEncoder(minilm, num_layers=1, dtype="float64")
     second, copied = copy.deepcopy(first), copy.copy(first)
     model = weakref.ref(first.backbone("cpu"))
@@ -283,7 +283,7 @@ def test_a_model_whose_function_asks_for_states_is_pickled(fresh_tiny, tmp_path)
 
 
 @pytest.mark.parametrize("layer", [0, 2])
-def test_layers_replaced_after_states_were_asked_for_are_recorded(fresh_tiny, layer):
+def test_layers_replaced_after_a_call_are_recorded(fresh_tiny, layer):
     model, tokenizer = fresh_tiny
     model(**tokenizer("a cat", return_tensors="pt"), output_hidden_states=True)
     model.encoder.layer[layer] = copy.deepcopy(model.encoder.layer[1])
@@ -306,7 +306,7 @@ class Own(BertModel):
 """
 
 
-def test_states_are_recorded_of_a_model_that_was_loaded_for_its_last_layer(tmp_path):
+def test_a_model_loaded_for_its_last_layer_records_all_states(tmp_path):
     """Remote code returns one state too few, which the encoder that loads the model does not ask for."""
     model, tokenizer = tiny_model("bert")
     model.save_pretrained(tmp_path)
@@ -325,7 +325,7 @@ def test_states_are_recorded_of_a_model_that_was_loaded_for_its_last_layer(tmp_p
 
 
 @pytest.mark.parametrize("family", ["t5", "gemma"])
-def test_pickles_of_a_ready_model_in_bfloat16_give_the_same_vectors(family, capfd):
+def test_pickles_of_a_bfloat16_model_give_the_same_vectors(family, capfd):
     encoder = FrozenEncoder(*tiny_model(family), num_layers=2, dtype="bfloat16")
     again = pickle.loads(pickle.dumps(encoder))
     assert torch.equal(again.encode(TEXTS).vectors, encoder.encode(TEXTS).vectors)

@@ -98,7 +98,7 @@ def test_only_needed_layers_are_in_memory(family, number, all_layers):
 
 
 @pytest.mark.parametrize("options", [{"inner_group_num": 2}, {"num_hidden_groups": 2}, {"num_hidden_groups": 4}])
-def test_layers_of_albert_with_parts_and_groups_equal_a_plain_loop(options):
+def test_layers_of_albert_with_groups_equal_a_plain_loop(options):
     model, tokenizer = randomised(AutoModel.from_config(tiny_config("albert", 4, **options))), tiny_tokenizer("albert")
     groups, states = model.encoder.albert_layer_groups, []
     for text in TEXTS:
@@ -212,7 +212,7 @@ def test_soft_tokens_equal_ids(family, layer):
 
 
 @every_family
-def test_encoding_prints_nothing_and_leaves_the_random_state_alone(family, capfd, caplog):
+def test_encoding_prints_nothing_and_keeps_the_random_state(family, capfd, caplog):
     model, tokenizer = tiny_model(family)
     capfd.readouterr()  # of training the tokenizer
     encoder = FrozenEncoder(model, tokenizer, num_layers=2)
@@ -233,7 +233,7 @@ class DrawsNumbers(BertModel):
         return super().forward(*args, **options)
 
 
-def test_a_model_that_draws_numbers_leaves_the_random_state_alone():
+def test_a_model_that_draws_numbers_keeps_the_random_state():
     model = randomised(DrawsNumbers(tiny_config("bert")))
     encoder = FrozenEncoder(model, tiny_tokenizer("wordpiece"), num_layers=2)
     random_state = torch.get_rng_state()
@@ -260,7 +260,7 @@ def test_opt_with_narrow_embeddings_has_single_layers_only():
 
 
 @pytest.mark.parametrize("family", sorted(set(EVERY_FAMILY) - {"albert"}))
-def test_a_ready_model_without_its_last_layer_needs_a_configuration_that_says_so(family):
+def test_a_model_with_fewer_layers_than_configured_is_refused(family):
     model, tokenizer = tiny_model(family)
     # A part of a model with a decoder shares the configuration.
     shorter = plain_encoder(model)
@@ -282,7 +282,7 @@ def test_a_ready_model_without_its_last_layer_needs_a_configuration_that_says_so
     ("family", "path"),
     [("bert", "embeddings.position_embeddings"), ("gpt2", "wpe"), ("opt", "decoder.embed_positions")],
 )
-def test_a_ready_model_with_fewer_positions_needs_a_configuration_that_says_so(family, path):
+def test_a_model_with_fewer_positions_than_configured_is_refused(family, path):
     model, tokenizer = copy.deepcopy(tiny_model(family)[0]), tiny_model(family)[1]
     table = model.get_submodule(path)
     table.weight = torch.nn.Parameter(table.weight[:32].detach())

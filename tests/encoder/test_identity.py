@@ -33,7 +33,7 @@ def score(encoder):
 
 
 @pytest.mark.parametrize("source", ["ready model", "folder"])
-def test_a_model_that_changes_scores_with_its_new_weights_while_the_old_ones_are_in_use(tmp_path, source):
+def test_changed_weights_change_the_scores_of_a_model_in_use(tmp_path, source):
     model, tokenizer = copy.deepcopy(tiny_model("bert"))
     model.train()
 
@@ -146,7 +146,7 @@ def test_a_file_without_its_model_names_the_remedy(tmp_path, name, remedy):
         FrozenEncoder(str(tmp_path / name))
 
 
-def test_files_that_are_known_to_be_no_part_of_a_model_may_change(tmp_path):
+def test_files_that_are_no_part_of_a_model_may_change(tmp_path):
     folder = tmp_path / "model"
     save(tiny_model("bert")[0], folder)
     encoder = FrozenEncoder(folder, num_layers=2)
@@ -223,7 +223,7 @@ def test_what_decides_a_pass_besides_saved_tensors_counts(switch):
 
 
 @pytest.mark.parametrize("family", EVERY_FAMILY)
-def test_use_and_a_copy_on_disk_leave_the_identity_of_a_ready_model(family, tmp_path):
+def test_a_used_model_keeps_its_identity(family, tmp_path):
     model, tokenizer = copy.deepcopy(tiny_model(family))
     identity = FrozenEncoder(model, tokenizer, num_layers=1).identity
     with torch.no_grad():
@@ -235,7 +235,7 @@ def test_use_and_a_copy_on_disk_leave_the_identity_of_a_ready_model(family, tmp_
     assert FrozenEncoder(AutoModel.from_pretrained(tmp_path), tokenizer, num_layers=1).identity == identity
 
 
-def test_frequencies_that_follow_from_the_length_of_texts_do_not_count():
+def test_rotary_frequencies_of_long_texts_do_not_count():
     rope = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10_000.0}
     model = randomised(AutoModel.from_config(tiny_config("llama", max_position_embeddings=8, rope_parameters=rope)))
     tokenizer = tiny_model("llama")[1]
@@ -310,7 +310,7 @@ class Unreadable(torch.nn.Parameter):
 
 
 @pytest.mark.parametrize("kind", [Sharded, Unreadable])
-def test_weights_that_cannot_be_copied_or_read_are_an_error_with_the_remedy(kind):
+def test_weights_that_cannot_be_read_are_an_error_with_a_remedy(kind):
     model, tokenizer = copy.deepcopy(tiny_model("bert"))
     model.encoder.layer[0].output.dense.weight = kind(torch.zeros(32, 48))
     with pytest.raises(ValueError, match=r"cannot be (copied|read) \(.*\): pass the model before it is quantized"):
@@ -362,7 +362,7 @@ EDITS = {
 
 
 @pytest.mark.parametrize("edit", EDITS)
-def test_a_changed_tokenizer_or_configuration_has_another_signature_and_cache(edit):
+def test_a_changed_tokenizer_changes_signature_and_cache(edit):
     model, tokenizer = copy.deepcopy(tiny_model("bert"))
     before = FrozenEncoder(model, tokenizer, num_layers=2)
     signature, cache = before.signature(), before.cache("cpu")
@@ -375,7 +375,7 @@ def test_a_changed_tokenizer_or_configuration_has_another_signature_and_cache(ed
     assert after.cache("cpu") is not cache
 
 
-def test_tokenizers_written_in_python_are_compared_by_their_settings_and_files(tmp_path):
+def test_python_tokenizers_are_compared_by_settings_and_files(tmp_path):
     model = randomised(T5Model(tiny_config("t5", vocab_size=384)))
     ByT5Tokenizer().save_pretrained(tmp_path)
     tokenizers = [ByT5Tokenizer(), ByT5Tokenizer.from_pretrained(tmp_path), ByT5Tokenizer()]
@@ -399,7 +399,7 @@ def test_a_tokenizer_that_cannot_be_copied_is_refused():
         FrozenEncoder(model, custom, num_layers=2)
 
 
-def test_a_tokenizer_of_a_folder_is_loaded_again_instead_of_pickled(tmp_path):
+def test_a_folders_tokenizer_is_loaded_again_instead_of_pickled(tmp_path):
     encoder = FrozenEncoder(save(tiny_model("bert")[0], tmp_path), num_layers=2)
     expected = score(encoder)
     # As that of RoFormer.

@@ -74,7 +74,7 @@ def test_a_padding_token_in_a_text_is_not_counted_as_a_position(family, options)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:torch.quantize_per_tensor:UserWarning")
-def test_a_model_whose_texts_cannot_share_a_pass_encodes_one_at_a_time():
+def test_texts_that_cannot_share_a_pass_are_encoded_alone():
     """Dynamic quantization rounds by the largest state of a batch, also of a family that is listed as packed."""
     model, tokenizer = tiny_model("bert")
     quantized = torch.ao.quantization.quantize_dynamic(model, {nn.Linear}, dtype=torch.qint8)
@@ -131,7 +131,7 @@ def test_the_gradient_is_that_of_finite_differences():
 
 
 @pytest.mark.parametrize("family", RELATIVE)
-def test_copies_of_a_model_with_relative_positions_are_packed_too(family):
+def test_copies_with_relative_positions_are_packed_too(family):
     """As on a second device, from a pickle or after `unload`; and no cycle keeps a model in memory."""
     model, tokenizer = tiny_model(family)
     encoder = FrozenEncoder(model, tokenizer, num_layers=LAYER)
@@ -152,7 +152,7 @@ def test_copies_of_a_model_with_relative_positions_are_packed_too(family):
         gc.enable()
 
 
-def test_the_model_of_the_user_and_other_attentions_are_left_alone():
+def test_the_users_model_keeps_its_attention():
     model, tokenizer = tiny_model("bert")
     encoder = FrozenEncoder(model, tokenizer, num_layers=LAYER)
     encoder.encode(texts())
@@ -327,7 +327,7 @@ class Width:
         return (query - key).abs() <= self.width
 
 
-def test_a_rule_that_is_a_method_is_not_told_from_others_by_its_code():
+def test_bound_methods_as_mask_functions_have_no_key():
     found = []
     for width in (5, 6):
         token = packing.row.set(Row(np.array([100, 100, 1]), CPU))
@@ -442,7 +442,7 @@ TEXTS = ["a", "a cat sat", "a dog ran", "the quick brown fox jumps over the lazy
 
 
 @pytest.mark.parametrize("kind", [ForwardsAll, DropsMask, TakesIdsOnly])
-def test_a_forward_pass_without_argument_names_gets_the_mask_or_no_padding(models, kind):
+def test_a_forward_without_argument_names_gets_the_mask(models, kind):
     tokenizer = tiny_tokenizer("wordpiece")
     plain = FrozenEncoder(models["bert"], tokenizer, num_layers=2)
     expected = torch.cat([plain.encode([text]).vectors for text in TEXTS], 1)

@@ -167,7 +167,7 @@ class Table(torch.nn.Module):
         self.embeddings = torch.nn.Embedding(300, 8)
 
 
-def test_models_without_an_embedding_or_configuration_are_refused_by_name():
+def test_models_without_an_embedding_are_refused_by_name():
     with pytest.raises(ValueError, match=r"forward_fn failed .* needs an embedding of each of its 800 tokens"):
         FrozenEncoder(Table(), tokenizer(), forward_fn=lambda model, inputs: model.embeddings(inputs["input_ids"]))
     sizes = {name: value for name, value in _BART.items() if name != "encoder_layers"}
@@ -299,7 +299,7 @@ def test_folders_and_pickles_are_probed_once_per_configuration(kind, tmp_path, m
     assert probed == [LAYERS]
 
 
-def test_a_ready_model_of_another_process_moves_to_a_second_device_without_a_probe(monkeypatch):
+def test_an_unpickled_model_changes_its_device_without_a_probe(monkeypatch):
     """It has lost the layers that a probe needs."""
     encoder = FrozenEncoder(model_of("m2m_100"), tokenizer(), num_layers=1)
     data = pickle.dumps(encoder)

@@ -26,7 +26,7 @@ def test_a_signature_is_a_frozen_mapping_of_strings():
     assert json.loads(json.dumps(dict(signature))) == signature
 
 
-def test_equal_ones_are_equal_keys_also_in_other_processes_and_orders():
+def test_equal_signatures_are_equal_keys_in_any_process():
     signature = Signature(FIELDS)
     others = [
         pickle.loads(pickle.dumps(signature)),
@@ -39,7 +39,7 @@ def test_equal_ones_are_equal_keys_also_in_other_processes_and_orders():
     assert Signature(FIELDS | {"layer": 6}) not in {signature}
 
 
-def test_the_line_has_hashes_and_revision_behind_the_model_and_changed_fields_in_their_place():
+def test_the_line_shows_hashes_after_the_model():
     signature = Signature(FIELDS | {"idf": "references", "rescale": "no"})
     assert str(signature) == "model:a/b|c#01#23@main|layer:5|idf:references|rescale:no"
     assert str(signature | {"idf": 3, "thoughts": "stripped"}).endswith("|layer:5|idf:3|rescale:no|thoughts:stripped")

@@ -51,7 +51,7 @@ def test_ids_equal_those_of_the_tokenizer(make_tokenizer, pairs):
     ("family", "has_space"),
     [("roberta", True), ("gpt2", True), ("opt", True), ("bart", False), ("deberta", False), ("longformer", False)],
 )
-def test_a_space_goes_before_texts_for_the_tokenizers_of_roberta_and_gpt2_only(family, has_space, prefix_space):
+def test_only_roberta_and_gpt2_get_a_space_before_texts(family, has_space, prefix_space):
     model, tokenizer = tiny_model(family)
     tokenized = TextTokenizer(tokenizer, model.config, prefix_space=prefix_space)(["hello", ""])
     spaced, plain = tokenizer.encode(" hello"), tokenizer.encode("hello")
@@ -143,7 +143,7 @@ def test_the_limit_is_the_smaller_of_tokenizer_and_positions(minilm, declared, l
 
 @pytest.mark.parametrize("long_text", ["truncate", "window", "error"])
 @pytest.mark.parametrize("declared", [2, 0, -1])
-def test_a_limit_of_the_tokenizer_without_room_for_text_is_an_error(minilm, declared, long_text):
+def test_a_tokenizer_limit_too_small_for_text_is_an_error(minilm, declared, long_text):
     tokenizer, config = AutoTokenizer.from_pretrained(minilm), AutoConfig.from_pretrained(minilm)
     tokenizer.model_max_length = declared
     with pytest.raises(ValueError, match=f"the limit of {declared} tokens.*no room .* 2 special tokens: pass max_leng"):
@@ -151,7 +151,7 @@ def test_a_limit_of_the_tokenizer_without_room_for_text_is_an_error(minilm, decl
     assert TextTokenizer(tokenizer, config, long_text=long_text, max_length=3).max_length == 3
 
 
-def test_relative_positions_have_the_limit_of_the_tokenizer_or_none():
+def test_relative_positions_have_the_tokenizers_limit_or_none():
     model, tokenizer = tiny_model("deberta")
     assert TextTokenizer(tokenizer, model.config).max_length == 64
     tokenizer = type(tokenizer)(tokenizer_object=tokenizer.backend_tokenizer, cls_token="<s>", sep_token="</s>")
@@ -229,7 +229,7 @@ def test_texts_are_normalized_as_the_sentencepiece_file_says(kind, write, tmp_pa
         assert tokenizer.tokenize(text) == tokenizer.tokenize(plain)
 
 
-def test_a_tokenizer_file_without_normalization_wins_over_a_sentencepiece_file(tmp_path):
+def test_the_tokenizer_file_wins_over_a_sentencepiece_file(tmp_path):
     write_sentencepiece(tmp_path, zlib.decompress(base64.b85decode(_CHARSMAP)))
     file = write_folder(tmp_path, "DebertaV2", "deberta-v2", "deberta-v2", "no normalizer")
     tokenizer = load_tokenizer(ModelSource.from_name(str(tmp_path)))

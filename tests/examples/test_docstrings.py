@@ -34,7 +34,7 @@ def test_sides_share_no_module_and_do_not_depend_on_other_pairs(docstring_pairs,
     assert (again.train, again.validation, len(again.test)) == ([], [], len(corpus.test))
 
 
-def test_generator_tokenizes_like_minilm_and_starts_from_its_weights(corpus, minilm):
+def test_the_generator_starts_from_minilms_weights(corpus, minilm):
     rows = corpus.train[:100]
     model, tokenizer = load_generator(rows, encoder_layers=1, decoder_layers=1)
     full = AutoTokenizer.from_pretrained(minilm)

@@ -174,7 +174,7 @@ def test_rows_of_another_set_are_refused(page, make_trainer):
         trainer.evaluate()
 
 
-def test_the_loss_is_the_mean_over_rows_also_of_a_short_last_batch(page, make_trainer):
+def test_the_loss_is_the_mean_over_rows_of_a_short_last_batch(page, make_trainer):
     rows = rows_of(page, REFERENCES, inputs=CANDIDATES)
     trainer = make_trainer(*kind_of(page, False), "random", rows)
     page["model"].eval()

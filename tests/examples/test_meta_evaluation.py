@@ -103,7 +103,7 @@ def test_area_counts_pairs():
 
 
 @pytest.mark.slow
-def test_command_prints_the_agreement_of_the_scores_of_bert_score(tmp_path, pairs, bert_score_f1, capsys):
+def test_command_prints_the_agreement_of_bert_score(tmp_path, pairs, bert_score_f1, capsys):
     summaries, openings = pairs
     candidates, references = summaries[:12], [[a, b] for a, b in zip(openings[:12], openings[12:24], strict=True)]
     human = np.random.default_rng(0).normal(size=12)

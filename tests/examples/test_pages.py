@@ -71,7 +71,7 @@ def test_python_blocks_run_in_order(name, tmp_path, monkeypatch):
         assert same_output(block.output or "", printed), f"{name}, line {block.line}, printed:\n{printed}"
 
 
-def test_the_recipe_of_the_consensus_chooses_the_sample_closest_to_the_others(bert_score_f1):
+def test_the_consensus_recipe_chooses_the_closest_sample(bert_score_f1):
     names = {}
     for block in BLOCKS["examples/docs/ranking.md"]:
         if block.language == "python":

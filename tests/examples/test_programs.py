@@ -128,9 +128,7 @@ def test_plain_loop_trains_with_the_loss_and_scores(corpus, gradients, check_f1,
     assert any((a - b).abs().max() > 1e-5 for a, b in zip(models[0].parameters(), models[1], strict=True))
 
 
-def test_loss_program_raises_the_weight_logs_and_tests_the_best_checkpoint(
-    corpus, bert_score_f1, gradients, watch, tmp_path
-):
+def test_loss_program_tests_the_best_checkpoint(corpus, bert_score_f1, gradients, watch, tmp_path):
     tested = []
     watch(Seq2SeqGenerate, "__call__", lambda texts, *_: tested.append(texts))
     options = ["--steps", "4", "--pairs", "4", "--output", str(tmp_path)]
@@ -144,7 +142,7 @@ def test_loss_program_raises_the_weight_logs_and_tests_the_best_checkpoint(
     assert list(tmp_path.glob("**/samples/*.csv"))
 
 
-def test_causal_program_trains_on_answers_and_generates_from_prompts(corpus, check_f1, gradients, watch, minilm):
+def test_causal_program_trains_on_answers(corpus, check_f1, gradients, watch, minilm):
     trained, prompts = [], []
     watch(SoftBERTScoreLoss, "forward", lambda _, loss, logits, target, **options: trained.append((logits, target)))
     watch(CausalGenerate, "__call__", lambda _, generate, module, batch: prompts.extend(generate.inputs(batch)))

@@ -57,7 +57,7 @@ def test_the_shell_prints_what_the_page_shows(tmp_path):
     assert same_output(*(re.sub(r"\|transformers:.*", "", text) for text in (shell.output, printed.stdout)))
 
 
-def test_the_scores_of_the_four_pairs_are_those_that_a_page_computes():
+def test_the_four_pairs_have_the_scores_of_the_page():
     page = (ROOT / "examples" / "docs" / "migrating.md").read_text(encoding="utf-8")
     (row,) = (line for line in README.splitlines() if line.startswith("| F1 of the four pairs"))
     for cell, name in zip(row.split("|")[2:5], ("bert_score, one by one", "torchmetrics", "drop-in"), strict=True):

@@ -63,7 +63,7 @@ def test_fabric_scores_on_two_ranks_as_on_one(page_reports):
     assert (first[0], second) == (2, (2, "", first[2]))
 
 
-def test_the_logged_loss_is_the_mean_over_the_texts_of_both_ranks(page_reports):
+def test_the_logged_loss_is_the_mean_over_both_ranks_texts(page_reports):
     assert results(page_reports, "page") == [pytest.approx(torch.tensor(LOSSES).mean().item(), abs=1e-6)] * 2
 
 

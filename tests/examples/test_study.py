@@ -89,7 +89,7 @@ def test_pages_without_a_summary_or_prose_are_left_out(tmp_path, content):
     assert read_page(tmp_path / "page.1.gz") is None
 
 
-def test_each_text_occurs_once_and_releases_come_before_their_tracks(tmp_path):
+def test_releases_come_before_their_tracks(tmp_path):
     (tmp_path / "man1").mkdir()
     for name in ("tool_alpha_run", "tool_run", "tool_walk"):
         page = MAN.replace("count\\-words, cw", name.replace("_", " ")).replace("count\\-words", "it")

@@ -46,7 +46,7 @@ def test_a_malformed_idf(minilm, idf, error, message):
         bert_score(["a"], ["b"], FrozenEncoder(minilm, num_layers=2), idf=idf)
 
 
-def test_the_signature_changes_with_everything_that_changes_a_number(minilm, table, tmp_path):
+def test_all_that_changes_a_number_changes_the_signature(minilm, table, tmp_path):
     other_table = tmp_path / "table.csv"
     other_table.write_text("LAYER,P,R,F\n" + "".join(f"{i},.1,.1,.2\n" for i in range(7)))
     variants = [
@@ -119,7 +119,7 @@ def pooled(model, batch):
     return last_hidden_state(model, batch)[:1, 0]
 
 
-def test_a_forward_function_gets_the_whole_model_also_next_to_encoders_that_cut_it(minilm):
+def test_a_forward_function_gets_the_whole_model(minilm):
     model, tokenizer = AutoModel.from_pretrained(minilm), AutoTokenizer.from_pretrained(minilm)
     expected = {layer: FrozenEncoder(minilm, num_layers=layer).encode(["a cat"]).vectors for layer in (1, 6)}
     encoders = {1: FrozenEncoder(model, tokenizer, num_layers=1)}

@@ -74,7 +74,7 @@ def test_scores_are_those_of_all_pairs(encoder, component, how):
         assert ranked.best[number] == candidates[number][order[0]]
 
 
-def test_f1_beside_its_pole_is_the_smaller_of_precision_and_recall(minilm):
+def test_f1_near_its_singularity_is_the_smaller_of_p_and_r(minilm):
     last = FrozenEncoder(minilm, num_layers=6)
     # Unrelated texts first, for which the formula gives .93, more than for a paraphrase.
     candidates = ["rain", "Creates an SSL context."]
@@ -119,7 +119,7 @@ def test_idf(encoder, idf):
 
 @pytest.mark.filterwarnings("ignore:.* candidates scored 0")
 @pytest.mark.parametrize("with_references", [False, True])
-def test_each_distinct_text_is_encoded_once_in_steps_of_bounded_memory(encoder, with_references, encoded, monkeypatch):
+def test_each_distinct_text_is_encoded_once_in_bounded_memory(encoder, with_references, encoded, monkeypatch):
     candidates, references = make_items(8)
     wanted = references if with_references else None
     expected = rank_candidates(candidates, wanted, encoder)

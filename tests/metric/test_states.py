@@ -96,7 +96,7 @@ DIFFERENT = {
 
 
 @pytest.mark.parametrize("difference", DIFFERENT)
-def test_merge_state_names_the_settings_that_differ_and_no_others(minilm, difference):
+def test_merge_state_names_exactly_the_settings_that_differ(minilm, difference):
     metric, other = BERTScore(FrozenEncoder(minilm, num_layers=2)), DIFFERENT[difference](minilm)
     for incoming in (other, other.metric_state, pickle.loads(pickle.dumps(other))):
         with pytest.raises(ValueError, match=re.escape(f"a metric that differs in {difference}. Create both")):

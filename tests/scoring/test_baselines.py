@@ -57,7 +57,7 @@ def test_pairs_are_different_texts_and_all_equally_likely():
     assert stats.chisquare([counts[pair] for pair in possible]).pvalue > 0.001
 
 
-def test_repeated_and_blank_texts_are_left_out_and_long_ones_counted(tiny):
+def test_repeated_and_blank_texts_are_left_out(tiny):
     texts = [*TEXTS[:3], " ".join(TEXTS), "half \ud800 a pair"]
     odd = ["", "  ", "\u200b", *texts, texts[0] + " ", f"\t{texts[2]}"]
     made, clean, other = make_baseline(tiny, odd, 30), make_baseline(tiny, texts, 30), make_baseline(tiny, texts, 30, 4)
@@ -85,7 +85,7 @@ def test_names_that_csv_quotes_are_read_back(model, tmp_path):
     assert baseline.to_csv() == written
 
 
-def test_other_comments_are_no_settings_and_damaged_ones_an_error(tmp_path):
+def test_damaged_comments_of_a_table_are_an_error(tmp_path):
     path = tmp_path / "table.csv"
     for header in ("LAYER,P,R,F", "LAYER,P,R,F # of my model", "LAYER,P,R,F#"):
         path.write_text(f"{header}\n0,0.25,0.5,0.375\n")

@@ -106,7 +106,7 @@ def test_unloading_frees_the_model_and_its_vectors(minilm):
     assert torch.equal(first, second)
 
 
-def test_memory_is_returned_after_models_whose_parts_refer_to_each_other(minilm, monkeypatch):
+def test_memory_of_models_with_reference_cycles_is_returned(minilm, monkeypatch):
     encoder = FrozenEncoder(minilm, num_layers=1, dtype="float64")
     model, alive = weakref.ref(encoder.backbone("cpu")), []
     # As of a profiler: the hook of a layer knows the model.

@@ -136,7 +136,7 @@ def by_package(waits):
 
 
 @pytest.mark.slow
-def test_an_update_waits_to_check_new_texts_and_a_loss_for_positions_with_content(compared):
+def test_updates_and_losses_synchronize_once(compared):
     for name, (_, waits) in compared[0].items():
         if name.startswith("loss"):
             assert by_package(waits) == ["aten::nonzero"]
@@ -286,7 +286,7 @@ def count_loss_steps():
 
 
 @pytest.mark.slow
-def test_a_step_of_the_loss_launches_few_kernels_around_the_encoder():
+def test_a_loss_step_launches_few_kernels_around_the_encoder():
     for step, (around, labels, row) in run_fresh(count_loss_steps).items():
         assert 60 < around <= 195, step
         # Of the labels' pass, since attention with a gradient is not one kernel on this device.

@@ -208,7 +208,7 @@ def test_wrong_settings(encoder, options, message):
         BERTScoreReward(encoder, **options)
 
 
-def test_a_token_that_a_mapping_has_no_weight_for_is_an_error_as_in_a_ranking(encoder):
+def test_a_token_without_a_weight_is_an_error_as_in_a_ranking(encoder):
     idf = dict.fromkeys(encoder.tokenizer(["a cat sat"]).ids.tolist(), 1.0)
     reward = BERTScoreReward(encoder, idf=idf)
     assert reward(["a cat sat"], ["a cat"]) == pytest.approx(

@@ -98,7 +98,7 @@ def test_tokens_after_the_end_are_masked(family):
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.6, 2])
-def test_samples_follow_the_models_distribution_whatever_its_generation_config(temperature):
+def test_samples_ignore_the_generation_config(temperature):
     settings = {"top_k": 1, "temperature": 0.1, "repetition_penalty": 9.0, "num_beams": 3, "min_new_tokens": 5}
     model = make_model("gpt2", **settings).eval()
     inputs = {"input_ids": torch.tensor([ROWS[0]])}
@@ -198,7 +198,7 @@ _RECURRENT |= {"recurrent_gemma": {"num_attention_heads": 4, "lru_width": 32}, "
 
 
 @pytest.mark.parametrize("family", [*_RECURRENT])
-def test_padding_changes_nothing_or_is_refused_with_recurrent_models(family):
+def test_padding_of_recurrent_models_is_ignored_or_refused(family):
     sizes = {"vocab_size": 60, "hidden_size": 32, "num_hidden_layers": 2, "intermediate_size": 48}
     config = AutoConfig.for_model(family, **sizes, bos_token_id=1, eos_token_id=2, pad_token_id=0, **_RECURRENT[family])
     model = randomised(AutoModelForCausalLM.from_config(config))

@@ -123,7 +123,7 @@ def test_extreme_logits(chunk_size, excluded):
     assert_close(gradients(result, leaves, ours), gradients(expected, leaves, loss), 1e-2)
 
 
-def test_ties_and_certain_predictions_are_exact_however_large_the_logits():
+def test_ties_and_certain_predictions_are_exact():
     # Near 16,777,216 float32 holds even numbers only, so a log-sum-exp would lose the log 2 of a tie.
     hidden, weight = torch.eye(4) * 16_777_216, torch.eye(4)[[0, 1, 2, 3, 3]].requires_grad_()
     table = normal(5, 3)
@@ -150,7 +150,7 @@ def test_tokens_masked_by_minus_infinity(excluded):
     assert (grads[1][mask.isinf()] == 0).all()
 
 
-def test_no_token_but_excluded_ones_gives_a_finite_value_without_gradient():
+def test_excluded_tokens_alone_give_a_finite_value():
     hidden, weight, _, table = make()
     bias = torch.full((VOCABULARY,), -torch.inf).index_fill(0, torch.tensor([4, 20]), 0.0).requires_grad_()
     result = embed((hidden, weight, bias, table), excluded_ids=[4, 20], chunk_size=6)

@@ -133,7 +133,7 @@ def test_hidden_states_give_what_logits_give(kind, options, added, bias, with_cr
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_hidden_states_with_the_weight_alone_and_in_half_precision(encoder, dtype):
+def test_hidden_states_with_the_weight_in_half_precision(encoder, dtype):
     head = output_layer(30522, 16, bias=False, dtype=dtype)
     hidden = normal(3, 7, 16, dtype=dtype, seed=1)
     loss, labels = SoftBERTScoreLoss(encoder), labels_of(encoder)
@@ -199,7 +199,7 @@ def hidden_and_logits(generator, labels):
     ],
 )
 @pytest.mark.parametrize("adapts", [False, True])
-def test_hidden_states_of_a_generator_give_the_loss_of_its_logits(family, changes, adapts):
+def test_hidden_states_give_the_loss_of_their_logits(family, changes, adapts):
     encoder = tiny("bert", "float32")
     generator = make_generator(family, vocab_size=800, **changes)
     if adapts:

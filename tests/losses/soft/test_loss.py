@@ -331,7 +331,7 @@ def test_unshifted_logits_of_causal_models_are_recognised(encoder):
         SoftBERTScoreLoss(encoder)(torch.zeros(1, 24, 30522), labels)
 
 
-def test_unshifted_hidden_states_are_recognised_also_once_the_generator_has_learned(encoder):
+def test_unshifted_states_of_a_trained_generator_are_recognised(encoder):
     labels = torch.arange(2000, 2024)[None]
     head = torch.nn.Linear(24, 30522, bias=False)
     with torch.no_grad():

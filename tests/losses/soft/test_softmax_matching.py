@@ -48,7 +48,7 @@ def test_autocast_does_not_lower_the_precision(dtype):
 
 @pytest.mark.parametrize("row", [[0.0, torch.nan, 1.0], [0.0, torch.inf, 1.0], [-torch.inf] * 3], ids=str)
 @pytest.mark.parametrize("temperature", [0.5, 1.0])
-def test_a_row_without_a_finite_maximum_is_nan_and_so_is_its_gradient(row, temperature):
+def test_a_row_without_a_finite_maximum_is_nan(row, temperature):
     """Gradient scalers skip such a step; other rows are unaffected."""
     z = torch.tensor([[1.0, 3.0, 2.0], row], requires_grad=True)
     p = [softmax_relaxation(rows, temperature) for rows in (z, z[:1].expand(2, 3))]

@@ -56,7 +56,7 @@ def test_run_continues_from_the_best_checkpoint(pairs, shallow, tmp_path):
 
 
 @pytest.mark.parametrize(("start", "num_warnings"), [({"update_starting_at_step": 10}, 1), ({}, 0)])
-def test_scores_of_weights_that_are_not_averaged_yet_are_a_warning(pairs, shallow, tmp_path, start, num_warnings):
+def test_scores_before_weights_are_averaged_are_a_warning(pairs, shallow, tmp_path, start, num_warnings):
     """Without the option that the warning names, averaged weights improve and training does not stop early."""
     module = chooser((pairs[1], pairs[1]), lr=0.02)
     initial = weights(module)

@@ -150,7 +150,7 @@ def reports(minilm, tmp_path_factory):
 
 
 @pytest.mark.parametrize("number", range(len(GENERATIONS)), ids=[str(case) for case in GENERATIONS])
-def test_sharded_models_generate_the_texts_of_whole_ones_and_train_after_it(reports, number):
+def test_sharded_models_generate_the_texts_of_whole_ones(reports, number):
     ranks = results(reports, number)
     for texts, expected, count, _, _ in ranks:
         assert texts == [expected] * 2

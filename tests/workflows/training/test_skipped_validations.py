@@ -51,7 +51,7 @@ def test_skipped_validations_generate_and_log_nothing(pairs, encoder, tmp_path, 
     assert scorer.state_dict()["validations"] == EPOCHS
 
 
-def test_early_stopping_waits_and_the_best_checkpoint_is_that_of_a_scored_validation(pairs, encoder, tmp_path):
+def test_early_stopping_counts_scored_validations_only(pairs, encoder, tmp_path):
     scorer = BERTScoreCallback(BERTScore(encoder), every_n_validations=2)
     checkpoint = ModelCheckpoint(tmp_path, "{epoch}", monitor="val_bertscore_f1", mode="max")
     stopping = BERTScoreEarlyStopping(patience=3)
@@ -161,7 +161,7 @@ class Interrupted(Steady):
         return super().evaluation_step(batch, batch_idx, dataloader_idx)
 
 
-def test_a_validation_in_which_a_training_was_interrupted_is_repeated_as_a_whole(pairs, encoder, tmp_path):
+def test_an_interrupted_validation_is_repeated_as_a_whole(pairs, encoder, tmp_path):
     unbroken, resumed = Record(), Record()
     train, val = loader(2), loader(8, batch_size=1)
     scorer, writer = BERTScoreCallback(BERTScore(encoder)), ScoredTextWriter(tmp_path / "texts")
@@ -282,7 +282,7 @@ EVERY_15_BATCHES = {"val_check_interval": 15, "check_val_every_n_epoch": None}
         (1, "step", {"val_check_interval": 4, "check_val_every_n_epoch": 2}, BATCHES_WITHOUT_LENGTH, None),
     ],
 )
-def test_warnings_name_settings_with_which_a_scheduler_sees_no_score_twice(
+def test_scheduler_warnings_name_settings_that_work(
     pairs, encoder, tmp_path, every_n, interval, options, train, settings
 ):
     def run(scheduler):
