@@ -22,7 +22,6 @@ from bertscore_tm.device.memory import device_with_index, empty_cache, is_out_of
 from bertscore_tm.device.precision import may_use_tf32
 from bertscore_tm.encoder.cache import ReferenceCache, VectorCache, shared_caches
 from bertscore_tm.encoder.families import Family, ModelSpec
-from bertscore_tm.encoder.forward import ForwardPass
 from bertscore_tm.encoder.identity import ModelSource, hash_tokenizer
 from bertscore_tm.encoder.loading import (
     copy_tokenizer,
@@ -440,60 +439,63 @@ class FrozenEncoder:
             )
         if not isinstance(texts, TokenizedTexts):
             texts = self.tokenizer(texts)
-        compared = texts.trim(*self.tokenizer.num_excluded)
-        plan = self._plan(texts)
-        if len(plan.lengths) == 0:
+        compared, is_compared = texts.trim(*self.tokenizer.num_excluded)
+        if len(texts.ids) == 0:
             dtype = torch.promote_types(torch.float32, self._backbone.resolve_dtype(device))
             vectors = torch.empty(self.num_outputs, 0, int(self.config.hidden_size), dtype=dtype, device=device)
             return TokenVectors(compared, vectors)
-        return TokenVectors(compared, self._run(plan, device))
+        return TokenVectors(compared, self._run(texts, is_compared, device))
 
-    def _plan(self, texts: TokenizedTexts) -> _Plan:
-        """Divide texts into parts, and find the place of each vector among those that are returned."""
-        windows = Windows.of(texts, self.tokenizer)
-        is_compared = texts.is_inside(*self.tokenizer.num_excluded)  # (tokens of the texts,)
-        places = np.cumsum(is_compared) - 1  # of a compared token among the compared tokens, (tokens of the texts,)
-        return _Plan(
-            ids=texts.ids[windows.tokens],
-            lengths=windows.lengths,
-            places=places[windows.tokens],
-            is_returned=windows.is_used & is_compared[windows.tokens],
-        )
+    def _run(self, texts: TokenizedTexts, is_compared: Bools, device: torch.device) -> Tensor:
+        """Encode texts in batches, which are halved when memory runs out.
 
-    def _run(self, plan: _Plan, device: torch.device) -> Tensor:
-        """Encode the parts of texts in batches, which are halved when memory runs out.
+        Args:
+            texts: the texts.
+            is_compared: tokens whose vectors are returned, shape (tokens,). Others are special tokens.
+            device: where to encode.
 
         Returns:
-            Unit vectors in the order of the plan's places, shape (layers, returned tokens, width).
+            Unit vectors of the compared tokens, shape (layers, compared tokens, width).
         """
+        windows = Windows.of(texts, self.tokenizer)
+        # A token in the overlap of two windows is returned from one of them, and context in the other.
+        is_returned = windows.is_used & is_compared[windows.tokens]  # (tokens in windows,)
+        # Place of each token among the compared ones; arbitrary for tokens whose vectors are not returned.
+        places = (np.cumsum(is_compared) - 1)[windows.tokens]  # (tokens in windows,)
+        ids = send(texts.ids[windows.tokens], device)  # (tokens in windows,)
+
         loaded = self._backbone.loaded(device)
         usual_budget = _TOKENS_PER_BATCH_ON_CPU if device.type == "cpu" else _TOKENS_PER_BATCH
-        batches = Batches(plan.lengths, self._budgets.pop(device, usual_budget), self.batch_size)
-        ids = send(plan.ids, device)
+        batches = Batches(windows.lengths, self._budgets.pop(device, usual_budget), self.batch_size)
         vectors: Tensor | None = None
         # transformers logs messages that need no action where texts are padded, for example by Longformer and BigBird.
         quiet = nullcontext() if loaded.batching.way == "packed" else quiet_transformers.turned()
         with torch.no_grad(), quiet:
             for batch in batches:
-                lengths = plan.lengths[batch.texts]
-                is_returned = plan.is_returned[batch.tokens]
-                encoded = _run_batch(loaded, ids[batch.tokens], lengths, is_returned)
-                if encoded is None:
+                lengths = windows.lengths[batch.texts]
+                is_returned_here = is_returned[batch.tokens]
+                states: Tensor | None = None
+                is_out = False
+                try:
+                    states = loaded.run(ids[batch.tokens], lengths)  # (layers, tokens, width)
+                    if not is_returned_here.all():
+                        states = states.index_select(1, send(np.flatnonzero(is_returned_here), device))
+                    states = unit_vectors(states)  # (layers, returned tokens of the batch, width)
+                    if vectors is None:
+                        # The first batch decides the dtype and the width, which a function of the user may choose.
+                        vectors = states.new_empty(self.num_outputs, int(is_compared.sum()), states.shape[-1])
+                    vectors.index_copy_(1, send(places[batch.tokens][is_returned_here], device), states)
+                except RuntimeError as error:
+                    is_out = is_out_of_memory(error)
+                    if len(lengths) == 1 or not is_out:
+                        raise
+                # Free this memory before the next batch needs it. Leave the handler first, because the error refers to
+                # everything that the batch computed.
+                states = None
+                if is_out:
                     half = batches.shrink()
-                    warn_user(
-                        f"out of memory on {device} with {len(lengths)} texts of up to {lengths[0]} tokens; continuing "
-                        f"with batches of {half} (scores are unaffected). Set batch_size (--batch-size) to {half} to "
-                        f"avoid the failed attempts"
-                    )
+                    _warn_of_halved_batch(lengths, half, device)
                     empty_cache(device)
-                    continue
-                if vectors is None:
-                    num_returned = int(plan.is_returned.sum())
-                    vectors = encoded.new_empty(self.num_outputs, num_returned, encoded.shape[-1])
-                places = send(plan.places[batch.tokens][is_returned], device)  # (returned tokens of the batch,)
-                vectors.index_copy_(1, places, encoded)
-                # Free this memory before the next batch needs it.
-                del encoded
         if batches.next_budget < usual_budget:
             self._budgets[device] = batches.next_budget
         assert vectors is not None
@@ -574,30 +576,12 @@ class FrozenEncoder:
         return f"{type(self).__name__}({self.name!r}, {layers}, {_name_dtype(self.dtype)})"
 
 
-class _Plan(NamedTuple):
-    """The parts of texts that are encoded, longest first, one after the other."""
-
-    ids: Ints  # token ids, (tokens,)
-    lengths: Ints  # tokens per part, (parts,)
-    is_returned: Bools  # tokens whose vectors are returned, (tokens,); the others are context
-    places: Ints  # where their vectors go, (tokens,); arbitrary for the others
-
-
-def _run_batch(loaded: ForwardPass, ids: Tensor, lengths: Ints, is_returned: Bools) -> Tensor | None:
-    """Return the unit vectors of a batch, shape (layers, returned tokens, width), or ``None`` if memory runs out.
-
-    A single text that does not fit raises the error.
-    """
-    try:
-        states = loaded.run(ids, lengths)  # (layers, tokens, width)
-        if not is_returned.all():
-            states = states.index_select(1, send(np.flatnonzero(is_returned), ids.device))
-        return unit_vectors(states)
-    except RuntimeError as error:
-        if len(lengths) == 1 or not is_out_of_memory(error):
-            raise
-    # The handler is left first, because the error refers to everything that the batch computed.
-    return None
+def _warn_of_halved_batch(lengths: Ints, half: int, device: torch.device) -> None:
+    """Warn that memory ran out for texts of these lengths, and that half as many are encoded together from now on."""
+    warn_user(
+        f"out of memory on {device} with {len(lengths)} texts of up to {lengths[0]} tokens; continuing with batches of "
+        f"{half} (scores are unaffected). Set batch_size (--batch-size) to {half} to avoid the failed attempts"
+    )
 
 
 class Batch(NamedTuple):
@@ -636,19 +620,17 @@ class Batches:
         num_texts = 0  # in the batches that are done
         num_tokens = 0
         while num_texts < len(self._ends):
-            self._batch = self._fit(num_texts, num_tokens)
+            # The largest batch within both limits, but at least one text.
+            stop = int(np.searchsorted(self._ends, num_tokens + self._budget, side="right"))
+            stop = min(stop, num_texts + self._batch_size)
+            stop = max(stop, num_texts + 1)
+            self._batch = Batch(slice(num_texts, stop), slice(num_tokens, int(self._ends[stop - 1])))
             self._has_failed = False
             yield self._batch
+            # The next batch starts at the same text if this one failed.
             if not self._has_failed:
                 num_texts = self._batch.texts.stop
                 num_tokens = self._batch.tokens.stop
-
-    def _fit(self, num_texts: int, num_tokens: int) -> Batch:
-        """Return the largest batch that may follow these numbers of texts and tokens."""
-        stop = int(np.searchsorted(self._ends, num_tokens + self._budget, side="right"))
-        stop = min(stop, num_texts + self._batch_size)
-        stop = max(stop, num_texts + 1)
-        return Batch(slice(num_texts, stop), slice(num_tokens, int(self._ends[stop - 1])))
 
     def shrink(self) -> int:
         """Repeat the last batch with half of its texts, and keep to their number of tokens.

@@ -20,7 +20,7 @@ from bertscore_tm.device.memory import is_out_of_memory, send
 from bertscore_tm.device.onednn import find_packed_weight, is_eager, missing_rows
 from bertscore_tm.device.precision import may_use_tf32
 from bertscore_tm.encoder.families import PACKED, PADDED, Batching, ForwardFunction, ModelSpec
-from bertscore_tm.encoder.packing import UNLIMITED, Group, Row, group_texts, has_attention_kernel, row
+from bertscore_tm.encoder.packing import UNLIMITED, Row, group_texts, has_attention_kernel, row
 from bertscore_tm.encoder.relative_attention import is_packed, switch_attention
 from bertscore_tm.matching.vectors import Ints, places_of, unit_vectors
 from bertscore_tm.utilities.warnings import warn_user
@@ -113,19 +113,21 @@ class ForwardPass:
             return torch.cat([long, short], 1)
         # Texts of equal lengths are a batch without padding, which is as fast as a row.
         has_equal_lengths = lengths[0] == lengths[-1]
-        if self.batching == PACKED and not has_equal_lengths:
-            return self._run_row(inputs, lengths)
-        return self._run_groups(inputs, lengths)
+        if self.batching != PACKED or has_equal_lengths:
+            return self._run_groups(inputs, lengths)
 
-    def _run_row(self, inputs: Tensor, lengths: Ints) -> Tensor:
-        """Run texts one after the other in a row without padding."""
+        # Run the texts one after the other in a row without padding.
         num_tokens = len(inputs)
         num_added = missing_rows(self.packed_weight, num_tokens)
         if num_added:
             # Append texts of one token so that the number of rows needs no padding in oneDNN.
             inputs = torch.cat([inputs, inputs.new_zeros(num_added, *inputs.shape[1:])])
             lengths = np.concatenate([lengths, np.ones(num_added, np.int64)])
-        positions = self._number_positions(inputs, lengths)
+        if self.spec.family.positions_after_padding and not inputs.is_floating_point():
+            positions = _number_after(self.first_position - 1, inputs, lengths)  # (tokens,)
+        else:
+            first_positions = np.full_like(lengths, self.first_position)  # (texts,)
+            positions = send(places_of(first_positions, lengths), inputs.device)  # (tokens,)
         token = row.set(Row(lengths, inputs.device, has_kernel=self.has_kernel))
         try:
             states = self(inputs[None], position_ids=positions[None])  # (layers, 1, tokens, width)
@@ -133,33 +135,27 @@ class ForwardPass:
             row.reset(token)
         return states[:, 0, :num_tokens]
 
-    def _number_positions(self, inputs: Tensor, lengths: Ints) -> Tensor:
-        """Return position ids of texts in a row, shape (tokens,)."""
-        if self.spec.family.positions_after_padding and not inputs.is_floating_point():
-            return _number_after(self.first_position - 1, inputs, lengths)
-        return send(places_of(np.full_like(lengths, self.first_position), lengths), inputs.device)
-
     def _run_groups(self, inputs: Tensor, lengths: Ints) -> Tensor:
         """Run groups of texts as batches."""
         batching = self.batching
         positions = UNLIMITED
         if batching.padding:
             positions = _PADDED_POSITIONS_CPU if inputs.device.type == "cpu" else _PADDED_POSITIONS
-        groups = group_texts(lengths, batching.padding, positions, batching.texts)
-        parts = [self._run_group(inputs, group) for group in groups]  # (layers, tokens, width) each
+        padding_id = getattr(self.spec.config, "pad_token_id", None) or 0
+        parts = []  # (layers, tokens, width) each
+        for group in group_texts(lengths, batching.padding, positions, batching.texts):
+            if not group.is_padded:
+                states = self(group.pad(inputs, None))  # (layers, texts, positions, width)
+                parts.append(states.flatten(1, 2))
+                continue
+            places = group.places(inputs.device)  # (tokens,)
+            batch = group.pad(inputs, places, padding_id)  # (texts, positions, ...)
+            states = self(batch, send(group.real, inputs.device))  # (layers, texts, positions, width)
+            parts.append(states.flatten(1, 2).index_select(1, places))
+        # Do not copy the states of a single group, which is the usual case.
         if len(parts) == 1:
             return parts[0]
         return torch.cat(parts, 1)
-
-    def _run_group(self, inputs: Tensor, group: Group) -> Tensor:
-        """Run a group of texts as a batch; return the states of its tokens, shape (layers, tokens, width)."""
-        if not group.is_padded:
-            return self(group.pad(inputs, None)).flatten(1, 2)
-        padding_id = getattr(self.spec.config, "pad_token_id", None) or 0
-        places = group.places(inputs.device)  # (tokens,)
-        batch = group.pad(inputs, places, padding_id)  # (texts, positions, ...)
-        states = self(batch, send(group.real, inputs.device))  # (layers, texts, positions, width)
-        return states.flatten(1, 2).index_select(1, places)
 
     def run_soft(self, embeds: Tensor, mask: Tensor) -> Tensor:
         """Run texts of soft tokens, with a gradient; the states of padding have no meaning.
@@ -207,9 +203,14 @@ class ForwardPass:
         try:
             vectors = forward_fn(self.model, {"input_ids": ids, "attention_mask": mask.long()})
         except IndexError as error:
+            tables = [module for module in self.model.modules() if isinstance(module, nn.Embedding)]
+            num_embeddings = max((table.num_embeddings for table in tables), default=math.inf)
+            # Any other IndexError is one of the user's code.
+            if int(ids.max()) < num_embeddings:
+                raise
             raise ValueError(
-                f"forward_fn failed for token ids of the tokenizer ({error}): the model needs an embedding of each "
-                f"of its {self.spec.config.vocab_size} tokens"
+                f"forward_fn failed because the model has embeddings of {num_embeddings} tokens, and the tokenizer "
+                f"has {self.spec.config.vocab_size} tokens. Use the tokenizer that the model was trained with"
             ) from error
         if vectors.ndim != 3 or vectors.shape[:2] != mask.shape:
             raise ValueError(
@@ -232,26 +233,28 @@ class ForwardPass:
             arguments["inputs_embeds"] = inputs
         else:
             arguments["input_ids"] = inputs
-        if not records and not self.switches_attention:
-            return self._call_model(arguments)
-        # Hooks and another attention change the model, which several threads may run.
-        with self.lock:
+        changes_model = records or self.switches_attention
+        restores_random_state = self.draws_numbers and is_eager()
+        if not changes_model and not restores_random_state:
+            # torch.compile did not trace an ExitStack in earlier versions of torch (pytorch/pytorch#146506).
+            output = self.model(**arguments)
+            return output.last_hidden_state, getattr(output, "hidden_states", None)
+        states: Sequence[Tensor] | None = None
+        with ExitStack() as contexts:
+            if changes_model:
+                # Hooks and another attention change the model, which several threads may run.
+                contexts.enter_context(self.lock)
             if self.switches_attention:
                 _choose_attention(self.model, self.spec.config, length=mask.shape[1])
-            if not records:
-                return self._call_model(arguments)
-            with _record_states(self.model.get_submodule(cast(str, self.recorded))) as states:
-                last, _ = self._call_model(arguments)
-            return last, states
-
-    def _call_model(self, arguments: dict[str, Any]) -> tuple[Tensor, Sequence[Tensor] | None]:
-        """Call the model, and leave torch's random state as it was."""
-        if self.draws_numbers and is_eager():
-            with torch.random.fork_rng(devices=[]):
-                output = self.model(**arguments)
-        else:
+            if records:
+                layers = self.model.get_submodule(cast(str, self.recorded))
+                states = contexts.enter_context(_record_states(layers))
+            if restores_random_state:
+                contexts.enter_context(torch.random.fork_rng(devices=[]))
             output = self.model(**arguments)
-        return output.last_hidden_state, getattr(output, "hidden_states", None)
+        if not records:
+            states = getattr(output, "hidden_states", None)
+        return output.last_hidden_state, states
 
     def _check_states(self, states: Sequence[Tensor] | None) -> Sequence[Tensor]:
         """Return the states; raise an error unless there is one of each layer, and the one before the first layer."""

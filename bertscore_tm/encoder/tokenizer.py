@@ -123,10 +123,12 @@ class TextTokenizer:
         before, after = self.special_affixes
         return len(before), len(after)
 
-    @property
+    @cached_property
     def num_excluded(self) -> tuple[int, int]:
         """Number of special tokens before and after a text that are encoded but not compared."""
-        return self.num_affixes if self.exclude_special_tokens else (0, 0)
+        if not self.exclude_special_tokens:
+            return 0, 0
+        return self.num_affixes
 
     @cached_property
     def unweighted_ids(self) -> list[int]:
@@ -168,10 +170,12 @@ class TextTokenizer:
             raise TypeError(f"texts must be a list of strings, got {texts!r:.80}: pass a single text as [text]")
         prepared = self.prepare(texts)
         ids, full_lengths, is_special = self._encode(prepared)
-        self._check_lengths(texts, full_lengths)
+        if self.long_text == "error" and self.max_length is not None:
+            self._refuse_long_text(texts, full_lengths, self.max_length)
         places, lengths = self.truncate(full_lengths)
         ids = ids[places]  # (tokens,)
-        self._check_embeddings(ids)
+        if 0 < self._num_embeddings < self.vocab_size:
+            self._require_embeddings(ids)
         # A "[CLS]" written in a text carries no weight either.
         is_content = ~is_special[places]  # (tokens,)
         for token in self.unweighted_ids:
@@ -187,22 +191,20 @@ class TextTokenizer:
             unknown_sizes=unknown_sizes,
         )
 
-    def _check_lengths(self, texts: list[str], lengths: Ints) -> None:
-        """Raise an error about a text over the length limit, if ``long_text`` does not allow it."""
-        if self.long_text != "error" or self.max_length is None or not (lengths > self.max_length).any():
+    def _refuse_long_text(self, texts: list[str], lengths: Ints, limit: int) -> None:
+        """Raise an error about the first text over the length limit, if there is one."""
+        is_long = lengths > limit  # (texts,)
+        if not is_long.any():
             return
-        index = int(np.argmax(lengths > self.max_length))
+        index = int(np.argmax(is_long))
         # The index is not named, because callers tokenize unique texts only, so that users could not look it up.
         raise ValueError(
-            f"the text {texts[index][:40]!r}... has {lengths[index]} tokens, the limit is {self.max_length}. Set the "
-            f"encoder's long_text (--long-text) to 'window' to encode such texts in parts, or to 'truncate' to cut "
-            f"them (truncation=True in compat.torchmetrics)"
+            f"the text {texts[index][:40]!r}... has {lengths[index]} tokens, the limit is {limit}. Set the encoder's "
+            f"long_text (--long-text) to 'window' or 'truncate' (truncation=True in compat.torchmetrics)"
         )
 
-    def _check_embeddings(self, ids: Ints) -> None:
-        """Raise an error about a token for which the model has no embedding."""
-        if not 0 < self._num_embeddings < self.vocab_size:
-            return
+    def _require_embeddings(self, ids: Ints) -> None:
+        """Raise an error about the first token for which the model has no embedding, if there is one."""
         lacks_embedding = ids >= self._num_embeddings
         if not lacks_embedding.any():
             return
@@ -219,7 +221,7 @@ class TextTokenizer:
         model = getattr(getattr(self.tokenizer, "backend_tokenizer", None), "model", None)
         return model.max_input_chars_per_word if isinstance(model, WordPiece) else None
 
-    @property
+    @cached_property
     def size_unit(self) -> str:
         """What the sizes of texts count: characters except white space, or tokens."""
         # Tokenizers in Python have no offsets, so that the characters of an unknown token cannot be counted.
@@ -299,26 +301,24 @@ class TextTokenizer:
             ids, lengths = _flatten(encoded["input_ids"])
             marks, _ = _flatten(encoded["special_tokens_mask"])
             return ids, lengths, marks.astype(np.bool_)
-        ids, lengths = _flatten(self._encode_by_backend(texts))
+        rows: list[list[int]] = []
+        if texts:
+            backend: Any = self.tokenizer.backend_tokenizer
+            # An earlier call of the tokenizer may have left truncation or padding on.
+            if backend.truncation or backend.padding:
+                backend.no_truncation()
+                backend.no_padding()
+            if len(texts) < _FEW:
+                # Starting the threads of a batch would take longer.
+                rows = [backend.encode(text).ids for text in texts]
+            else:
+                rows = [encoding.ids for encoding in backend.encode_batch_fast(texts)]
+        ids, lengths = _flatten(rows)
         before, after = self.num_affixes
         starts = np.cumsum(lengths) - lengths  # (texts,)
         is_special = np.ones(len(ids), np.bool_)
         is_special[places_of(starts + before, lengths - before - after)] = False
         return ids, lengths, is_special
-
-    def _encode_by_backend(self, texts: list[str]) -> list[list[int]]:
-        """Return the token ids of each prepared text from the Rust backend of a fast tokenizer."""
-        if not texts:
-            return []
-        backend: Any = self.tokenizer.backend_tokenizer
-        # An earlier call of the tokenizer may have left truncation or padding on.
-        if backend.truncation or backend.padding:
-            backend.no_truncation()
-            backend.no_padding()
-        if len(texts) < _FEW:
-            # Starting the threads of a batch would take longer.
-            return [backend.encode(text).ids for text in texts]
-        return [encoding.ids for encoding in backend.encode_batch_fast(texts)]
 
     @cached_property
     def _has_usual_backend(self) -> bool:
@@ -455,31 +455,29 @@ class Windows:
     def of(cls, texts: TokenizedTexts, tokenizer: TextTokenizer) -> Windows:
         """Cut long texts into windows, where the tokenizer does. Texts without tokens have no part."""
         limit = tokenizer.max_length
-        if limit is None or tokenizer.stride is None:
-            return cls._whole(texts, np.arange(len(texts.lengths)))
-        is_long = texts.lengths > limit  # (texts,)
-        short = cls._whole(texts, np.flatnonzero(~is_long))
-        tokens = []
-        is_used = []
-        for start, length in zip(texts.starts[is_long].tolist(), texts.lengths[is_long].tolist(), strict=True):
-            for window in _cut(length, limit, tokenizer.stride, tokenizer.num_affixes):
-                tokens.append(start + window.places)
-                is_used.append(window.is_used)
+        is_whole = texts.lengths > 0  # (texts,)
+        lengths: list[int] = []
+        tokens: list[Ints] = []
+        is_used: list[Bools] = []
+        if limit is not None and tokenizer.stride is not None:
+            is_long = texts.lengths > limit  # (texts,)
+            is_whole &= ~is_long
+            for start, length in zip(texts.starts[is_long].tolist(), texts.lengths[is_long].tolist(), strict=True):
+                for window in _cut(length, limit, tokenizer.stride, tokenizer.num_affixes):
+                    lengths.append(limit)
+                    tokens.append(start + window.places)
+                    is_used.append(window.is_used)
+
+        whole = np.flatnonzero(is_whole)  # (whole texts,)
+        order = np.argsort(-texts.lengths[whole], kind="stable")  # longest first
+        whole = whole[order]
+        whole_tokens = texts.places(whole)
         # The windows come first, because they are as long as the limit.
         return cls(
-            lengths=np.concatenate([np.full(len(tokens), limit), short.lengths]),
-            tokens=np.concatenate([*tokens, short.tokens]),
-            is_used=np.concatenate([*is_used, short.is_used]),
+            lengths=np.concatenate([np.array(lengths, np.int64), texts.lengths[whole]]),
+            tokens=np.concatenate([*tokens, whole_tokens]),
+            is_used=np.concatenate([*is_used, np.ones(len(whole_tokens), np.bool_)]),
         )
-
-    @classmethod
-    def _whole(cls, texts: TokenizedTexts, indices: Ints) -> Windows:
-        """Return the texts with these indices, one part each, except those without tokens."""
-        lengths = texts.lengths[indices]  # (selected texts,)
-        order = np.argsort(-lengths, kind="stable")
-        order = order[lengths[order] > 0]  # (parts,)
-        tokens = texts.places(indices[order])
-        return cls(lengths[order], tokens, np.ones(len(tokens), np.bool_))
 
 
 def _cut(length: int, limit: int, stride: int, num_affixes: tuple[int, int]) -> Iterator[Window]:

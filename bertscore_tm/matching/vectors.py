@@ -78,15 +78,16 @@ class TokenizedTexts:
             unknown_sizes=self.unknown_sizes[indices],
         )
 
-    def is_inside(self, before: int, after: int) -> Bools:
-        """Return which tokens remain without some tokens at the start and at the end of each text, shape (tokens,)."""
-        remaining = np.zeros(len(self.ids), np.bool_)
-        remaining[places_of(self.starts + before, self.lengths - before - after)] = True
-        return remaining
+    def trim(self, before: int, after: int) -> tuple[TokenizedTexts, Bools]:
+        """Remove some tokens at the start and at the end of each text.
 
-    def trim(self, before: int, after: int) -> TokenizedTexts:
-        """Return the texts without some tokens at the start and at the end of each."""
-        return replace(self, ids=self.ids[self.is_inside(before, after)], lengths=self.lengths - before - after)
+        Returns:
+            The texts, and which of all tokens remain, shape (tokens,).
+        """
+        lengths = self.lengths - before - after  # (texts,)
+        remains = np.zeros(len(self.ids), np.bool_)  # (tokens,)
+        remains[places_of(self.starts + before, lengths)] = True
+        return replace(self, ids=self.ids[remains], lengths=lengths), remains
 
     def locate(self, indices: Ints) -> tuple[Ints, Bools]:
         """Return the places of some texts' tokens, and which are real, as padded batches, shape (batch, longest).

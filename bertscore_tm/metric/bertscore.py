@@ -203,7 +203,7 @@ class BERTScore(Metric):
             return
         if not self._has_leftovers:
             # Warn once per corpus.
-            self._has_leftovers = warn_of_leftovers(texts.candidates, self.encoder.tokenizer)
+            self._has_leftovers = warn_of_leftovers(texts.candidates, self._settings.encoder.tokenizer)
         check_indices(super().metric_state, indices is not None)
         added = {}
         if indices is not None:

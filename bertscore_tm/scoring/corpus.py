@@ -86,24 +86,24 @@ def encode_texts(
     found = {*vectors, *new_references}
     others = [text for text in texts.distinct() if text not in found]
 
-    parts = list(vectors.values())
-    if new_references or others or not vectors:
-        encoded = _encode_new(new_references, others, encode, device)
-        parts.append(encoded)
-        if cache is not None and new_references:
-            added = encoded.select(np.arange(len(new_references)))
-            cache.vectors.add(new_references, added, cache.max_bytes)
-    order = [*vectors, *new_references, *others]
-    return EncodedTexts({text: i for i, text in enumerate(order)}, concatenate(parts))
-
-
-def _encode_new(references: list[str], others: list[str], encode: EncodeFunction, device: torch.device) -> TokenVectors:
-    """Encode references that will be cached, and then other texts."""
-    if device.type == "cpu" and references and others:
+    new_texts = [*new_references, *others]
+    batches = [new_texts]
+    if device.type == "cpu" and new_references and others:
         # The last digits of vectors depend on the batch. Later epochs read these references from the cache and encode
         # the other texts alone, so do the same in the first epoch. An accelerator would have to run all layers twice.
-        return concatenate([encode(references, device), encode(others, device)])
-    return encode(references + others, device)
+        batches = [new_references, others]
+    elif vectors and not new_texts:
+        batches = []
+    encoded = [encode(batch, device) for batch in batches]
+    if cache is not None and new_references:
+        added = encoded[0]
+        if len(new_references) < len(batches[0]):
+            # Copy the references, because views would keep the vectors of all texts of the batch in memory.
+            added = added.select(np.arange(len(new_references)))
+        cache.vectors.add(new_references, added, cache.max_bytes)
+    all_vectors = concatenate([*vectors.values(), *encoded])
+    indices = {text: i for i, text in enumerate([*vectors, *new_texts])}
+    return EncodedTexts(indices, all_vectors)
 
 
 def encode_by_ids(
@@ -143,16 +143,17 @@ def encode_steps(
     checks_at_end = is_accelerator and cache is None
     encode = encoder.encode_unchecked if checks_at_end else encoder.encode
     parts = [texts.select(step) for step in steps]
-    repeated = _RepeatedTexts(parts)
+    encode_part: Callable[[TextPairs, EncodeFunction, torch.device, ReferenceCache | None], EncodedTexts]
+    encode_part = encode_texts
     functions: Iterator[EncodeFunction] = repeat(encode, len(parts))
-    if is_accelerator and len(parts) > 1:
-        # On a CPU a thread that tokenizes would compete with the encoder for the cores.
-        functions = _tokenize_ahead(parts, encoder.tokenizer, encode)
+    if len(parts) > 1:
+        encode_part = _RepeatedTexts(parts).encode
+        if is_accelerator:
+            # On a CPU a thread that tokenizes would compete with the encoder for the cores.
+            functions = _tokenize_ahead(parts, encoder.tokenizer, encode)
     sums = []  # 0-d each, finite if the vectors are
-    for step, part, encode_part in zip(steps, parts, functions, strict=True):
-        known = repeated.read(part)
-        encoded = encode_texts(part, encode_part, device, cache, known=known)
-        repeated.add(encoded, known)
+    for step, part, encode_batch in zip(steps, parts, functions, strict=True):
+        encoded = encode_part(part, encode_batch, device, cache)
         if checks_at_end:
             sums.append(encoded.vectors.vectors.sum())
         yield step, part, encoded
@@ -173,16 +174,17 @@ class _RepeatedTexts:
         self._texts = {text for text, count in counts.items() if count > 1}
         self._cache = VectorCache()
 
-    def read(self, part: TextPairs) -> dict[str, TokenVectors]:
-        """Return the vectors of the texts of a step that an earlier step has encoded."""
-        return self._cache.get(text for text in part.distinct() if text in self._texts)
-
-    def add(self, encoded: EncodedTexts, known: Mapping[str, TokenVectors]) -> None:
-        """Keep the vectors that other steps need and that are not known yet, at most 256 MiB of all."""
+    def encode(
+        self, part: TextPairs, encode: EncodeFunction, device: torch.device, cache: ReferenceCache | None = None
+    ) -> EncodedTexts:
+        """Encode the texts of a step as :func:`encode_texts` does, and keep vectors for other steps, up to 256 MiB."""
+        known = self._cache.get(text for text in part.distinct() if text in self._texts)
+        encoded = encode_texts(part, encode, device, cache, known=known)
         new = [text for text in encoded.indices if text in self._texts and text not in known]
         if new:
             indices = np.array([encoded.indices[text] for text in new])  # (new texts,)
             self._cache.add(new, encoded.vectors.select(indices), _BYTES_OF_REPEATED_TEXTS)
+        return encoded
 
 
 def _tokenize_ahead(
@@ -307,33 +309,30 @@ def match_batch(texts: TextPairs, settings: ScoreSettings, cache_bytes: int = 0)
     Returns:
         The matched texts, and how much of them is unknown.
     """
-    cache = settings.encoder.cache(settings.device)
-    latest = _latest.get(cache)
+    encoder = settings.encoder
+    device = settings.device
+    vector_cache = encoder.cache(device)
+    latest = _latest.get(vector_cache)
     if latest is None or latest[0] != texts:
         # Free the memory of the earlier batch before the next one is encoded.
-        _latest.pop(cache, None)
-        matched, unknown = _match_all_layers(texts, settings, cache_bytes)
-        latest = _latest[cache] = (texts, matched, unknown)
+        _latest.pop(vector_cache, None)
+        cache: ReferenceCache | None = None
+        if cache_bytes > 0:
+            cache = ReferenceCache(vector_cache, cache_bytes)
+        steps = plan_steps(texts, encoder, device, keep_order=True)
+        unknown = UnknownText()
+        parts = []
+        for _, part, encoded in encode_steps(texts, steps, encoder, device, cache):
+            unknown.count(encoded.vectors.texts, encoder.tokenizer)
+            parts.append(match_encoded(part, encoded))
+        matched = parts[0] if len(parts) == 1 else _join_steps(parts)
+        latest = _latest[vector_cache] = (texts, matched, unknown)
     _, matched, unknown = latest
     if settings.layer is None:
         return matched, unknown
     candidate = _select_layer(matched.candidate, settings.layer)
     reference = _select_layer(matched.reference, settings.layer)
     return replace(matched, candidate=candidate, reference=reference), unknown
-
-
-def _match_all_layers(texts: TextPairs, settings: ScoreSettings, cache_bytes: int) -> tuple[MatchedTexts, UnknownText]:
-    """Match the texts of an update in steps, and count their unknown characters."""
-    encoder = settings.encoder
-    device = settings.device
-    cache = encoder.reference_cache(device, cache_bytes)
-    parts = []
-    unknown = UnknownText()
-    steps = plan_steps(texts, encoder, device, keep_order=True)
-    for _, part, encoded in encode_steps(texts, steps, encoder, device, cache):
-        unknown.count(encoded.vectors.texts, encoder.tokenizer)
-        parts.append(match_encoded(part, encoded))
-    return _join_steps(parts), unknown
 
 
 def _select_layer(tokens: MatchedTokens, layer: int) -> MatchedTokens:
@@ -348,8 +347,6 @@ def forget_batch(encoder: FrozenEncoder, device: torch.device) -> None:
 
 def _join_steps(steps: Sequence[MatchedTexts]) -> MatchedTexts:
     """Return the pairs of all steps, in the order of steps."""
-    if len(steps) == 1:
-        return steps[0]
     return MatchedTexts(
         candidate=_join_tokens([step.candidate for step in steps]),
         reference=_join_tokens([step.reference for step in steps]),

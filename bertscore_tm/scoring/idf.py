@@ -250,7 +250,7 @@ def _count(
     num_truncated = 0
     for start in range(0, max(len(texts), 1), TEXTS_PER_BLOCK):
         tokenized = tokenizer(texts[start : start + TEXTS_PER_BLOCK])
-        compared = tokenized.trim(*tokenizer.num_excluded)
+        compared, _ = tokenized.trim(*tokenizer.num_excluded)
         ids = send(compared.ids, device)  # (tokens,)
         lengths = send(compared.lengths, device)  # (texts,)
         frequencies.append(DocumentFrequencies.of(ids, lengths, tokenizer.vocab_size))

@@ -12,7 +12,7 @@ from bertscore_tm import FrozenEncoder
 from bertscore_tm.encoder import probe
 from bertscore_tm.encoder.families import EQUAL, PACKED, PADDED
 from bertscore_tm.encoder.soft_tokens import encode_soft
-from tests.support.models import randomised, soft_texts, tiny_config, tiny_tokenizer
+from tests.support.models import randomised, soft_texts, tiny_config, tiny_model, tiny_tokenizer
 from tests.support.rounding import rounding
 
 LAYERS = 3
@@ -168,12 +168,20 @@ class Table(torch.nn.Module):
 
 
 def test_models_without_an_embedding_are_refused_by_name():
-    with pytest.raises(ValueError, match=r"forward_fn failed .* needs an embedding of each of its 800 tokens"):
+    with pytest.raises(ValueError, match=r"forward_fn failed because .* embeddings of 300 tokens, .* 800"):
         FrozenEncoder(Table(), tokenizer(), forward_fn=lambda model, inputs: model.embeddings(inputs["input_ids"]))
     sizes = {name: value for name, value in _BART.items() if name != "encoder_layers"}
     config = AutoConfig.for_model("fsmt", **sizes, encoder_layers=2, src_vocab_size=800, tgt_vocab_size=90)
     with pytest.raises(ValueError, match=r"type 'fsmt'.*the probe of the structure failed .its encoder has no config"):
         FrozenEncoder(AutoModel.from_config(config), tokenizer(), num_layers=1)
+
+
+def test_an_index_error_of_a_forward_function_is_unchanged():
+    def last_of_none(model, inputs):
+        return [][0]
+
+    with pytest.raises(IndexError, match=r"^list index out of range$"):
+        FrozenEncoder(*tiny_model("bert"), forward_fn=last_of_none)
 
 
 def test_an_albert_with_inner_groups_runs_each_batch_once():

@@ -52,7 +52,8 @@ def test_single_texts_are_views_and_concatenated_again(vectors):
 
 def test_trimmed_texts_keep_their_facts(vectors):
     texts = vectors.select(np.array([0, 3])).texts
-    trimmed = texts.trim(1, 1)
+    trimmed, remains = texts.trim(1, 1)
     assert trimmed.rows() == [[6], []]
+    assert remains.tolist() == [False, True, False, False, False]
     assert trimmed.lengths.tolist() == [1, 0]
     assert trimmed.text_sizes is texts.text_sizes

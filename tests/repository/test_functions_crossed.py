@@ -17,8 +17,6 @@ from tests.support.soft_predictions import labels_of, near_labels
 FOLDERS = tuple(str(Path(str(package.__file__)).parent) for package in (bertscore_tm, callbacks, losses))
 # Kind of call: the largest number of functions, and how many may be active at once.
 LIMITS = {"update": (90, 13), "update of new texts": (90, 13), "loss step": (105, 13), "ranking": (95, 13)}
-# Steps that became functions of their own are still to be joined where they say no more than their call.
-TOO_MANY = pytest.mark.xfail(strict=True, reason="crosses 91 to 118 functions, 14 to 20 of them active at once")
 
 
 def is_function(code: CodeType) -> bool:
@@ -45,7 +43,6 @@ def functions_crossed(call: Callable[[], Any]) -> tuple[set[str], int]:
     return names, depth
 
 
-@TOO_MANY
 @pytest.mark.parametrize("kind", LIMITS)
 def test_a_call_crosses_few_functions(encoder, kind):
     metric, loss = BERTScore(encoder), SoftBERTScoreLoss(encoder)

@@ -169,10 +169,12 @@ def test_a_table_of_uncut_texts_fits_any_limit(minilm, table, options):
 def test_the_drop_in_of_torchmetrics_takes_the_table_by_default(minilm, table):
     expected = bert_score(TEXTS[:1], TEXTS[1:2], FrozenEncoder(minilm, num_layers=5), rescale=table)
     options = {"rescale_with_baseline": True, "baseline_path": str(table)}
-    assert torchmetrics.bert_score(TEXTS[:1], TEXTS[1:2], minilm, 5, **options) == expected
+    # The last digits differ, because the drop-in encodes the references apart.
+    scores = torchmetrics.bert_score(TEXTS[:1], TEXTS[1:2], minilm, 5, **options)
+    torch.testing.assert_close(scores, expected, rtol=0, atol=1e-5)
     metric = torchmetrics.BERTScore(minilm, 5, **options)
     metric.update(TEXTS[:1], TEXTS[1:2])
-    assert metric.compute() == expected
+    torch.testing.assert_close(metric.compute(), expected, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("long_text", ["truncate", "window"])

@@ -76,6 +76,24 @@ def test_batches_are_halved_with_a_warning_and_the_same_scores(encoder, limit):
     assert max(limited.sizes) > 75
 
 
+def test_batches_are_halved_if_the_result_does_not_fit(encoder, monkeypatch):
+    preds, target = real_pairs(COUNT)
+    wanted = bert_score(preds, target, encoder)
+    allocate = torch.Tensor.new_empty
+    errors = [OUT_OF_MEMORY]
+
+    def fail_first(tensor, *size, **options):
+        if errors:
+            raise errors.pop()
+        return allocate(tensor, *size, **options)
+
+    monkeypatch.setattr(torch.Tensor, "new_empty", fail_first)
+    with pytest.warns(UserWarning, match=r"out of memory on cpu with \d+ texts"):
+        halved = bert_score(preds, target, encoder)
+    assert not errors
+    torch.testing.assert_close(halved["f1"], wanted["f1"], rtol=0, atol=1e-6)
+
+
 def test_a_halved_budget_recovers(encoder, limit):
     preds, target = real_pairs(COUNT)
     limited = limit(300)
