@@ -301,8 +301,10 @@ def _t_test(gains: Tensor, sums: NDArray[np.float64], groups: ArrayLike | None) 
     means, errors, freedom = _estimate_mean(gains, groups)
     p_values = 2 * scipy_stats().t.sf(means.abs() / errors, freedom)  # (comparisons,)
     least = 2.0 ** (1 - sums.shape[1])  # two of all choices of signs
-    # A mean of 0 may have an error of 0, and its p-value would be NaN.
-    has_no_gain = sums.sum(1) == 0
+    # If all groups have the same mean gain, its error is 0 but for rounding. The quotient is then the rounding error of
+    # the mean divided by that of the error, or NaN, unless the mean is a gain that is larger than rounding.
+    is_rounding = (means.abs() < TIE) & (errors < TIE)  # (comparisons,)
+    has_no_gain = (sums.sum(1) == 0) | is_rounding.numpy()
     return np.where(has_no_gain, 1.0, np.maximum(p_values, least))
 
 

@@ -296,6 +296,16 @@ def test_a_mean_of_0_has_the_p_value_1(unit):
     assert min(p_values) < 0.02
 
 
+@pytest.mark.parametrize("gain", [0, 1e-8, -1e-8])
+def test_equal_group_gains_of_0_have_the_p_value_1(gain):
+    # Rounded to whole numbers of the smallest gain, these gains have sums other than 0.
+    gains = np.tile([100_000.4e-6, 100_000.4e-6, -200_000.8e-6], 7)
+    groups = np.arange(6).repeat([3, 3, 3, 3, 3, 6])
+    compared = compare_paired(np.zeros(21), gains + gain, groups=groups)
+    assert (compared.test, compared.p_value) == ("t", 1)
+    assert compare_paired(np.zeros(21), gains + 0.01, groups=groups).p_value == 2**-5
+
+
 def test_the_verdict_names_all_systems():
     names = ["gamma", "alpha", "delta", "beta", "epsilon"]
     base = torch.linspace(0.2, 0.8, 20)
