@@ -17,8 +17,10 @@ from bertscore_tm.device.onednn import (
     Processor,
     adapt_layers,
     can_use_onednn,
+    find_packed_weight,
     gains_from_onednn,
     linear,
+    missing_rows,
     prefers_onednn,
     this_processor,
 )
@@ -169,6 +171,34 @@ def test_a_packed_layer_equals_the_plain_one(shape, bias):
     for function in (torch.sum, lambda y: y.square().sum()):
         gradients = [torch.autograd.grad(function(y), x, retain_graph=True)[0] for y in (expected, packed(x))]
         torch.testing.assert_close(*gradients, atol=40**0.5 * ROUNDING, rtol=0)
+
+
+def test_the_first_packed_weight_of_a_model_is_found():
+    plain = nn.Sequential(nn.LayerNorm(24), nn.Linear(24, 40), nn.Linear(40, 24))
+    assert find_packed_weight(plain) is None
+    packed = copy.deepcopy(plain)
+    adapt_layers(packed)
+    weight = find_packed_weight(packed)
+    assert weight.data_ptr() == packed[1].weight.data_ptr()
+    assert not weight.requires_grad
+
+
+@pytest.mark.parametrize(
+    ("num_rows", "expected"), [(1, 7), (8, 0), (33, 15), (65, 31), (600, 40), (2048, 0), (2081, 15)]
+)
+def test_with_the_missing_rows_no_layer_adds_any(monkeypatch, sizes, num_rows, expected):
+    _, packed = layers()
+    weight = find_packed_weight(packed)
+    num_missing = missing_rows(weight, num_rows)
+    assert num_missing == expected
+    for num_given in (num_rows, num_rows + num_missing):
+        sizes.clear()
+        packed(matrix(num_given, 24))
+        assert sum(num_multiplied for num_multiplied, _ in sizes) == num_rows + num_missing
+    # torch's functions take any number of rows.
+    assert missing_rows(None, num_rows) == 0
+    monkeypatch.setenv("BERTSCORE_TM_ONEDNN", "0")
+    assert missing_rows(weight, num_rows) == 0
 
 
 def test_gradients_of_a_trained_weight_and_after_inference_mode():
