@@ -12,7 +12,7 @@ from bertscore_tm.encoder import FrozenEncoder, Signature
 from bertscore_tm.scoring.corpus import score_corpus
 from bertscore_tm.scoring.idf import TEXTS_PER_BLOCK
 from bertscore_tm.scoring.inputs import TextPairs, as_documents
-from bertscore_tm.scoring.rescaling import MEASURED_FIELDS, OVER_LIMIT, Baseline
+from bertscore_tm.scoring.rescaling import LONGEST, MEASURED_FIELDS, Baseline
 from bertscore_tm.scoring.settings import ScoreSettings
 from bertscore_tm.utilities.checks import require_at_least
 
@@ -29,7 +29,8 @@ class MeasuredBaseline:
         num_pairs: number of scored pairs.
         num_texts: number of distinct texts that the pairs were drawn from.
         num_truncated: number of these texts that were truncated.
-        num_over_limit: number of these texts over the length limit, which were truncated or divided into windows.
+        longest: number of tokens of the longest of these texts; ``None`` if a text was over the length limit, so that
+            it was truncated or divided into windows.
         signature: every setting that changes a number.
     """
 
@@ -38,12 +39,12 @@ class MeasuredBaseline:
     num_pairs: int
     num_texts: int
     num_truncated: int
-    num_over_limit: int
+    longest: int | None
     signature: Signature
 
     def to_csv(self) -> str:
         """Return the table of the means, as :meth:`bertscore_tm.Baseline.to_csv`."""
-        settings = self.signature.select(*MEASURED_FIELDS) | {OVER_LIMIT: self.num_over_limit}
+        settings = self.signature.select(*MEASURED_FIELDS) | {LONGEST: self.longest}
         return Baseline(self.mean, "", settings=settings).to_csv()
 
 
@@ -85,7 +86,7 @@ def make_baseline(
     if not getattr(encoder, "all_layers", False):
         raise ValueError("a baseline table has one row per layer: pass FrozenEncoder(model, all_layers=True)")
     require_at_least("num_pairs", num_pairs, 2)
-    distinct, num_truncated, num_over_limit = _find_distinct(encoder, texts)
+    distinct, num_truncated, longest = _find_distinct(encoder, texts)
     scored = score_corpus(_draw_pairs(distinct, num_pairs, seed), ScoreSettings.create(encoder))
     scored.unknown.warn()
     scores = scored.scores.nan_to_num(0.0).double()  # (3, layers + 1, pairs)
@@ -95,29 +96,35 @@ def make_baseline(
         num_pairs=num_pairs,
         num_texts=len(distinct),
         num_truncated=num_truncated,
-        num_over_limit=num_over_limit,
+        longest=longest,
         signature=ScoreSettings.create(encoder).signature(),
     )
 
 
-def _find_distinct(encoder: FrozenEncoder, texts: Iterable[str]) -> tuple[list[str], int, int]:
-    """Return the distinct texts with content, at least two, and how many are truncated and how many over the limit."""
+def _find_distinct(encoder: FrozenEncoder, texts: Iterable[str]) -> tuple[list[str], int, int | None]:
+    """Find the distinct texts with content.
+
+    Returns:
+        The texts, at least two; how many are truncated; and ``longest`` of :class:`MeasuredBaseline`.
+    """
     stripped = list(dict.fromkeys(text.strip() for text in as_documents(texts, "texts")))
     distinct = []
     num_truncated = 0
-    num_in_windows = 0
-    limit = encoder.tokenizer.max_length
+    longest = 0
     for start in range(0, len(stripped), TEXTS_PER_BLOCK):
         block = stripped[start : start + TEXTS_PER_BLOCK]
         tokenized = encoder.tokenizer(block)
         distinct += [text for text, has_content in zip(block, tokenized.has_content, strict=True) if has_content]
         num_truncated += tokenized.num_truncated
-        if limit is not None:
-            # Texts that are divided into windows keep all of their tokens here.
-            num_in_windows += int((tokenized.lengths > limit).sum())
+        longest = max(longest, int(tokenized.lengths.max()))
     if len(distinct) < 2:
         raise ValueError(f"texts must have at least 2 distinct texts that are not blank, got {len(distinct)}")
-    return distinct, num_truncated, num_truncated + num_in_windows
+    # Texts that are encoded in windows keep all of their tokens until then.
+    limit = encoder.tokenizer.max_length
+    has_windows = limit is not None and longest > limit
+    if num_truncated or has_windows:
+        return distinct, num_truncated, None
+    return distinct, num_truncated, longest
 
 
 def _draw_pairs(texts: list[str], num_pairs: int, seed: int) -> TextPairs:

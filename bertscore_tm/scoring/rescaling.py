@@ -28,8 +28,8 @@ _TOKEN_FIELDS = ("space", "special")
 _LENGTH_FIELDS = ("limit", "long")
 # Fields that a table keeps of the signature that it was measured with.
 MEASURED_FIELDS = ("model", *_HASHES, "revision", *_TOKEN_FIELDS, *_LENGTH_FIELDS)
-# A table's field with the number of texts over the length limit when it was measured.
-OVER_LIMIT = "over_limit"
+# A table's field with the number of tokens of the longest measured text. It is missing if a text was over the limit.
+LONGEST = "longest"
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,8 +41,8 @@ class Baseline:
         name: shown in the signature: a language code for a published table, else the name of a file.
         digest: first 8 hexadecimal digits of the file's SHA-256; empty for a published table.
         settings: the model, with hashes of its contents, and the settings that change the tokens of a text, as in the
-            signature; and ``over_limit``, the number of measured texts over the length limit. They are in the header's
-            comment; empty without one.
+            signature; and ``longest``, the number of tokens of the longest measured text, unless a text was over the
+            length limit. They are in the header's comment; empty without one.
 
     Example:
         >>> Baseline.published("en", "roberta-large").table[17].tolist()
@@ -160,8 +160,8 @@ class Baseline:
         """Raise an error if the table names another model, or other settings of its tokens, than the encoder's.
 
         Content hashes are compared if both have one, else the model names without folder or owner. Models of the hub
-        have no hash. The length limit and the handling of long texts are not compared if no measured text was over the
-        limit.
+        have no hash. The length limit and the handling of long texts are not compared if the encoder would take each
+        measured text as a whole.
         """
         if not self.settings:
             return
@@ -172,8 +172,7 @@ class Baseline:
             # Without hashes, because hashing reads a whole model.
             expected = Signature({"model": encoder.place_name, **encoder.tokenizer.signature_fields()})
         compared = [*_TOKEN_FIELDS]
-        # Tables of other programs, and earlier ones, do not say whether texts were over the limit.
-        if self.settings.get(OVER_LIMIT) != "0":
+        if not self._fits_limit(encoder.tokenizer.max_length):
             compared += _LENGTH_FIELDS
         names = {Path(expected["model"]).name, Path(encoder.listed_name).name}
         if is_hashed and not expected.keys().isdisjoint(_HASHES):
@@ -187,6 +186,14 @@ class Baseline:
                 f"Pass a table made with the encoder's model and options, or remove the comment from the table's first "
                 f"line to use it"
             )
+
+    def _fits_limit(self, limit: int | None) -> bool:
+        """Return whether no measured text is longer than a limit of tokens, as far as the table says."""
+        longest = self.settings.get(LONGEST, "")
+        # Tables of other programs do not say it.
+        if not longest.isdecimal():
+            return False
+        return limit is None or int(longest) <= limit
 
     def __str__(self) -> str:
         if self.digest:

@@ -78,10 +78,10 @@ def table(all_layers, tmp_path_factory) -> Path:
 def test_names_that_csv_quotes_are_read_back(model, tmp_path):
     rows = torch.tensor([[0.25, 0.5, 0.375]], dtype=torch.float64)
     measured = Signature({"model": model, "contents": "0123abcd", "limit": 512, "dtype": "float32"})
-    written = MeasuredBaseline(rows, rows, 2, 2, 0, 1, measured).to_csv()
+    written = MeasuredBaseline(rows, rows, 2, 2, 0, 43, measured).to_csv()
     (tmp_path / "table.csv").write_text(written)
     baseline = Baseline.read(tmp_path / "table.csv")
-    assert baseline.settings == measured.select("model", "contents", "limit") | {"over_limit": 1}
+    assert baseline.settings == measured.select("model", "contents", "limit") | {"longest": 43}
     assert baseline.to_csv() == written
 
 
@@ -99,7 +99,8 @@ def test_table_is_read_back_and_moves_unrelated_texts_to_zero(all_layers, minilm
     baseline = Baseline.read(table)
     assert (baseline.table - make_baseline(all_layers, TEXTS, 30).mean).abs().max() <= 5e-7
     measured = all_layers.signature()
-    assert baseline.settings == measured.select("model", "contents", "space", "limit", "long") | {"over_limit": 0}
+    longest = all_layers.tokenizer(TEXTS).lengths.max()
+    assert baseline.settings == measured.select("model", "contents", "space", "limit", "long") | {"longest": longest}
     pairs = _draw_pairs(TEXTS, 30, seed=0)
     scores = bert_score(pairs.candidates, pairs.references, FrozenEncoder(minilm, num_layers=5), rescale=table)
     for name in ("precision", "recall", "f1"):
@@ -148,9 +149,9 @@ def test_a_table_of_other_tokens_is_an_error(minilm, table, tmp_path, options):
     encoder, same = FrozenEncoder(minilm, num_layers=5), FrozenEncoder(minilm, num_layers=5, **options)
     assert bert_score(*pair, same, rescale=path)["f1"].isfinite()
     fields = {"exclude_special_tokens": "special", "max_length": "limit", "long_text": "long"}
-    # Without a record of texts over the limit, the limit and the handling of long texts are compared.
+    # Without a record of the longest text, the limit and the handling of long texts are compared.
     unrecorded = Baseline.read(table)
-    unrecorded = replace(unrecorded, settings=unrecorded.settings | {"over_limit": None})
+    unrecorded = replace(unrecorded, settings=unrecorded.settings | {"longest": None})
     for other, used in ((Baseline.read(path), encoder), (unrecorded, same)):
         with pytest.raises(ValueError, match=r"\.csv was measured with other .* Pass a table made with") as caught:
             bert_score(*pair, used, rescale=other)
@@ -160,10 +161,27 @@ def test_a_table_of_other_tokens_is_an_error(minilm, table, tmp_path, options):
 
 
 @pytest.mark.parametrize("options", [{"long_text": "error"}, {"long_text": "window"}, {"max_length": 200}])
-def test_a_table_of_uncut_texts_fits_any_limit(minilm, table, options):
+def test_a_table_of_uncut_texts_fits_other_long_texts(minilm, table, options):
     expected = bert_score(TEXTS[:1], TEXTS[1:2], FrozenEncoder(minilm, num_layers=5), rescale=table)
     encoder = FrozenEncoder(minilm, num_layers=5, **options)
     assert bert_score(TEXTS[:1], TEXTS[1:2], encoder, rescale=table) == expected
+
+
+def test_a_table_fits_limits_of_at_least_its_longest_text(minilm, table):
+    longest = int(Baseline.read(table).settings["longest"])
+    pair = TEXTS[:1], TEXTS[1:2]
+    for limit in (longest, longest + 1):
+        assert bert_score(*pair, FrozenEncoder(minilm, num_layers=5, max_length=limit), rescale=table)["f1"].isfinite()
+    shorter = FrozenEncoder(minilm, num_layers=5, max_length=longest - 1)
+    with pytest.raises(
+        ValueError, match=rf"other settings than the encoder's: limit \(512 instead of {longest - 1}\)\."
+    ):
+        bert_score(*pair, shorter, rescale=table)
+    # Other programs may write anything into the comment.
+    unknown = Baseline.read(table)
+    unknown = replace(unknown, settings=unknown.settings | {"longest": "many"})
+    with pytest.raises(ValueError, match=r"other settings than the encoder's: limit "):
+        bert_score(*pair, shorter, rescale=unknown)
 
 
 def test_the_drop_in_of_torchmetrics_takes_the_table_by_default(minilm, table):
@@ -178,12 +196,13 @@ def test_the_drop_in_of_torchmetrics_takes_the_table_by_default(minilm, table):
 
 
 @pytest.mark.parametrize("long_text", ["truncate", "window"])
-def test_the_record_counts_truncated_texts_and_windows(minilm, long_text):
+def test_a_table_of_cut_texts_records_no_longest_one(minilm, long_text):
     encoder = FrozenEncoder(minilm, all_layers=True, max_length=8, long_text=long_text)
     made = make_baseline(encoder, ["a cat", "a dog", TEXTS[0], TEXTS[1]], 4)
-    assert made.num_over_limit == 2
+    assert made.longest is None
     assert made.num_truncated == (2 if long_text == "truncate" else 0)
-    assert '""over_limit"": ""2""' in made.to_csv()
+    assert "longest" not in made.to_csv()
+    assert make_baseline(encoder, ["a cat", "a dog", "a small dog"], 4).longest == 5
 
 
 @pytest.mark.parametrize(
@@ -202,7 +221,7 @@ def test_models_without_a_hash_are_compared_by_name(named, is_same):
     encoder = SimpleNamespace(
         signature=lambda: Signature({"model": "roberta-large", "revision": "main", "limit": 512}),
         place_name="roberta-large",
-        tokenizer=SimpleNamespace(signature_fields=lambda: {"limit": 512}),
+        tokenizer=SimpleNamespace(signature_fields=lambda: {"limit": 512}, max_length=512),
         listed_name="roberta-large",
     )
     error = pytest.raises(ValueError, match=rf"than the encoder's: model \({name} instead of roberta-large\)\. Pass")
