@@ -11,7 +11,6 @@ from bert_score.utils import lang2model, model2layers
 from bertscore_tm import FrozenEncoder, bert_score
 from bertscore_tm.catalog import (
     baseline,
-    baseline_languages,
     default_model,
     find_listed,
     listed_as,
@@ -21,8 +20,6 @@ from bertscore_tm.catalog import (
 )
 from bertscore_tm.compat import evaluate, torchmetrics
 from bertscore_tm.compat.bert_score import BERTScorer
-from bertscore_tm.scoring.rescaling import Baseline, find_baseline
-from tests.support.models import save_tiny_model
 
 PUBLISHED = Path(oracle_package.__file__).parent / "rescale_baseline"
 TABLES = [path.relative_to(PUBLISHED).as_posix() for path in sorted(PUBLISHED.rglob("*.tsv"))]
@@ -119,54 +116,6 @@ def test_the_case_and_region_of_a_language_do_not_matter():
 def test_the_error_for_an_unlisted_name_lists_similar_names(look_up, message):
     with pytest.raises(ValueError, match=message):
         look_up()
-
-
-def test_errors_of_an_encoder_without_a_published_layer_or_table(minilm):
-    with pytest.raises(ValueError, match=r"no tuned layer is published for .*pass num_layers"):
-        FrozenEncoder(minilm)
-    encoder = FrozenEncoder.for_language("de", minilm, num_layers=5)
-    with pytest.raises(ValueError, match=r"no baseline(?=.*'de')(?=.*pass a table)(?=.*xlm-roberta-large)") as caught:
-        find_baseline(encoder, True)
-    assert minilm in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("", "header"),
-        ("a,b,c,d\n0,0,0,0\n", "header"),
-        ("LAYER,P,R,F\n1,.1,.1,.1\n", "line 2 must be layer 0"),
-        ("LAYER,P,R,F\n0,.1,.1\n", "line 2 must be layer 0"),
-        ("LAYER,P,R,F\n0,.1,.1,x\n", "could not convert"),
-    ],
-)
-def test_malformed_tables(tmp_path, text, message):
-    path = tmp_path / "table.csv"
-    path.write_text(text)
-    with pytest.raises(ValueError, match=message):
-        Baseline.read(path)
-
-
-def test_a_table_from_a_file(tmp_path, encoder):
-    path = tmp_path / "table.csv"
-    with pytest.raises(FileNotFoundError):
-        find_baseline(encoder, path)
-    path.write_text("LAYER,P,R,F\n" + "".join(f"{layer},.1,.2,.{layer}\n" for layer in range(7)))
-    torch.testing.assert_close(find_baseline(encoder, path).table, torch.tensor([[0.1, 0.2, 0.5]]).double())
-    path.write_text("LAYER,P,R,F\n" + "".join(f"{layer},.1,.2,.{layer}\n" for layer in range(5)))
-    with pytest.raises(ValueError, match="ends at layer 4, but the encoder's layer is 5"):
-        find_baseline(encoder, Baseline.read(path))
-
-
-def test_tables_in_several_languages_need_the_language(tmp_path):
-    name = save_tiny_model("bert", tmp_path / "model")
-    encoder = FrozenEncoder(name, num_layers=1)
-    encoder.name = "xlm-roberta-base"
-    assert {"cs", "de", "fr", "it"} <= {*baseline_languages(encoder.name)}
-    with pytest.raises(ValueError, match=r"baselines for several languages \(cs, de, .*FrozenEncoder.for_language"):
-        find_baseline(encoder, True)
-    encoder.language = "de"
-    torch.testing.assert_close(find_baseline(encoder, True).table[0], baseline("de", encoder.name)[1])
 
 
 @pytest.mark.parametrize("model", ["roberta-large", "microsoft/deberta-xlarge-mnli", "a_L2_idf_version=1/b_L3"])

@@ -2,13 +2,9 @@
 
 import copy
 import gc
-import json
-import os
-import pickle
 import re
 import subprocess
 import sys
-import warnings
 import weakref
 from argparse import ArgumentParser
 from inspect import Parameter, signature
@@ -17,27 +13,13 @@ from typing import get_args, get_type_hints
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModel
 
 from bertscore_tm import BERTScore, FrozenEncoder, bert_score
 from bertscore_tm.cli.options import add_encoder_arguments
 from bertscore_tm.encoder import EncoderOptions
-from bertscore_tm.encoder import model as model_module
 from bertscore_tm.encoder.encoder import Batches
-from bertscore_tm.encoder.model import warn_of_slow_bfloat16
-from bertscore_tm.encoder.soft_tokens import encode_soft
-from tests.support.models import last_hidden_state, live_models, save_tiny_model, soft_texts, tiny_model
-
-TEXTS = ["a cat sat on the mat", "", "hello", "the quick brown fox jumps over the lazy dog"]
-
-
-@pytest.fixture
-def fresh_tiny():
-    """A ready BERT that no other test uses."""
-    return copy.deepcopy(tiny_model("bert"))
-
-
-# One copy in memory.
+from tests.support.encoders import TEXTS
+from tests.support.models import last_hidden_state, live_models, tiny_model
 
 
 def test_equal_settings_share_one_model(minilm, encoder):
@@ -81,9 +63,6 @@ def test_copies_share_weights_until_the_last_is_dropped(minilm):
     del copied
     gc.collect()
     assert model() is None
-
-
-# Frozen.
 
 
 def test_the_model_stays_frozen_and_in_its_precision(encoder):
@@ -167,181 +146,12 @@ def test_what_is_not_a_list_of_strings_is_an_error(encoder, texts):
             call(texts)
 
 
-# Precision.
-
-
-def test_bfloat16_is_close_and_returns_float32(minilm, encoder, pairs):
-    candidates, references = (side[::6] for side in pairs)
-    exact = bert_score(candidates, references, encoder)["f1"]
-    half = FrozenEncoder(minilm, num_layers=5, dtype="bfloat16")
-    fast = bert_score(candidates, references, half)["f1"]
-    assert 0 < (fast - exact).abs().max() <= 5e-3
-    assert (fast.mean() - exact.mean()).abs() <= 1e-3
-    assert next(half.backbone("cpu").parameters()).dtype == torch.bfloat16
-    vectors = half.encode(TEXTS).vectors
-    assert vectors.dtype == torch.float32
-    torch.testing.assert_close(vectors.norm(dim=-1), torch.ones(vectors.shape[:2]))
-
-
-@pytest.mark.parametrize(("native", "dtype"), [(True, torch.bfloat16), (False, torch.float32)])
-def test_auto_is_bfloat16_where_the_device_computes_it(minilm, encoder, monkeypatch, native, dtype):
-    automatic = FrozenEncoder(minilm, num_layers=5, dtype="auto")
-    assert automatic.signature()["dtype"].startswith("auto/")
-    monkeypatch.setattr(model_module, "fast_half_precision", lambda device: torch.bfloat16 if native else None)
-    assert automatic.backbone("cpu").dtype == dtype
-    assert (automatic.backbone("cpu") is encoder.backbone("cpu")) != native
-
-
-def test_bfloat16_on_a_processor_without_it_warns_once(minilm, monkeypatch):
-    monkeypatch.setattr(model_module, "fast_half_precision", lambda device: None)
-    warn_of_slow_bfloat16.cache_clear()
-    slow, automatic = (FrozenEncoder(minilm, num_layers=1, dtype=dtype) for dtype in ("bfloat16", "auto"))
-    with warnings.catch_warnings(record=True, action="always") as warned:
-        automatic.encode(TEXTS)
-        slow.encode(TEXTS)
-        FrozenEncoder(minilm, num_layers=0, dtype="bfloat16").encode(TEXTS)
-    [warning] = warned
-    assert "no bfloat16 instructions" in str(warning.message)
-    assert "Set dtype (--dtype) to 'auto'" in str(warning.message)
-    assert warning.filename == __file__
-
-
-def test_weights_in_a_lower_precision_are_never_widened(minilm, encoder, monkeypatch):
-    """An encoder moved from a device with native bfloat16 to one without gets the exact weights there."""
-    expected = copy.deepcopy(encoder.backbone("cpu")).state_dict()
-    automatic = FrozenEncoder(minilm, num_layers=2, dtype="auto")
-    monkeypatch.setattr(
-        model_module, "fast_half_precision", lambda device: torch.bfloat16 if device.type == "meta" else None
-    )
-    assert automatic.backbone(torch.device("meta")).dtype == torch.bfloat16
-    for name, weights in automatic.backbone("cpu").state_dict().items():
-        assert torch.equal(weights, expected[name])
-
-
-# Loading.
-
-
-@pytest.mark.parametrize("source", ["folder", "ready model"])
-def test_a_model_loaded_in_inference_mode_has_gradients(minilm, fresh_tiny, source):
-    with torch.inference_mode():
-        model, tokenizer = (minilm, None) if source == "folder" else fresh_tiny
-        encoder = FrozenEncoder(model, tokenizer, num_layers=2)
-        encoder.encode(["a"])
-    assert not any(tensor.is_inference() for tensor in encoder.backbone("cpu").state_dict().values())
-    embeds, mask = soft_texts(encoder, ["a cat sat"])
-    encode_soft(encoder, embeds, mask)[..., 0].sum().backward()
-    assert torch.isfinite(embeds.grad).all()
-    assert (embeds.grad != 0).any(-1).all()
-
-
 def test_loading_prints_nothing_and_keeps_the_random_state(minilm, fresh_tiny, capfd):
     before = torch.get_rng_state()
     FrozenEncoder(minilm, num_layers=3, dtype="float64").encode(["a"])
     FrozenEncoder(fresh_tiny[0], fresh_tiny[1], num_layers=1).encode(["a"])
     assert torch.equal(torch.get_rng_state(), before)
     assert capfd.readouterr() == ("", "")
-
-
-def assert_equal_in_a_new_process(data, expected, folder):
-    """Where transformers knows neither our attention nor which states the model's class has."""
-    (folder / "encoder.pickle").write_bytes(data)
-    torch.save(expected, folder / "expected.pt")
-    program = (
-        "import pickle, sys, torch; encoder = pickle.load(open(sys.argv[1], 'rb'));"
-        f"torch.testing.assert_close(encoder.encode({TEXTS!r}).vectors, torch.load(sys.argv[2]), atol=1e-6, rtol=0)"
-    )
-    files = [folder / "encoder.pickle", folder / "expected.pt"]
-    subprocess.run([sys.executable, "-c", program, *files], check=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
-
-
-def test_a_ready_model_with_hooks_is_pickled(fresh_tiny, tmp_path):
-    # Returning all layers leaves hooks on the model, which cannot be pickled.
-    model, tokenizer = fresh_tiny
-    model(**tokenizer("a cat", return_tensors="pt"), output_hidden_states=True)
-    encoder = FrozenEncoder(model, tokenizer, all_layers=True)
-    expected, signature, data = encoder.encode(TEXTS).vectors, encoder.signature(), pickle.dumps(encoder)
-    del encoder, model
-    again = pickle.loads(data)
-    assert torch.equal(again.encode(TEXTS).vectors, expected)
-    assert_equal_in_a_new_process(data, expected, tmp_path)
-    assert again.signature() == signature
-    with pytest.raises(ValueError, match="needs its tokenizer"):
-        FrozenEncoder(fresh_tiny[0], num_layers=2)
-
-
-def mean_of_layers(model, inputs):
-    return torch.stack(model(**inputs, output_hidden_states=True).hidden_states).mean(0)
-
-
-def test_a_model_whose_function_asks_for_states_is_pickled(fresh_tiny, tmp_path):
-    encoder = FrozenEncoder(*fresh_tiny, forward_fn=mean_of_layers)
-    expected = encoder.encode(TEXTS).vectors
-    again = pickle.loads(pickle.dumps(pickle.loads(pickle.dumps(encoder))))
-    assert_equal_in_a_new_process(pickle.dumps(encoder), expected, tmp_path)
-    assert torch.equal(again.encode(TEXTS).vectors, expected)
-    assert torch.equal(encoder.encode(TEXTS).vectors, expected)
-
-
-@pytest.mark.parametrize("layer", [0, 2])
-def test_layers_replaced_after_a_call_are_recorded(fresh_tiny, layer):
-    model, tokenizer = fresh_tiny
-    model(**tokenizer("a cat", return_tensors="pt"), output_hidden_states=True)
-    model.encoder.layer[layer] = copy.deepcopy(model.encoder.layer[1])
-    model.encoder.layer[layer]._forward_hooks.clear()
-    expected = [FrozenEncoder(model, tokenizer, num_layers=number).encode(TEXTS).vectors[0] for number in (1, 2, 3)]
-    vectors = FrozenEncoder(model, tokenizer, all_layers=True).encode(TEXTS).vectors
-    torch.testing.assert_close(vectors[1:], torch.stack(expected))
-    torch.testing.assert_close(FrozenEncoder(model, tokenizer, num_layers=0).encode(TEXTS).vectors[0], vectors[0])
-
-
-_CODE_WITHOUT_FIRST_STATE = """
-from transformers import BertModel
-
-
-class Own(BertModel):
-    def forward(self, **kwargs):
-        output = super().forward(**kwargs)
-        output.hidden_states = output.hidden_states and output.hidden_states[1:]
-        return output
-"""
-
-
-def test_a_model_loaded_for_its_last_layer_records_all_states(tmp_path):
-    """Remote code returns one state too few, which the encoder that loads the model does not ask for."""
-    model, tokenizer = tiny_model("bert")
-    model.save_pretrained(tmp_path)
-    tokenizer.save_pretrained(tmp_path)
-    config = json.loads((tmp_path / "config.json").read_text())
-    config |= {"auto_map": {"AutoModel": "modeling.Own"}, "architectures": ["Own"]}
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    (tmp_path / "modeling.py").write_text(_CODE_WITHOUT_FIRST_STATE)
-    last = FrozenEncoder(tmp_path, num_layers=2, trust_remote_code=True)
-    last.encode(TEXTS)
-    layers = FrozenEncoder(tmp_path, num_layers=2, all_layers=True, trust_remote_code=True)
-    vectors = layers.encode(TEXTS).vectors
-    assert layers.backbone("cpu") is last.backbone("cpu")
-    expected = [FrozenEncoder(model, tokenizer, num_layers=number).encode(TEXTS).vectors[0] for number in range(3)]
-    torch.testing.assert_close(vectors, torch.stack(expected))
-
-
-@pytest.mark.parametrize("family", ["t5", "gemma"])
-def test_pickles_of_a_bfloat16_model_give_the_same_vectors(family, capfd):
-    encoder = FrozenEncoder(*tiny_model(family), num_layers=2, dtype="bfloat16")
-    again = pickle.loads(pickle.dumps(encoder))
-    assert torch.equal(again.encode(TEXTS).vectors, encoder.encode(TEXTS).vectors)
-    assert again.signature() == encoder.signature()
-    assert "Loading" not in capfd.readouterr().err
-
-
-@pytest.mark.parametrize("family", ["llama", "modernbert"])
-def test_bfloat16_keeps_the_frequencies_of_rotary_positions(family, tmp_path):
-    encoder = FrozenEncoder(save_tiny_model(family, tmp_path), num_layers=2, dtype="bfloat16")
-    ours = dict(encoder.backbone("cpu").named_buffers())
-    # transformers computes them in float32 for a model in any precision.
-    theirs = dict(AutoModel.from_pretrained(tmp_path, dtype=torch.bfloat16).named_buffers())
-    names = [name for name in theirs if "inv_freq" in name]
-    assert names
-    assert all(torch.equal(ours[name], theirs[name]) and ours[name].dtype == torch.float32 for name in names)
 
 
 def test_signature_options_and_shell_agree():

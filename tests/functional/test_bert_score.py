@@ -24,28 +24,6 @@ from tests.support.texts import several_references
 TOLERANCE = 1e-6
 
 
-@pytest.mark.parametrize(
-    ("idf", "error", "message"),
-    [
-        (defaultdict(float, {-1: 1.0}), ValueError, "has the key -1"),
-        ({30522: 1.0}, ValueError, "has the key 30522, but keys must be token ids from 0 to 30521"),
-        ({"cat": 1.0}, ValueError, "has the key 'cat'"),
-        ({5: -1.0}, ValueError, r"idf\[5\] is -1.0: weights must be finite and at least 0"),
-        ({5: float("nan")}, ValueError, r"idf\[5\] is nan: weights must be"),
-        *(
-            (defaultdict(lambda value=value: value), ValueError, f"the default of idf is {value}: weights must be")
-            for value in (-1.0, float("inf"), float("nan"))
-        ),
-        ("yes", TypeError, "idf is a single string"),
-        (None, TypeError, "idf must be True, False, texts, a mapping"),
-        ([], ValueError, "idf is empty"),
-    ],
-)
-def test_a_malformed_idf(minilm, idf, error, message):
-    with pytest.raises(error, match=message):
-        bert_score(["a"], ["b"], FrozenEncoder(minilm, num_layers=2), idf=idf)
-
-
 def test_all_that_changes_a_number_changes_the_signature(minilm, table, tmp_path):
     other_table = tmp_path / "table.csv"
     other_table.write_text("LAYER,P,R,F\n" + "".join(f"{i},.1,.1,.2\n" for i in range(7)))
@@ -180,9 +158,6 @@ def test_a_progress_bar_only_when_asked_for(encoder, capsys):
     shown = capsys.readouterr()
     assert shown.out == ""
     assert "2/2" in shown.err
-
-
-# Texts without content, warnings and errors
 
 
 def quietly(*args, **kwargs):

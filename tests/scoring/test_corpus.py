@@ -1,7 +1,5 @@
 """A corpus is divided into steps of bounded memory, in which each distinct text is encoded once."""
 
-import warnings
-from collections import Counter
 from threading import Event
 
 import bert_score as oracle
@@ -11,11 +9,10 @@ import torch
 from bertscore_tm import BERTScore, FrozenEncoder, bert_score
 from bertscore_tm.encoder.cache import VectorCache
 from bertscore_tm.scoring import corpus
-from bertscore_tm.scoring import idf as idf_module
 from bertscore_tm.scoring.corpus import plan_steps
 from bertscore_tm.scoring.inputs import TextPairs
 from tests.support.models import counted_texts
-from tests.support.texts import real_pairs
+from tests.support.texts import count_rows, real_pairs
 
 CANDIDATES = ["aaaa", "bbbb", "cccc", "dddd"]
 LAYER = 5
@@ -42,11 +39,6 @@ def repeated(monkeypatch, encoder):
     references[3] = [texts[0], texts[4], texts[0]]
     assert len(plan_steps(TextPairs(candidates, references), encoder)) > 5
     return candidates, references
-
-
-def ids(encoder, candidates, references):
-    distinct = {*candidates, *(text for group in references for text in group)}
-    return Counter(map(tuple, encoder.tokenizer(sorted(distinct)).rows()))
 
 
 def test_the_next_step_is_tokenized_while_one_is_encoded(encoder, repeated):
@@ -84,7 +76,7 @@ def test_the_next_step_is_tokenized_while_one_is_encoded(encoder, repeated):
 def test_each_distinct_text_is_encoded_once_per_call(encoder, minilm, repeated):
     with counted_texts() as encoded:
         result = bert_score(*repeated, encoder)
-    assert encoded == ids(encoder, *repeated)
+    assert encoded == count_rows(encoder, *repeated)
     for name, expected in zip(result, oracle.score(*repeated, model_type=minilm, num_layers=LAYER), strict=True):
         torch.testing.assert_close(result[name], expected, atol=TOLERANCE, rtol=0)
 
@@ -95,7 +87,7 @@ def test_each_distinct_text_is_encoded_once_per_update(encoder, minilm, repeated
     metric = BERTScore(uncached, reduction="none", cache_bytes=cache_bytes)
     with counted_texts() as encoded:
         metric.update(*repeated)
-    assert encoded == ids(encoder, *repeated)
+    assert encoded == count_rows(encoder, *repeated)
     torch.testing.assert_close(metric.compute(), bert_score(*repeated, encoder), atol=TOLERANCE, rtol=0)
 
 
@@ -123,19 +115,3 @@ def test_without_repeated_texts_nothing_is_kept(encoder, monkeypatch):
     candidates, references = real_pairs(8)
     assert len(plan_steps(TextPairs(candidates, [[reference] for reference in references]), encoder)) > 1
     assert bert_score(candidates, references, encoder)["f1"].shape == (8,)
-
-
-@pytest.mark.parametrize("idf", [True, "texts"])
-def test_document_frequencies_are_those_of_all_blocks(minilm, monkeypatch, idf):
-    encoder = FrozenEncoder(minilm, num_layers=1, max_length=12)
-    texts = real_pairs(10)[1]
-    arguments = (texts, None) if idf == "texts" else (True, texts)
-    monkeypatch.setattr(idf_module, "TEXTS_PER_BLOCK", 4)
-    long = sum(len(row) > 12 for row in encoder.tokenizer.tokenizer(texts)["input_ids"])
-    warned = pytest.warns(UserWarning, match=f"^{long} texts of idf are longer than 12 tokens")
-    with warned if idf == "texts" else warnings.catch_warnings(action="error"):  # those of the pairs tell
-        result = idf_module.token_weights(encoder, *arguments)
-    counts = Counter(token for ids in encoder.tokenizer(texts).rows() for token in set(ids))
-    expected = torch.tensor([counts[token] for token in range(len(result.table))], dtype=torch.float64)
-    torch.testing.assert_close(result.table, ((len(texts) + 1) / (expected + 1)).log(), rtol=0, atol=1e-12)
-    assert result.source.num_documents == len(texts)

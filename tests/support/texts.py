@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from collections import Counter
 from dataclasses import astuple
 from functools import cache
 from hashlib import sha256
@@ -47,3 +48,9 @@ def several_references(references: list[str]) -> list[list[str]]:
     """Return one to three references per candidate, the first of them the right one."""
     count = len(references)
     return [[references[(i + k) % count] for k in range(1 + i % 3)] for i in range(count)]
+
+
+def count_rows(encoder, candidates, references):
+    """Number of distinct texts with the same token ids, by their ids."""
+    distinct = {*candidates, *(text for group in references for text in group)}
+    return Counter(map(tuple, encoder.tokenizer(sorted(distinct)).rows()))

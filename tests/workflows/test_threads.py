@@ -2,16 +2,12 @@
 
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 
 import pytest
 import torch
 from transformers import AutoConfig, AutoModel
-from transformers.utils import logging as transformers_logging
 
 from bertscore_tm import BERTScore, FrozenEncoder, bert_score, rank_candidates
-from bertscore_tm.device.precision import exact_products, may_use_tf32
-from bertscore_tm.encoder.loading import quiet_transformers
 from bertscore_tm.losses import BERTScoreReward, SoftBERTScoreLoss
 from tests.support.models import randomised, tiny_model, tiny_tokenizer
 from tests.support.soft_predictions import labels_of, noise
@@ -97,30 +93,3 @@ def test_models_that_a_call_changes(kind):
     encoder = FrozenEncoder(model, tokenizer, all_layers=True)
     texts = [" ".join(text.split()[:words]) for text in real_pairs(2)[0] for words in (3, 60)]
     assert_equal_in_threads([lambda text=text: encoder.encode([text]).vectors for text in texts], rounds=8)
-
-
-@pytest.mark.parametrize("name", ["TF32", "verbosity"])
-def test_the_last_to_leave_a_switch_restores_it(name):
-    """Enter A, enter B, leave A, leave B."""
-    switch, read, write = {
-        "TF32": (
-            exact_products,
-            lambda: may_use_tf32(torch.device("cuda")),
-            lambda: torch.set_float32_matmul_precision("high"),
-        ),
-        "verbosity": (quiet_transformers, transformers_logging.get_verbosity, transformers_logging.set_verbosity_info),
-    }[name]
-    with ExitStack() as restored:
-        if name == "TF32":
-            restored.callback(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision())
-        else:
-            restored.callback(transformers_logging.set_verbosity, read())
-        write()
-        before = read()
-        first, second = switch.turned(), switch.turned()
-        first.__enter__()
-        second.__enter__()
-        first.__exit__(None, None, None)
-        assert read() != before
-        second.__exit__(None, None, None)
-        assert read() == before
