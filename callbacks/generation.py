@@ -86,12 +86,15 @@ class HuggingFaceGenerate(ABC):
         inputs, num_prompt_ids = self._prepare(model, batch)
         options = dict(self.generate_kwargs)
         if any(isinstance(module, FSDPModule | FullyShardedDataParallel) for module in model.modules()):
-            # A rank with complete texts must keep running, because the other ranks need its shards.
+            # A rank with complete texts must keep running, because the other ranks wait for its shards.
             options.setdefault("synced_gpus", True)
         with _gather_weights(pl_module, model) as generator:
+            # The user's arguments come last, so that they replace ours, such as pad_token_id.
             generated = generator.generate(**{**inputs, **options})
-        # With return_dict_in_generate=True, generate returns an object that holds the ids.
-        ids = generated if isinstance(generated, Tensor) else generated.sequences
+        ids = generated
+        if not isinstance(generated, Tensor):
+            # With return_dict_in_generate=True, generate returns an object that holds the ids.
+            ids = generated.sequences
         preds = self._decode(ids[:, num_prompt_ids:])
         if self.postprocess is not None:
             preds = [self.postprocess(text) for text in preds]
@@ -294,7 +297,9 @@ def _from_last_span(is_label: Tensor) -> Tensor:
 def _find_generator(pl_module: nn.Module, path: str) -> Any:
     """Return the model that generates, without the wrappers of ``torch.compile`` and DDP."""
     is_model = hasattr(pl_module, "generate") and not isinstance(pl_module, pl.LightningModule)
-    model: Any = pl_module if is_model else pl_module.get_submodule(path)
+    model: Any = pl_module
+    if not is_model:
+        model = pl_module.get_submodule(path)
     # Compiled models have a forward without named parameters, which decide on the inputs.
     while hasattr(model, "_orig_mod"):
         model = model._orig_mod
@@ -325,14 +330,17 @@ def _gather_weights(pl_module: nn.Module, model: Any) -> Generator[Any, None, No
     FSDP gathers the weights of its root module in ``forward`` only, which ``generate`` does not call on the root.
     """
     trainer = getattr(pl_module, "_trainer", None)
-    strategy: Any = None if trainer is None else trainer.strategy
+    roots = [model]
+    strategy: Any = None
+    if trainer is not None:
+        strategy = trainer.strategy
+        # With FSDP 1, the strategy wraps the whole module.
+        roots = [strategy.model, model]
     if is_of_class(strategy, "DeepSpeedStrategy") and strategy.zero_stage_3:
         raise MisconfigurationException(
             "generating with weights that DeepSpeed ZeRO stage 3 partitions is not supported. Use stage 2 or FSDP, or "
             "a function that sets synced_gpus=True as generate="
         )
-    # With FSDP 1, the strategy wraps the whole module.
-    roots = [model] if trainer is None else [strategy.model, model]
     wrapper = next((root for root in roots if isinstance(root, FullyShardedDataParallel)), None)
     is_sharded = isinstance(model, FSDPModule)
     with ExitStack() as stack:

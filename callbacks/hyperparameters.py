@@ -4,6 +4,7 @@ Lightning saves the arguments of modules as hyperparameters. With such objects, 
 ``weights_only=False``, which is not the default.
 """
 
+from collections.abc import Iterable
 from typing import Any
 
 import lightning.pytorch as pl
@@ -38,7 +39,10 @@ def drop_saved_objects(checkpoint: dict[str, Any]) -> None:
 def _holds_our_object(value: Any) -> bool:
     """Return whether a hyperparameter is or contains an object of this package, or of a class derived from one."""
     for leaf in tree_leaves(value):
-        parts = leaf.modules() if isinstance(leaf, nn.Module) else [leaf]
+        parts: Iterable[Any] = [leaf]
+        if isinstance(leaf, nn.Module):
+            # A module of the user may have a loss among its submodules.
+            parts = leaf.modules()
         if any(_is_of_this_package(part) for part in parts):
             return True
     return False

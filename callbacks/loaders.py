@@ -144,7 +144,9 @@ class LoaderScores:
                 results[name] = _as_number(computed, name, metric)
                 continue
             for key, value in computed.items():
-                logged_name = f"{name}_{key}" if key else name
+                logged_name = name
+                if key:
+                    logged_name = f"{name}_{key}"
                 results[logged_name] = _as_number(value, name, metric)
         return results, scores
 
@@ -160,7 +162,9 @@ class LoaderScores:
 
 def _as_number(value: Any, name: str, metric: Metric) -> Tensor:
     """Return a result of a metric as a float32 tensor, or raise an error if it is not a single number."""
-    number = torch.tensor(value, device="cpu") if isinstance(value, Real) else value
+    number = value
+    if isinstance(value, Real):
+        number = torch.tensor(value, device="cpu")
     if not isinstance(number, Tensor) or number.numel() != 1:
         raise MisconfigurationException(
             f"BERTScoreCallback logs numbers, but the metric {name!r} ({full_class_name(metric)}) returned {value!r}. "
@@ -199,7 +203,9 @@ def flatten_metrics(metric: Any, name: str) -> dict[str, Metric]:
             f"metric is a {full_class_name(metric)}. Pass a bertscore_tm.BERTScore, or a dictionary of BERTScores and "
             f"other text metrics by name"
         )
-    entries = metric if isinstance(metric, Mapping) else {name: metric}
+    entries: Mapping[str, Any] = {name: metric}
+    if isinstance(metric, Mapping):
+        entries = metric
     # Pairs instead of a dictionary, which would hide repeated names.
     named: list[tuple[str, Any]] = []
     for key, entry in entries.items():
@@ -226,9 +232,16 @@ def _match_target_type(metric: Metric, target: list[Any]) -> list[Any]:
     BLEU, for example, would split a single text into characters.
     """
     parameter = signature(type(metric).update).parameters.get("target")
-    annotation = None if parameter is None else parameter.annotation
+    if parameter is None:
+        return target
+    annotation = parameter.annotation
     # The annotation Sequence[Sequence[str]] means several references per prediction.
     takes_lists = get_origin(annotation) is Sequence and get_origin(get_args(annotation)[0]) is Sequence
     if not takes_lists:
         return target
-    return [[references] if isinstance(references, str) else references for references in target]
+    lists = []
+    for references in target:
+        if isinstance(references, str):
+            references = [references]
+        lists.append(references)
+    return lists

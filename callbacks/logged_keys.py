@@ -62,6 +62,7 @@ def _find_callback_remedy(trainer: pl.Trainer, callback: pl.Callback, *, every_n
     """Return the settings with which a callback sees each score once, or ``None`` if it does."""
     if is_of_class(callback, "ModelCheckpoint"):
         return _find_checkpoint_remedy(trainer, callback, every_n=every_n, first=first)
+    # Lightning's EarlyStopping runs after each validation, so it sees a stale score only if some are not scored.
     if every_n == 1 or is_of_class(callback, "BERTScoreEarlyStopping"):
         return None
     return "Use BERTScoreEarlyStopping, which waits for the next score"
@@ -92,7 +93,9 @@ def _find_scheduler_remedy(trainer: pl.Trainer, config: LRSchedulerConfig, every
         if config.frequency >= frequency:
             return None
         return f"Set frequency={frequency} in its configuration"
-    other_interval = "epoch" if config.interval == "step" else "step"
+    other_interval = "step"
+    if config.interval == "step":
+        other_interval = "epoch"
     frequency = _find_frequency(trainer, other_interval, every_n)
     if frequency is not None:
         return f"Set interval={other_interval!r} and frequency={frequency} in its configuration"

@@ -1,8 +1,9 @@
 """Log examples of generated texts with their scores."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import lightning.pytorch as pl
 from lightning.pytorch.loggers import Logger
@@ -13,11 +14,14 @@ from bertscore_tm.callbacks.generation import HuggingFaceGenerate
 from bertscore_tm.callbacks.loaders import ScoredBatch, ScoredLoader, find_value
 from bertscore_tm.callbacks.sample_table import Sample, SampleTable, write_samples
 from bertscore_tm.callbacks.scoring import BERTScoreCallback
-from bertscore_tm.callbacks.text_writer import RunWriter
+from bertscore_tm.callbacks.text_writer import Examples, RunWriter
 from bertscore_tm.callbacks.trainer import count_steps, is_training_validation, name_run
 from bertscore_tm.metric import BERTScore
 from bertscore_tm.scoring.idf import TokenWeights
 from bertscore_tm.utilities.warnings import warn_user
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 # F1 is rounded to five decimals before the samples are chosen: equal texts differ in later digits, which depend on the
 # batches that they were in.
@@ -115,54 +119,109 @@ class SampleLogger(RunWriter):
     def write_loader(self, trainer: pl.Trainer, loader: ScoredLoader, name: str) -> None:
         """Write the samples of a dataloader."""
         metric = loader.metrics[name]
-        # Gather on all ranks, because both are collective calls.
-        weights = metric.token_weights() if self.num_alignments else None
-        texts = self.gather_texts(trainer, loader)
+        # All ranks make both collective calls, although rank 0 alone writes.
+        weights = None
+        if self.num_alignments:
+            weights = metric.token_weights()
+        examples = self.gather_texts(trainer, loader)
         if not trainer.is_global_zero:
             return
-        run = name_run(trainer)
-        key = f"{run}_samples" if self.name is None else f"{run}_{self.name}_samples"
-        key += loader.suffix
-        numbers = [number + 1 for number in texts]  # from 1
-        missing = [number for number in self.follow if number not in numbers]
-        if missing:
-            warn_user(f"SampleLogger got follow={self.follow}, but {key} is without examples {missing}")
+        key = self._name_table(trainer, loader)
         chosen = choose_samples(loader.scores[name]["f1"], self.num_examples)
-        chosen["followed"] = [numbers.index(number) for number in self.follow if number in numbers]
+        chosen["followed"] = self._find_followed(examples, key)
         samples = []
-        pictures = {}
         for kind, positions in chosen.items():
-            num_pictures = 0
-            for position in positions:
-                number = numbers[position]
-                prediction, references, source = texts[number - 1]
-                alignment = None
-                is_plotted = kind == "followed" or num_pictures < self.num_alignments
-                if weights is not None and is_plotted:
-                    alignment = _align_closest(metric, prediction, references, weights)
-                if alignment is not None:
-                    num_pictures += 1
-                    # Loggers show plots of one name as a series, so that followed examples are named by their number,
-                    # and others by their rank.
-                    picture_number = number if kind == "followed" else num_pictures
-                    pictures[f"{kind}_{picture_number}"] = alignment.plot()
-                scores = {score: values[position].item() for score, values in loader.scores[name].items()}
-                sample = Sample(
-                    kind=kind,
-                    number=number,
-                    **scores,
-                    input=source,
-                    prediction=prediction,
-                    references=references,
-                    alignment=alignment,
-                )
-                samples.append(sample)
+            samples += self._make_samples(kind, positions, examples, loader.scores[name], metric, weights)
         scorer, _ = self.find_scorer(trainer)
-        table = SampleTable(key, count_steps(trainer), scorer.step_name, samples, pictures)
+        table = SampleTable(key, count_steps(trainer), scorer.step_name, samples, _draw_pictures(samples))
         write = self.writer or partial(write_samples, trainer=trainer)
+        # Without a logger the writer is called once, with None.
         loggers: Sequence[Logger | None] = trainer.loggers or [None]
         for logger in loggers:
             write(logger, table)
+
+    def _name_table(self, trainer: pl.Trainer, loader: ScoredLoader) -> str:
+        """Return the key of a dataloader's table, such as ``val_samples_dataloader_idx_0``."""
+        parts = [name_run(trainer)]
+        if self.name is not None:
+            parts.append(self.name)
+        return "_".join([*parts, "samples"]) + loader.suffix
+
+    def _find_followed(self, examples: Examples, key: str) -> list[int]:
+        """Return the positions of the followed examples among all examples, and warn if one is missing."""
+        # Examples are counted from 0, and the numbers of the table from 1.
+        position_of = {number + 1: position for position, number in enumerate(examples)}
+        missing = [number for number in self.follow if number not in position_of]
+        if missing:
+            warn_user(
+                f"SampleLogger got follow={self.follow}, but {key} is without examples {missing}. Pass the numbers of "
+                f"examples that are scored"
+            )
+        return [position_of[number] for number in self.follow if number in position_of]
+
+    def _make_samples(
+        self,
+        kind: str,
+        positions: Sequence[int],
+        examples: Examples,
+        scores: dict[str, Tensor],
+        metric: BERTScore,
+        weights: TokenWeights | None,
+    ) -> list[Sample]:
+        """Return the samples of a kind, with their alignments if there are token weights for them.
+
+        Args:
+            kind: reason of the selection, such as ``"worst"``.
+            positions: positions of the chosen examples among all examples.
+            examples: prediction, references and input by the example's number.
+            scores: scores of all examples, shape (examples,) each.
+            metric: the metric that aligns texts.
+            weights: token weights of the alignments, ``None`` without alignments.
+        """
+        entries = list(examples.items())
+        samples = []
+        num_alignments = 0
+        for position in positions:
+            number, (prediction, references, source) = entries[position]
+            alignment = None
+            is_plotted = kind == "followed" or num_alignments < self.num_alignments
+            if weights is not None and is_plotted:
+                alignment = _align_closest(metric, prediction, references, weights)
+            if alignment is not None:
+                # Empty texts have no alignment and do not count, so that the next pair is plotted instead.
+                num_alignments += 1
+            sample = Sample(
+                kind=kind,
+                number=number + 1,
+                precision=scores["precision"][position].item(),
+                recall=scores["recall"][position].item(),
+                f1=scores["f1"][position].item(),
+                input=source,
+                prediction=prediction,
+                references=references,
+                alignment=alignment,
+            )
+            samples.append(sample)
+        return samples
+
+
+def _draw_pictures(samples: Sequence[Sample]) -> "dict[str, Figure]":
+    """Return the pictures of the alignments of samples by name.
+
+    Loggers show pictures of one name as a series over the training. So followed examples are named after their number,
+    ``followed_7``, and the others after their rank, ``worst_1``.
+    """
+    pictures = {}
+    num_pictures: Counter[str] = Counter()  # by kind
+    for sample in samples:
+        if sample.alignment is None:
+            continue
+        num_pictures[sample.kind] += 1
+        number = num_pictures[sample.kind]
+        if sample.kind == "followed":
+            number = sample.number
+        pictures[f"{sample.kind}_{number}"] = sample.alignment.plot()
+    return pictures
 
 
 def _align_closest(
@@ -184,6 +243,7 @@ def choose_samples(f1: Tensor, count: int) -> dict[str, list[int]]:
         {'worst': [1], 'median': [2], 'best': [0]}
     """
     rounded = (f1.double() * _F1_RESOLUTION).round()
+    # A stable sort leaves pairs of equal F1 in the order of the data, so that every run chooses the same ones.
     order = rounded.argsort(stable=True).tolist()  # positions from the worst to the best
     count = min(count, max(1, len(order) // 3))
     worst = order[:count]
@@ -191,7 +251,8 @@ def choose_samples(f1: Tensor, count: int) -> dict[str, list[int]]:
     num_best = min(count, len(others))
     end = len(others) - num_best
     best = others[end:]
-    best.reverse()
+    best.reverse()  # from the best one on
+    # The median of all pairs is in the middle of those between, because as many are the worst as are the best.
     between = others[:end]
     start = max(0, (len(between) - count) // 2)
     median = between[start : start + count]

@@ -101,7 +101,13 @@ class SampleTable:
         """Return the table with its header as CSV. A spreadsheet computes no cell of it as a formula."""
         rows: list[list[Any]] = [self.columns]
         for row in self.rows:
-            rows.append([for_spreadsheet(cell) if isinstance(cell, str) else cell for cell in row])
+            cells = []
+            for cell in row:
+                if isinstance(cell, str):
+                    cell = for_spreadsheet(cell)
+                cells.append(cell)
+            rows.append(cells)
+        # The csv module ends lines itself.
         text = StringIO(newline="")
         csv.writer(text).writerows(rows)
         return text.getvalue()

@@ -331,8 +331,12 @@ class BERTScoreCallback(Callback):
             self._num_validations += 1
         if not self.is_scoring:
             return
-        stage = "test" if trainer.testing else "val"
+        # A run of trainer.validate logs under the keys of a validation.
+        stage = "val"
+        if trainer.testing:
+            stage = "test"
         loaders = self._loaders
+        # Texts and states of the run are not needed afterwards, so free their memory.
         self._loaders = []
         scored, results = self._compute(trainer, loaders, stage)
         if not scored:
@@ -375,24 +379,33 @@ class BERTScoreCallback(Callback):
             preds = outputs[self.preds_key]
             target = outputs[self.target_key]
         else:
-            step = "test_step" if trainer.testing else "validation_step"
-            returned = type(outputs).__name__
-            if isinstance(outputs, Mapping):
-                returned += f" with the keys {sorted(map(str, outputs))}"
-            raise MisconfigurationException(
-                f"BERTScoreCallback got no texts, because {step} returned a {returned}. Return "
-                f"{{{self.preds_key!r}: [...], {self.target_key!r}: [...]}}, set preds_key= and target_key=, or pass "
-                f"generate="
-            )
+            raise self._error_without_texts(trainer, outputs)
         preds = as_documents(preds, "preds")
         references = as_list(target, "target", dimensions=2)
         as_text_pairs(preds, references)  # raises an error for texts that cannot be scored
         return preds, references
 
+    def _error_without_texts(self, trainer: pl.Trainer, outputs: Any) -> MisconfigurationException:
+        """Return the error for a step that returns no texts."""
+        step = "validation_step"
+        if trainer.testing:
+            step = "test_step"
+        returned = type(outputs).__name__
+        if isinstance(outputs, Mapping):
+            returned += f" with the keys {sorted(map(str, outputs))}"
+        return MisconfigurationException(
+            f"BERTScoreCallback got no texts, because {step} returned a {returned}. Return "
+            f"{{{self.preds_key!r}: [...], {self.target_key!r}: [...]}}, set preds_key= and target_key=, or pass "
+            f"generate="
+        )
+
     def _read_indices(self, index_key: str, outputs: Any, batch: Any, *, num_preds: int) -> list[int]:
         """Return the indices of a batch's examples in the data set."""
         indices = find_value(index_key, "index_key", batch, outputs)
-        numbers = indices.flatten().tolist() if isinstance(indices, Tensor) else list(indices)
+        if isinstance(indices, Tensor):
+            # Collators stack indices of shape (1,) to (batch, 1).
+            indices = indices.flatten().tolist()
+        numbers = list(indices)
         if len(numbers) != num_preds:
             raise MisconfigurationException(
                 f"got {len(numbers)} indices under index_key={index_key!r} for {num_preds} predictions of a batch. "
@@ -405,12 +418,15 @@ class BERTScoreCallback(Callback):
     ) -> tuple[list[ScoredLoader], list[dict[str, Tensor]]]:
         """Return pair scores, and results by name, of each dataloader with texts on any rank. A collective call."""
         names = self.loader_names or [f"dataloader_idx_{number}" for number in range(len(loaders))]
-        # In the sanity check no warning is shown, because untrained models often generate empty texts.
-        warned = set(CORPUS_WARNINGS) if trainer.sanity_checking else self._warned
+        warned = self._warned
+        if trainer.sanity_checking:
+            # Show no warning, because untrained models often generate empty texts.
+            warned = set(CORPUS_WARNINGS)
         scored = []
         results = []
         with warn_once(warned):
             for number, loader in enumerate(loaders):
+                # A rank without texts of a dataloader joins the collective calls, if another rank has some.
                 has_texts = trainer.strategy.reduce_boolean_decision(bool(loader.texts), all=False)
                 if not has_texts:
                     continue
@@ -418,7 +434,9 @@ class BERTScoreCallback(Callback):
                 metrics = {name: metric for name, metric in loader.metrics.items() if isinstance(metric, BERTScore)}
                 if not trainer.sanity_checking:
                     self._repeat_warning_if_doubled([computed[f"{name}_empty"].item() for name in metrics])
-                suffix = f"_{names[number]}" if len(loaders) > 1 else ""
+                suffix = ""
+                if len(loaders) > 1:
+                    suffix = f"_{names[number]}"
                 scored.append(ScoredLoader(stage, number, suffix, metrics, scores, loader.texts, loader.inputs))
                 results.append(computed)
         return scored, results

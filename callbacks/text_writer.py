@@ -77,7 +77,9 @@ class RunWriter(TextListener, ABC):
         # Without any text these are not meant to be shown: the step may return token ids for its own use. If only some
         # are texts, the check of the caller names one that is not.
         has_text = any(isinstance(entry, str) for entry in entries)
-        return inputs if has_text else None
+        if not has_text:
+            return None
+        return inputs
 
     def gather_texts(self, trainer: pl.Trainer, loader: ScoredLoader) -> Examples:
         """Return (prediction, references, input) of all ranks' examples by number. A collective call.
@@ -107,7 +109,7 @@ class RunWriter(TextListener, ABC):
         chosen, name = self.find_scorer(trainer)
         if scorer is not chosen or not self.is_written(trainer, scorer):
             return
-        # Loggers may draw random numbers, which must not change those of the training.
+        # Restore the random state: loggers may draw random numbers, which must not change those of the training.
         with isolate_random_state(pl_module.device):
             for loader in loaders:
                 self.write_loader(trainer, loader, name)
@@ -172,7 +174,10 @@ class ScoredTextWriter(RunWriter):
 
     def __init__(self, folder: str | os.PathLike[str] | None = None, *, name: str | None = None) -> None:
         super().__init__(name)
-        self.folder = None if folder is None else os.fspath(folder).rstrip("/")
+        self.folder: str | None = None
+        if folder is not None:
+            # A string and not a Path, because a Path would change URLs.
+            self.folder = os.fspath(folder).rstrip("/")
         # On rank 0: paths of the written files, by the dataloader's suffix and the file's name.
         self._files: dict[str, dict[str, str]] = {}
         # On rank 0: folder of this training, such as texts-v1, by the folder without a number.
@@ -260,8 +265,10 @@ def _format_lines(texts: Examples, scores: dict[str, Tensor], *, signature: str)
         if source is not None:
             line["source"] = source
         for score_name, score in zip(SCORE_NAMES, row, strict=True):
-            # JSON has neither NaN nor infinity.
-            line[score_name] = round(score, 6) if math.isfinite(score) else None
+            # JSON has neither NaN nor infinity, so they are null.
+            line[score_name] = None
+            if math.isfinite(score):
+                line[score_name] = round(score, 6)
         line["signature"] = signature
         lines.append(json.dumps(line, ensure_ascii=False) + "\n")
     return lines
@@ -290,8 +297,10 @@ def choose_unused(start: str, pattern: str, writer: str) -> str:
 def write_file(path: str, content: str | bytes, writer: str) -> bool:
     """Write a file and its folder, and return whether it succeeded. A failure is only a warning."""
     filesystem, name = url_to_fs(path)
-    # Local files are replaced by the operating system, not by fsspec.
-    remote = None if isinstance(filesystem, LocalFileSystem) else filesystem
+    remote = filesystem
+    if isinstance(filesystem, LocalFileSystem):
+        # Local files are replaced by the operating system, not by fsspec.
+        remote = None
     try:
         filesystem.makedirs(name.rpartition("/")[0], exist_ok=True)
         write_atomically(name, content, filesystem=remote)

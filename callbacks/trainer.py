@@ -104,7 +104,9 @@ def list_loaders(trainer: pl.Trainer, *, with_numbers: bool) -> list[tuple[int, 
     loaders = []
     for loader in dataloaders.flattened:
         batch_size = getattr(loader, "batch_size", None) or 0
-        numbers = _read_numbers(loader) if with_numbers else None
+        numbers = None
+        if with_numbers:
+            numbers = _read_numbers(loader)
         loaders.append((batch_size, numbers))
     return loaders
 

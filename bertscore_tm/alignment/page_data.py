@@ -66,29 +66,51 @@ def _describe_side(side: AlignedText, is_weighted: bool) -> dict[str, Any]:
 def _cut_text(side: AlignedText) -> tuple[list[str], list[str] | None]:
     """Return the tokens of a text, and the text before, between and after them, or ``None`` without spans.
 
-    A token that shares its characters with the one before is shown as its number, a token without a character as its
-    symbol.
+    Tokens and gaps together are the text: gap, token, gap, token, gap. There are two exceptions. A token that shares
+    its characters with the one before is shown as its number, a token without a character as its symbol.
     """
-    tokens = []
     if side.spans is None:
-        for token, is_joined in zip(side.tokens, side.joined, strict=True):
-            tokens.append(token if is_joined else f" {token}")
-        return tokens, None
+        return _separate_tokens(side), None
+    tokens = []
     gaps = []
     reached = 0  # end of the tokens so far
     next_starts = [start for start, _ in side.spans[1:]]
     limits = [*next_starts, len(side.text)]
     for token, (start, end), limit in zip(side.tokens, side.spans, limits, strict=True):
         gaps.append(side.text[reached:start])
-        # Add marks that the tokenizer drops, such as accents, to the letter before them.
-        while start < end < limit and unicodedata.category(side.text[end])[0] == "M":
-            end += 1
-        characters = side.text[max(start, reached) : end]
-        # The last character of a token without its own characters is its number or symbol.
-        tokens.append(characters or token[-1])
+        end = _include_marks(side.text, start, end, limit)
+        own_characters = side.text[max(start, reached) : end]
+        if own_characters:
+            tokens.append(own_characters)
+        else:
+            # The last character of the spelling is the token's number or symbol.
+            tokens.append(token[-1])
         reached = max(reached, end)
     gaps.append(side.text[reached:])
     return tokens, gaps
+
+
+def _separate_tokens(side: AlignedText) -> list[str]:
+    """Return the tokens with a space before each that does not follow the one before directly."""
+    tokens = []
+    for token, is_joined in zip(side.tokens, side.joined, strict=True):
+        if not is_joined:
+            token = f" {token}"
+        tokens.append(token)
+    return tokens
+
+
+def _include_marks(text: str, start: int, end: int, limit: int) -> int:
+    """Return the end of a token with the marks after it, up to a limit.
+
+    Some tokenizers drop marks such as accents. They belong to the letter before them.
+    """
+    is_empty = start == end
+    if is_empty:
+        return end
+    while end < limit and unicodedata.category(text[end])[0] == "M":
+        end += 1
+    return end
 
 
 def round_numbers(values: Tensor, digits: int = 4) -> Any:

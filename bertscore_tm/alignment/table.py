@@ -23,8 +23,9 @@ def _format_tokens(alignment: AlignmentData, name: str, other_name: str, score: 
     rows = [[name, f"best match in {other_name}", "similarity", "weight", f"part of {score}"]]
     numbers = zip(text.best.tolist(), text.weights.tolist(), text.shares.tolist(), strict=True)
     for token, match, values in zip(tokens, text.matches.tolist(), numbers, strict=True):
-        rows.append([token, others[match], *(f"{value:.4f}" for value in values)])
-    # A smaller share would be shown as 0.0000.
+        similarity, weight, share = values
+        rows.append([token, others[match], f"{similarity:.4f}", f"{weight:.4f}", f"{share:.4f}"])
+    # Leave the row out if its share would be shown as 0.0000.
     if abs(text.special_share) >= 5e-5:
         rows.append(["special tokens", "", "", "", f"{text.special_share:.4f}"])
     if not alignment.is_weighted:
@@ -49,7 +50,10 @@ def _pad(cells: list[str], *, is_left: bool) -> list[str]:
     padded = []
     for cell, width in zip(cells, widths, strict=True):
         spaces = " " * (max(widths) - width)
-        padded.append(cell + spaces if is_left else spaces + cell)
+        if is_left:
+            padded.append(cell + spaces)
+        else:
+            padded.append(spaces + cell)
     return padded
 
 
@@ -60,6 +64,9 @@ def _measure(cell: str) -> int:
         if unicodedata.category(character) in ("Mn", "Me", "Cf"):
             # Accents and format characters take no column.
             continue
-        is_wide = unicodedata.east_asian_width(character) in "WF"
-        width += 2 if is_wide else 1
+        is_wide = unicodedata.east_asian_width(character) in ("W", "F")
+        if is_wide:
+            width += 2
+        else:
+            width += 1
     return width

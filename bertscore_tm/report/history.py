@@ -18,6 +18,7 @@ from bertscore_tm.utilities.warnings import warn_user
 _MOST_CHARACTERS = 5_000_000
 
 File = str | os.PathLike[str]
+Rows = list[dict[str, Any]]
 Candidates = dict[str, list[str] | None]
 Scores = dict[str, dict[str, list[float]]]
 
@@ -55,27 +56,35 @@ def name_of(path: File) -> str:
 
 
 def _read_row(line: bytes, place: str) -> dict[str, Any]:
-    """Return a row of a file; an error names its place."""
-    keys = ["candidate", "references", *SCORE_NAMES]
+    """Return a row of a file, or raise a ValueError that names its place."""
     try:
         row = json.loads(line)
     except ValueError as error:
         raise ValueError(f"{place}: not JSON as ScoredTextWriter writes it: {error}") from error
+    keys = ["candidate", "references", *SCORE_NAMES]
     for key in keys:
         if not isinstance(row, dict) or key not in row:
             raise ValueError(f"{place}: has no {key!r}: a row is an object with {', '.join(keys)}")
     return dict(row)
 
 
-def _read_rows(path: File) -> list[dict[str, Any]]:
+def _read_rows(path: File) -> Rows:
     """Return the rows of a file, without blank lines."""
+    rows = []
     with fsspec.open(path) as file:
-        return [_read_row(line, f"{path}:{number}") for number, line in enumerate(file, 1) if line.strip()]
+        for number, line in enumerate(file, start=1):
+            if line.strip():
+                rows.append(_read_row(line, f"{path}:{number}"))
+    return rows
 
 
-def _signature_of(rows: list[dict[str, Any]]) -> str:
-    """Return the signature of a file, which all of its rows have; files of older versions have none."""
-    return str(rows[0].get("signature", "unknown"))
+def _read_files(paths: Sequence[File]) -> dict[str, Rows]:
+    """Return the rows of each file by the name of its validation, in the order of the steps."""
+    paths = sorted(paths, key=step_of)
+    for path, other in pairwise(paths):
+        if step_of(path) == step_of(other):
+            raise ValueError(f"{path} and {other} are of one step. Give the files of one training and one dataloader")
+    return {name_of(path): _read_rows(path) for path in paths}
 
 
 def read_history(paths: Sequence[File]) -> History:
@@ -84,59 +93,93 @@ def read_history(paths: Sequence[File]) -> History:
     The others are left out, with a warning; if none has rows, there is a ValueError. Beyond five million characters the
     candidates of old validations are ``None``, except for the first and the best one.
     """
-    paths = sorted(paths, key=step_of)
-    for path, other in pairwise(paths):
-        if step_of(path) == step_of(other):
-            raise ValueError(f"{path} and {other} are of one step: give the files of one training and one dataloader")
-    files = {name_of(path): _read_rows(path) for path in paths}
-    without_rows = [name for name, rows in files.items() if not rows]
-    validations = {name: rows for name, rows in files.items() if rows}
+    validations = {}
+    without_rows = []
+    for name, rows in _read_files(paths).items():
+        if rows:
+            validations[name] = rows
+        else:
+            without_rows.append(name)
     if not validations:
         raise ValueError("no validation has rows. Give a file of ScoredTextWriter with at least one row")
-    *_, last = validations.values()
-    references = [row["references"] for row in last]
-    signature = _signature_of(last)
+    last = list(validations.values())[-1]
     with_other_references = []
     with_other_signature = []
     candidates: Candidates = {}
     scores: Scores = {}
     for name, rows in validations.items():
-        if [row["references"] for row in rows] != references:
+        if _references_of(rows) != _references_of(last):
             with_other_references.append(name)
-        elif _signature_of(rows) != signature:
+        elif _signature_of(rows) != _signature_of(last):
             with_other_signature.append(name)
         else:
             candidates[name] = [row["candidate"] for row in rows]
-            # Scores that are not finite are null in JSON.
-            scores[name] = {key: [math.nan if row[key] is None else row[key] for row in rows] for key in SCORE_NAMES}
-    if without_rows:
-        warn_user(f"validations left out because their files have no rows: {_count_and_list(without_rows)}")
-    if with_other_references:
-        warn_user(
-            f"validations left out because their references differ from those of the last one: "
-            f"{_count_and_list(with_other_references)}. Shuffled data needs BERTScoreCallback(index_key=...)"
-        )
-    if with_other_signature:
-        warn_user(
-            f"validations left out because their signature differs from that of the last one: "
-            f"{_count_and_list(with_other_signature)}"
-        )
+            scores[name] = _scores_of(rows)
+    _warn_of_left_out("their files have no rows", without_rows)
+    _warn_of_left_out(
+        "their references differ from those of the last one",
+        with_other_references,
+        remedy=". Shuffled data needs BERTScoreCallback(index_key=...)",
+    )
+    _warn_of_left_out("their signature differs from that of the last one", with_other_signature)
     _drop_old_texts(candidates, scores)
-    sources = [row["source"] for row in last if row.get("source") is not None]
-    has_all_sources = len(sources) == len(last)
-    return History(candidates, references, scores, sources if has_all_sources else None, signature)
+    return History(candidates, _references_of(last), scores, _sources_of(last), _signature_of(last))
 
 
-def _count_and_list(names: list[str]) -> str:
-    return f"{len(names)} ({', '.join(names)})"
+def _references_of(rows: Rows) -> list[list[str]]:
+    return [row["references"] for row in rows]
+
+
+def _scores_of(rows: Rows) -> dict[str, list[float]]:
+    """Return the scores of a file by their names. Scores that are not finite are null in JSON, and NaN here."""
+    scores = {}
+    for name in SCORE_NAMES:
+        values = []
+        for row in rows:
+            value = row[name]
+            if value is None:
+                value = math.nan
+            values.append(value)
+        scores[name] = values
+    return scores
+
+
+def _sources_of(rows: Rows) -> list[str] | None:
+    """Return the sources of a file, or ``None`` unless every row has one."""
+    sources = []
+    for row in rows:
+        source = row.get("source")
+        if source is None:
+            return None
+        sources.append(source)
+    return sources
+
+
+def _signature_of(rows: Rows) -> str:
+    """Return the signature of a file, which all of its rows have; files of older versions have none."""
+    return str(rows[0].get("signature", "unknown"))
+
+
+def _warn_of_left_out(reason: str, names: list[str], remedy: str = "") -> None:
+    """Warn about validations that are left out for a reason, if there are any."""
+    if names:
+        warn_user(f"validations left out because {reason}: {len(names)} ({', '.join(names)}){remedy}")
 
 
 def _drop_old_texts(candidates: Candidates, scores: Scores) -> None:
     """Replace old candidates by ``None`` until the others fit, except for the first, best and last validation."""
-    best = max(scores, key=lambda name: sum(f1 for f1 in scores[name]["f1"] if math.isfinite(f1)))
+    best = max(scores, key=lambda name: _sum_finite(scores[name]["f1"]))
     sizes = {name: sum(map(len, texts or ())) for name, texts in candidates.items()}
+    total = sum(sizes.values())
+    # The oldest ones are dropped first, because the page compares the newest ones most often.
     for name in list(sizes)[1:-1]:
-        is_too_large = sum(sizes.values()) > _MOST_CHARACTERS
-        if is_too_large and name != best:
+        if total <= _MOST_CHARACTERS:
+            return
+        if name != best:
             candidates[name] = None
-            sizes[name] = 0
+            total -= sizes[name]
+
+
+def _sum_finite(values: list[float]) -> float:
+    """Return the sum of the values that are finite. All validations have equally many rows, so sums rank like means."""
+    return sum(value for value in values if math.isfinite(value))

@@ -7,48 +7,60 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, islice
+from itertools import chain
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from bertscore_tm.alignment import align_references
-from bertscore_tm.alignment.alignment import compute_alignment
-from bertscore_tm.alignment.page_data import describe_alignments, round_numbers
+from bertscore_tm.alignment.page_data import round_numbers
 from bertscore_tm.encoder import Encoder, Signature, as_encoder
-from bertscore_tm.encoder.loading import quiet_transformers
 from bertscore_tm.functional.bert_score import bert_score
 from bertscore_tm.pages.render import render_page, write_frame
+from bertscore_tm.report.aligned_rows import align_rows, choose_rows
 from bertscore_tm.report.history import File, read_history
+from bertscore_tm.report.text_facts import TextFacts, describe_rows
 from bertscore_tm.scoring.idf import Idf
 from bertscore_tm.scoring.inputs import as_references, as_text_pairs, omit_blank
 from bertscore_tm.scoring.rescaling import Rescale
 from bertscore_tm.scoring.settings import ScoreSettings
-from bertscore_tm.statistics import TIE, compare_all_pairs, describe_best, format_p_value, mean_interval, score_gains
+from bertscore_tm.statistics import (
+    TIE,
+    PairedComparison,
+    compare_all_pairs,
+    describe_best,
+    format_p_value,
+    mean_interval,
+    score_gains,
+)
 from bertscore_tm.utilities.checks import SCORE_NAMES
 from bertscore_tm.utilities.files import write_atomically
 
 Systems = Sequence[str] | Mapping[str, Sequence[str] | None]
 References = Sequence[str] | Sequence[Sequence[str]]
 Results = Mapping[str, Any]
+Comparisons = dict[tuple[int, int], tuple[PairedComparison, float]]
+"""Comparison of two systems and its adjusted p-value, by the numbers of the systems."""
 
+# Name of a system that is given without one.
 _SINGLE = "candidates"
+# Index of F1 among the scores.
+_F1 = SCORE_NAMES.index("f1")
 
 
 @dataclass(frozen=True)
-class _TextFacts:
-    """What is known of the texts of a report.
+class _ShownSystems:
+    """Numbers of the systems that a page marks, shows first, and compares.
 
     Args:
-        with_content: the texts that have tokens; without an encoder those that are not blank.
-        truncations: where texts are truncated. ``None`` without an encoder.
-        unknown: how much of a text the encoder does not know, if more than a tenth. ``None`` without an encoder.
+        best: the system with the best mean F1.
+        pair: the systems A and B that are shown first.
+        compared: the systems with paired comparisons and alignments.
     """
 
-    with_content: set[str]
-    truncations: dict[str, str] | None
-    unknown: dict[str, str] | None
+    best: int
+    pair: tuple[int, int]
+    compared: list[int]
 
 
 class Report:
@@ -108,18 +120,23 @@ class Report:
         labels: Sequence[str] | None = None,
     ) -> None:
         self.candidates, self.references = _as_named(systems, references)
-        results = scores if isinstance(systems, Mapping) else {_SINGLE: scores}
-        self.scores = {name: _stack_scores(name, results[name], len(self.references)) for name in self.candidates}
-        self.best = {name: results[name].get("best_reference") for name in self.candidates}
+        results: Mapping[str, Any] = {_SINGLE: scores}
+        if isinstance(systems, Mapping):
+            results = scores
+        self.scores = {}  # (3, pairs) each
+        self.best = {}  # index of the best reference of each pair, None if it is not given
+        for name in self.candidates:
+            self.scores[name] = _stack_scores(name, results[name], len(self.references))
+            self.best[name] = results[name].get("best_reference")
         self.settings = settings
         self.signature = signature
-        if settings is None:
-            # The scores may be rescaled.
-            least, largest = torch.tensor([[-math.inf] * 3, [1.0] * 3], dtype=torch.float64, device="cpu")
-            self.bounds = least, largest
-        else:
-            self.bounds = settings.bounds
+        if settings is not None:
+            self.bounds = settings.bounds  # (3,) each
             self.signature = signature or settings.signature()
+        else:
+            # The scores may be rescaled, so their least value is unknown.
+            least = torch.full((3,), -math.inf, dtype=torch.float64, device="cpu")
+            self.bounds = least, torch.ones(3, dtype=torch.float64, device="cpu")
         self.is_history = is_history
         self.num_alignments = num_alignments
         self.groups = groups
@@ -148,12 +165,23 @@ class Report:
         """
         used = as_encoder(encoder, single_layer=True)
         candidates, reference_lists = _as_named(systems, references)
-        documents = list(chain.from_iterable(map(omit_blank, reference_lists)))
+        documents: list[str] = []
+        for texts in reference_lists:
+            documents += omit_blank(texts)
         settings = ScoreSettings.create(used, idf, rescale, references=documents)
         score = partial(bert_score, encoder=used, idf=idf, rescale=rescale, verbose=verbose, return_best_reference=True)
-        scores = {name: score(texts or [], reference_lists) for name, texts in candidates.items()}
-        options: dict[str, Any] = {"num_alignments": num_alignments, "title": title, "sources": sources}
-        return cls(candidates, reference_lists, scores, settings=settings, **options)
+        scores = {}
+        for name, system_texts in candidates.items():
+            scores[name] = score(system_texts or [], reference_lists)
+        return cls(
+            candidates,
+            reference_lists,
+            scores,
+            settings=settings,
+            num_alignments=num_alignments,
+            title=title,
+            sources=sources,
+        )
 
     @classmethod
     def from_files(cls, paths: Sequence[File], **options: Any) -> Report:
@@ -185,8 +213,7 @@ class Report:
 
     def to_html(self) -> str:
         """Return the page, which needs no other file."""
-        data = self._describe()
-        return render_page("report.jinja", data, script=f"{data['kind']}.js")
+        return render_page("report.jinja", self._describe(), script=f"{self._kind}.js")
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the page to a file in an existing folder, completely or not at all."""
@@ -201,49 +228,32 @@ class Report:
             return None
         return as_text_pairs(texts, self.references, (name, "references")).candidates
 
+    @property
+    def _kind(self) -> str:
+        """Kind of the page, which is the name of its script."""
+        if len(self.scores) == 1:
+            return "one"
+        if self.is_history:
+            return "history"
+        return "several"
+
     def _describe(self) -> dict[str, Any]:
         """Return everything that the page shows, for JSON."""
         names = list(self.scores)
-        kind = "several"
-        if len(names) == 1:
-            kind = "one"
-        elif self.is_history:
-            kind = "history"
-        f1 = torch.stack([scores[2] for scores in self.scores.values()])  # (systems, pairs)
-        means = [row.mean().item() for row in f1.double().nan_to_num()]
-        best, *others = sorted(range(len(names)), key=lambda number: -means[number])
-        last = len(names) - 1
-        # Of a history of hundreds of validations, all pairs would take minutes.
-        main = list(range(len(names)))
-        if self.is_history:
-            main = sorted({0, best, max(last - 1, 0), last})
-        facts = self._read_texts()
-        empty = [self._find_empty(texts, facts.with_content) for texts in self.candidates.values()]
-        least, largest = (bound[2].item() for bound in self.bounds)
+        f1 = torch.stack([scores[_F1] for scores in self.scores.values()])  # (systems, pairs)
+        means = [scores.mean().item() for scores in f1.double().nan_to_num()]
+        shown = self._choose_systems(means)
+        least, largest = (bound[_F1].item() for bound in self.bounds)
         span = largest - least
-        tested = []
-        if len(self.references) > 1:
-            tested = [number for number in main if f1[number].isfinite().all()]
-        comparisons = compare_all_pairs(f1, tested, bounds=(least, largest), groups=self.groups)
-        p_values = {
-            pair: format_p_value(p, comparison.is_p_value_at_most)
-            for pair, (comparison, p) in comparisons.items()
-            if comparison.test
-        }
-        title = ", ".join(names)
-        if kind == "history":
-            title = f"{names[0]} to {names[-1]}"
-        # The two systems that are shown first.
-        pair = [0, last]
-        if kind == "several":
-            pair = sorted([best, others[0]])
+        comparisons = self._compare(f1, shown.compared, (least, largest))
+        p_values = _format_p_values(comparisons)
         return {
-            "title": self.title or f"BERTScore: {title}",
+            "title": self._choose_title(),
             "signature": str(self.signature),
-            "kind": kind,
+            "kind": self._kind,
             "names": names,
-            "best": best,
-            "pair": {"a": pair[0], "b": pair[1]},
+            "best": shown.best,
+            "pair": {"a": shown.pair[0], "b": shown.pair[1]},
             "summary": [self._summarize(scores) for scores in self.scores.values()],
             "comparisons": len(p_values),
             "verdict": describe_best(names, means, comparisons),
@@ -257,12 +267,41 @@ class Report:
             "sources": self.sources,
             "labels": self.labels,
             "candidates": list(self.candidates.values()),
-            "chosen": [None if chosen is None else [int(number) for number in chosen] for chosen in self.best.values()],
-            "truncated": self._describe_rows(facts.truncations),
-            "unknown": self._describe_rows(facts.unknown),
-            "empty": empty,
-            "alignments": self._align_rows(f1.nan_to_num(), main, pair, empty),
+            "chosen": [_as_indices(best) for best in self.best.values()],
+            "alignments": self._align(f1.nan_to_num(), shown),
+            **self._describe_texts(),
         }
+
+    def _choose_systems(self, means: Sequence[float]) -> _ShownSystems:
+        """Return which systems the page marks, shows first and compares, from their mean F1."""
+        # The sort is stable, so that of equally good systems the first one is the best.
+        from_best = sorted(range(len(means)), key=lambda system: -means[system])
+        best = from_best[0]
+        last = len(means) - 1
+        if self._kind == "several":
+            second = from_best[1]
+            return _ShownSystems(best, (min(best, second), max(best, second)), list(range(len(means))))
+        compared = list(range(len(means)))
+        if self.is_history:
+            # Comparing and aligning all of hundreds of validations would take minutes.
+            compared = sorted({0, best, max(last - 1, 0), last})
+        return _ShownSystems(best, (0, last), compared)
+
+    def _choose_title(self) -> str:
+        """Return the given title, or one with the names of the systems."""
+        if self.title:
+            return self.title
+        names = list(self.scores)
+        if self._kind == "history":
+            return f"BERTScore: {names[0]} to {names[-1]}"
+        return f"BERTScore: {', '.join(names)}"
+
+    def _compare(self, f1: Tensor, systems: Sequence[int], bounds: tuple[float, float]) -> Comparisons:
+        """Compare each two of the systems whose scores are finite; none if there is one pair of texts."""
+        if len(self.references) == 1:
+            return {}
+        tested = [system for system in systems if f1[system].isfinite().all()]
+        return compare_all_pairs(f1, tested, bounds=bounds, groups=self.groups)
 
     def _summarize(self, scores: Tensor) -> dict[str, dict[str, float]]:
         """Return the means of a system's scores, with the ends of their intervals, by the name of the score."""
@@ -284,119 +323,90 @@ class Report:
         wins = (gains > 0).sum(1).tolist()
         described: list[dict[str, Any]] = []
         for b, estimate in enumerate(self._estimate_means(gains, (-span, span))):
-            first, second = sorted([a, b])
-            described.append({**estimate, "wins": wins[b], "p": p_values.get((first, second))})
+            pair = (min(a, b), max(a, b))
+            described.append({**estimate, "wins": wins[b], "p": p_values.get(pair)})
         return described
 
-    def _read_texts(self) -> _TextFacts:
-        """Return what is known of the candidates and the references."""
-        texts = dict.fromkeys(chain.from_iterable(self.references))
+    def _describe_texts(self) -> dict[str, Any]:
+        """Return which texts are empty, truncated or unknown, by the system; ``None`` if the encoder is not known."""
+        texts = chain.from_iterable(self.references)
         for candidates in self.candidates.values():
-            texts |= dict.fromkeys(candidates or ())
-        distinct = list(texts)
+            texts = chain(texts, candidates or ())
         if self.settings is None:
-            return _TextFacts({text for text in distinct if text.strip()}, truncations=None, unknown=None)
-        tokenizer = self.settings.encoder.tokenizer
-        tokenized = tokenizer(distinct)
-        lengths = (tokenized.lengths - tokenizer.num_special_tokens).tolist()
-        with_content = set()
-        truncations = {}
-        unknown = {}
-        for number, text in enumerate(distinct):
-            if tokenized.has_content[number]:
-                with_content.add(text)
-            size = int(tokenized.text_sizes[number])
-            unknown_size = int(tokenized.unknown_sizes[number])
-            if 10 * unknown_size > size:
-                unknown[text] = f"has {unknown_size:,} unknown of {size:,} {tokenizer.size_unit}"
-            if tokenized.truncated[number]:
-                with quiet_transformers.turned():
-                    whole = tokenizer.tokenizer(text, add_special_tokens=False)["input_ids"]
-                truncations[text] = f"cut after {lengths[number]:,} of {len(whole):,} tokens"
-        return _TextFacts(with_content, truncations, unknown)
-
-    def _find_empty(self, texts: list[str] | None, with_content: set[str]) -> list[int]:
-        """Return the rows without a text or references; none of a system whose texts are not kept."""
+            facts = TextFacts.read(texts, tokenizer=None)
+        else:
+            facts = TextFacts.read(texts, self.settings.encoder.tokenizer)
         empty = []
-        for row, text in enumerate(texts or ()):
-            if text not in with_content or with_content.isdisjoint(self.references[row]):
-                empty.append(row)
-        return empty
+        truncated = []
+        unknown = []
+        for candidates in self.candidates.values():
+            empty.append(facts.find_empty(candidates, self.references))
+            truncated.append(describe_rows(facts.truncations, candidates, self.references))
+            unknown.append(describe_rows(facts.unknown, candidates, self.references))
+        if self.settings is None:
+            return {"empty": empty, "truncated": None, "unknown": None}
+        return {"empty": empty, "truncated": truncated, "unknown": unknown}
 
-    def _describe_rows(self, facts: dict[str, str] | None) -> list[dict[int, str]] | None:
-        """Return the facts of the texts of each row by the system and the row, if the encoder is known."""
-        if facts is None:
-            return None
-        described = []
-        for texts in self.candidates.values():
-            of_system = {}
-            for row, references in enumerate(self.references):
-                sides = {f"reference {number}": text for number, text in enumerate(references, start=1)}
-                if texts is not None:
-                    sides = {"candidate": texts[row], **sides}
-                parts = [f"{side} {facts[text]}" for side, text in sides.items() if text in facts]
-                if parts:
-                    of_system[row] = "; ".join(parts)
-            described.append(of_system)
-        return described
-
-    def _align_rows(
-        self, f1: Tensor, systems: list[int], pair: list[int], empty: list[list[int]]
-    ) -> dict[int, dict[int, Any]]:
-        """Return the alignments of the chosen rows by the number of the system."""
+    def _align(self, f1: Tensor, shown: _ShownSystems) -> dict[int, dict[int, Any]]:
+        """Return the alignments of some rows, by the row and the number of the system."""
         if self.settings is None:
             return {}
-        align = partial(compute_alignment, settings=self.settings)
-        # The last system first, and of differences those in which the second is worse.
-        scores = f1[systems[::-1]]
-        differences = f1[pair[1:]] - f1[pair[:1]] if len(systems) > 1 else f1[:0]
-        orders = torch.cat([differences, -differences, scores, -scores]).argsort(stable=True)  # (orders, pairs)
-        generator = torch.Generator("cpu").manual_seed(0)
-        drawn = torch.randperm(len(self.references), generator=generator, device="cpu")
-        rows = dict.fromkeys(torch.cat([orders, drawn[None]]).T.flatten().tolist())
         count = self.num_alignments
         if self.is_history:
-            count = math.ceil(count / len(systems))
-        texts_of = list(self.candidates.values())
-        alignments: dict[int, dict[int, Any]] = {}
-        for row in islice(rows, count):
-            of_row: dict[int, Any] = {}
-            for number in systems:
-                texts, references = texts_of[number], self.references[row]
-                if texts is None or row in empty[number]:
-                    continue
-                if aligned := align_references(align, texts[row], references):
-                    of_row[number] = describe_alignments(aligned, len(references))
-            if of_row:
-                alignments[row] = of_row
-        return alignments
+            # A row has an alignment per system: divide, so that a history takes as long as one system.
+            count = math.ceil(count / len(shown.compared))
+        rows = choose_rows(f1, shown.compared, shown.pair, count)
+        return align_rows(rows, shown.compared, list(self.candidates.values()), self.references, self.settings)
 
 
 def _as_named(systems: Systems, references: References) -> tuple[dict[str, list[str] | None], list[list[str]]]:
     """Check texts; return candidates by the name of the system, and lists of references."""
-    named = systems if isinstance(systems, Mapping) else {_SINGLE: systems}
-    # Blank ones too, as the indices of best references count them; an empty list counts as one.
+    named: Mapping[str, Sequence[str] | None]
+    if isinstance(systems, Mapping):
+        named = systems
+    else:
+        named = {_SINGLE: systems}
+    # Blank references stay, because the indices of best references count them. An empty list counts as a blank one.
     reference_lists = [texts or [""] for texts in as_references(references, "references")]
-    checked = {
-        name: None if texts is None else as_text_pairs(texts, reference_lists).candidates
-        for name, texts in named.items()
-    }
+    checked: dict[str, list[str] | None] = {}
+    for name, texts in named.items():
+        checked[name] = None
+        if texts is not None:
+            checked[name] = as_text_pairs(texts, reference_lists).candidates
     return checked, reference_lists
+
+
+def _format_p_values(comparisons: Comparisons) -> dict[tuple[int, int], str]:
+    """Return the adjusted p-values of the comparisons that have a test, as the page shows them."""
+    formatted = {}
+    for pair, (comparison, p_value) in comparisons.items():
+        if comparison.test is not None:
+            formatted[pair] = format_p_value(p_value, comparison.is_p_value_at_most)
+    return formatted
+
+
+def _as_indices(best: Any) -> list[int] | None:
+    """Return the indices of the best references, a tensor or a list, as numbers for JSON."""
+    if best is None:
+        return None
+    return [int(index) for index in best]
 
 
 def _describe_scores(scores: Tensor) -> dict[str, list[float]]:
     """Return rounded scores of all pairs, shape (3, pairs), by their names."""
     described = dict(zip(SCORE_NAMES, round_numbers(scores), strict=True))
     # F1 has more digits, so that the page finds the ties that are counted here.
-    described["f1"] = round_numbers(scores[2], 10)
+    described["f1"] = round_numbers(scores[_F1], 10)
     return described
 
 
 def _stack_scores(name: str, results: Results, count: int) -> Tensor:
-    stacked = torch.stack([torch.as_tensor(results[score], dtype=torch.float32, device="cpu") for score in SCORE_NAMES])
+    """Return the scores of a system in float32, shape (3, pairs). Raise a ValueError unless each pair has one."""
+    columns = [torch.as_tensor(results[score], dtype=torch.float32, device="cpu") for score in SCORE_NAMES]
+    stacked = torch.stack(columns)
     if stacked.shape != (3, count):
         raise ValueError(
-            f"scores of {name!r} have shape {tuple(stacked.shape[1:])} for {count} pairs: pass one score per pair, as "
+            f"scores of {name!r} have shape {tuple(stacked.shape[1:])} for {count} pairs. Pass one score per pair, as "
             f"of a metric with reduction='none'"
         )
     return stacked.detach()

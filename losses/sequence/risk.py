@@ -111,9 +111,7 @@ class BERTScoreRisk(nn.Module):
         self.balance_every = balance_every
         self.every = every
         self.risk = MinimumRiskLoss(alpha, normalize="length")
-        # Running means of the gradients' norms: cross-entropy's and the risk's. They are not a buffer, because
-        # module.half() would round a buffer.
-        self.norms = torch.zeros(2, dtype=torch.float32, device="cpu")
+        self.balance = GradientBalance()
         self.calls = 0
 
     def forward(
@@ -163,31 +161,26 @@ class BERTScoreRisk(nn.Module):
         is_repeated = is_equal.tril(-1).any(-1)  # (batch, samples)
         is_used = ~(rewards.isnan() | is_repeated)  # (batch, samples)
         risk: Tensor = self.risk(sampled.log_probs, rewards, sampled.mask & is_used[..., None])
-        if risk.requires_grad and self._needs_measurement(num_samplings=count // self.every):
+        if risk.requires_grad and self._is_measurement_due(num_samplings=count // self.every):
             label_rows = self._list_labels(model, texts, labels)
-            self._measure(model, inputs, label_rows, risk, _rewards_differ(rewards, is_used))
-        return self.weight * self._factor(risk) * risk
+            norms = self._measure_norms(model, inputs, label_rows, risk)
+            self.balance.update(norms, _rewards_differ(rewards, is_used))
+        return self.weight * self.balance.factor(risk) * risk
 
     def get_extra_state(self) -> dict[str, Any]:
         """Return the measurements, for checkpoints."""
-        return {"norms": self.norms.cpu(), "calls": self.calls}
+        return {"norms": self.balance.norms.cpu(), "calls": self.calls}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """Restore the measurements from a checkpoint, as :meth:`get_extra_state` returned them."""
-        self.norms, self.calls = state["norms"], state["calls"]
+        self.balance.norms = state["norms"]
+        self.calls = state["calls"]
 
-    def _needs_measurement(self, num_samplings: int) -> bool:
-        """Return whether a measurement of the factor is due, or none has succeeded so far."""
+    def _is_measurement_due(self, num_samplings: int) -> bool:
+        """Return whether to measure the factor after a number of samplings: regularly, and until it succeeds."""
         if num_samplings % self.balance_every == 0:
             return True
-        return not self.norms[1] > 0
-
-    def _factor(self, risk: Tensor) -> Tensor:
-        """Return the ratio of the gradients' norms, or 1 before the first measurement, shape ()."""
-        cross_entropy_norm, risk_norm = self.norms.to(risk)
-        is_measured = risk_norm > 0
-        ratio = cross_entropy_norm / torch.where(is_measured, risk_norm, 1.0)
-        return torch.where(is_measured, ratio, 1.0).clamp(max=_LARGEST_FACTOR)
+        return not self.balance.is_measured
 
     def _reward_samples(self, sampled: SampledSequences, references: list[list[str]]) -> Tensor:
         """Return the reward of each sample, or NaN for ``None``, shape (batch, samples).
@@ -231,15 +224,10 @@ class BERTScoreRisk(nn.Module):
             rows.append(torch.tensor(ids[: self.max_new_tokens], dtype=torch.long, device="cpu"))
         return rows
 
-    def _measure(
-        self,
-        model: PreTrainedModel,
-        inputs: Mapping[str, Tensor],
-        labels: Sequence[Tensor],
-        risk: Tensor,
-        rewards_differ: Tensor,
-    ) -> None:
-        """Update the running means of the gradients' norms by their mean over the ranks with a valid measurement."""
+    def _measure_norms(
+        self, model: PreTrainedModel, inputs: Mapping[str, Tensor], labels: Sequence[Tensor], risk: Tensor
+    ) -> Tensor:
+        """Return the norms of the gradients of the labels' cross-entropy and of the risk, shape (2,)."""
         ids = pad_sequence(list(labels), batch_first=True, padding_value=-100)[:, None].to(risk.device)
         mask = ids != -100  # (batch, 1, tokens)
         # Without labels this is NaN, so the measurement is not valid.
@@ -249,7 +237,34 @@ class BERTScoreRisk(nn.Module):
         if not trained:
             # Compare the gradients of all parameters if the output layer is frozen, as with adapters.
             trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        norms = torch.stack([_gradient_norm(cross_entropy, trained), _gradient_norm(risk, trained)])  # (2,)
+        return torch.stack([_gradient_norm(cross_entropy, trained), _gradient_norm(risk, trained)])
+
+
+class GradientBalance:
+    """Factor that gives the risk's gradient the norm of cross-entropy's.
+
+    Attributes:
+        norms: running means of the gradients' norms, cross-entropy's and the risk's, shape (2,), float32; 0 before the
+            first measurement.
+    """
+
+    def __init__(self) -> None:
+        # The norms are not a buffer of the module, because module.half() would round a buffer.
+        self.norms = torch.zeros(2, dtype=torch.float32, device="cpu")
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether a measurement has succeeded. On an accelerator this synchronizes the device."""
+        return bool(self.norms[1] > 0)
+
+    def update(self, norms: Tensor, rewards_differ: Tensor) -> None:
+        """Update the running means by the mean of the norms over the ranks with a valid measurement.
+
+        Args:
+            norms: this rank's norms, shape (2,).
+            rewards_differ: whether the rewards of an input differ, shape (), bool. Otherwise the risk's gradient is
+                rounding, and the measurement is not valid.
+        """
         # Norms can overflow in half precision. The risk's norm is 0 if all texts of each input have the same reward.
         is_valid = norms.isfinite().all() & (norms[1] > 0) & rewards_differ
         # Sum norms and count of valid measurements in one collective. All ranks take part, so that none waits forever.
@@ -257,12 +272,21 @@ class BERTScoreRisk(nn.Module):
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             torch.distributed.all_reduce(total)
         num_valid = total[2]
-        if num_valid > 0:
-            norms = total[:2] / num_valid
-            before = norms
-            if self.norms[1] > 0:
-                before = self.norms.to(norms)
-            self.norms = _DECAY * before + (1 - _DECAY) * norms
+        if num_valid == 0:
+            return
+        mean = total[:2] / num_valid
+        before = mean
+        if self.is_measured:
+            before = self.norms.to(mean)
+        self.norms = _DECAY * before + (1 - _DECAY) * mean
+
+    def factor(self, risk: Tensor) -> Tensor:
+        """Return the ratio of the norms on the risk's device, or 1 before the first measurement, shape ()."""
+        cross_entropy_norm, risk_norm = self.norms.to(risk)
+        is_measured = risk_norm > 0
+        # Divide by 1 instead of 0 before the first measurement, where the ratio is not used.
+        ratio = cross_entropy_norm / torch.where(is_measured, risk_norm, 1.0)
+        return torch.where(is_measured, ratio, 1.0).clamp(max=_LARGEST_FACTOR)
 
 
 def _rewards_differ(rewards: Tensor, is_used: Tensor) -> Tensor:

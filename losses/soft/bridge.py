@@ -154,11 +154,14 @@ class VocabularyBridge:
             Shape (vocab_size, embedding width), without gradient. If the vocabularies are equal, it is the encoder's
             table itself.
         """
-        return self.embed_tokens(self.encoder, device)
+        return self.embed_tokens(embedding_table(self.encoder, device))
 
-    def embed_tokens(self, encoder: FrozenEncoder, device: torch.device | str) -> Tensor:
-        """Return the :meth:`embedding_table` for another encoder with the same tokenizer, such as the loss's."""
-        embeddings = embedding_table(encoder, device)
+    def embed_tokens(self, embeddings: Tensor) -> Tensor:
+        """Return M, computed from the input embeddings of an encoder, shape (encoder's vocabulary, width).
+
+        A loss may have another encoder than the bridge, with the same tokenizer. If both vocabularies have the same
+        ids, the result is the given tensor itself.
+        """
         ids = self.pieces.single_pieces
         if self.pieces.identity and ids is not None:
             encoder_ids = torch.arange(len(embeddings), device="cpu")
@@ -224,7 +227,7 @@ class VocabularyBridge:
         """Return the :meth:`fidelity` with another encoder that has the same tokenizer, such as the loss's."""
         if isinstance(texts, str) or not texts:
             raise ValueError(f"texts must be a list of at least one text, got {texts!r}")
-        vocabulary = GeneratorVocabulary(encoder, self, token_weights(encoder), encoder.device)
+        vocabulary = GeneratorVocabulary.of_bridge(self, encoder, token_weights(encoder), encoder.device)
         scores = []
         with torch.no_grad():
             for start in range(0, len(texts), _TEXTS_PER_BATCH):

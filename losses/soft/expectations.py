@@ -152,7 +152,9 @@ def linear_expected_embedding(
     rows = input.reshape(-1, input.shape[-1])  # (positions, features)
     if linear_bias is not None:
         linear_bias = linear_bias.to(dtype)
-    target_column = None if target is None else target.reshape(-1, 1)  # (positions, 1)
+    target_column = None
+    if target is not None:
+        target_column = target.reshape(-1, 1)  # (positions, 1)
     result: tuple[Tensor, Tensor] = _ExpectedEmbedding.apply(  # type: ignore[no-untyped-call]
         rows, linear_weight, linear_bias, table, target_column, None, settings
     )
@@ -228,17 +230,31 @@ class _RunningSoftmax:
             factor is ``None`` for the first chunk.
         """
         earlier_peak = self.peak
-        self.peak = z.amax(1, keepdim=True).clamp(min=torch.finfo(z.dtype).min)
+        # The peak is finite, because a row of -inf minus a peak of -inf would be NaN.
+        self.peak = z.amax(1, keepdim=True).clamp(min=torch.finfo(z.dtype).min)  # (rows, 1)
         if earlier_peak is not None:
             self.peak = torch.maximum(earlier_peak, self.peak)
-        weights = _exponentiate_(z, self.peak, self.temperature)
-        total = weights.sum(1, keepdim=True)
+        weights = self.weigh_(z)
+        total_of_chunk = weights.sum(1, keepdim=True)  # (rows, 1)
         if earlier_peak is None:
-            self.total = total
+            self.total = total_of_chunk
             return weights, None
-        factor = ((earlier_peak - self.peak) / self.temperature).exp_()
-        self.total = self.total * factor + total
+        factor = ((earlier_peak - self.peak) / self.temperature).exp_()  # (rows, 1)
+        self.total = self.total * factor + total_of_chunk
         return weights, factor
+
+    def weigh_(self, z: Tensor) -> Tensor:
+        """Return the weights exp((z - peak) / u) of logits, which are overwritten.
+
+        Denormal results become 0, because a CPU multiplies denormal numbers about 10 times slower.
+        """
+        z.sub_(self.peak)
+        if self.temperature != 1:
+            z.div_(self.temperature)
+        if z.device.type == "cpu":
+            log_smallest_normal = math.log(torch.finfo(z.dtype).tiny)
+            torch.threshold_(z, log_smallest_normal, -math.inf)
+        return z.exp_()
 
 
 class _GivenLogits:
@@ -247,7 +263,9 @@ class _GivenLogits:
     def __init__(self, logits: Tensor, indices: Tensor | None) -> None:
         self.rows = logits  # (positions, vocabulary)
         self.indices = indices  # rows that are needed, None for all; the gradient of the others is 0
-        self.num_rows = len(logits) if indices is None else len(indices)
+        self.num_rows = len(logits)
+        if indices is not None:
+            self.num_rows = len(indices)
         self.vocab_size = logits.shape[1]
         self._grad_logits: Tensor | None = None
 
@@ -256,6 +274,7 @@ class _GivenLogits:
         logits = self.rows[:, part]
         if self.indices is not None:
             logits = logits.index_select(0, self.indices)
+        # Copy the logits also without indices, because the chunk is overwritten, and to convert half precision.
         return buffer.copy_(logits)
 
     def start_gradients(self, needed: Sequence[bool]) -> None:
@@ -272,10 +291,11 @@ class _GivenLogits:
         """Write the gradient of the logits of a part of the vocabulary, shape (rows, tokens)."""
         if self._grad_logits is None:
             return
+        columns = self._grad_logits[:, part]  # (positions, tokens), a view
         if self.indices is None:
-            self._grad_logits[:, part] = grad
+            columns.copy_(grad)
         else:
-            self._grad_logits[:, part].index_copy_(0, self.indices, grad.to(self.rows.dtype))
+            columns.index_copy_(0, self.indices, grad.to(self.rows.dtype))
 
     def gradients(self) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         """Return the gradient of the logits; there is no weight and no bias."""
@@ -301,11 +321,15 @@ class _HiddenStates:
     def read(self, part: slice, buffer: Tensor) -> Tensor:
         """Return the logits of a part of the vocabulary, shape (rows, tokens), which may be the buffer."""
         weight = self.weight[part].to(self.rows.dtype)
-        bias = None if self.bias is None else self.bias[part]
+        bias = None
+        if self.bias is not None:
+            bias = self.bias[part]
         if self.settings.product != self.settings.dtype:
             # The product is in bfloat16, but the bias is added in the precision of everything else.
             buffer.copy_(self.rows @ weight.t())
-            return buffer if bias is None else buffer.add_(bias)
+            if bias is not None:
+                buffer.add_(bias)
+            return buffer
         if can_use_onednn(self.rows, weight):
             return linear(self.rows, weight, bias)
         if bias is None:
@@ -342,6 +366,15 @@ class _HiddenStates:
         return grad_states, self._grad_weight, self._grad_bias
 
 
+class _Chunk(NamedTuple):
+    """Logits of a part of the vocabulary. The next chunk overwrites both buffers."""
+
+    part: slice  # ids of the tokens
+    excluded: Tensor | None  # columns of the excluded tokens, None if there are none
+    logits: Tensor  # (rows, tokens)
+    spare: Tensor  # a second buffer of this shape, or the first one if there is no second
+
+
 class _ExpectedEmbedding(torch.autograd.Function):
     """Expected embeddings y and, with a target, its surprisal -log p(target) over all tokens at temperature 1.
 
@@ -362,31 +395,37 @@ class _ExpectedEmbedding(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor | None]:
         """Return y of the needed rows, shape (rows, width), and the surprisals, shape (rows, 1)."""
         require_positive("temperature", settings.temperature)
+        num_buffers = 1
+        if target is not None:
+            num_buffers = 2
         with torch.autocast(device_type=states.device.type, enabled=False):
             source = _make_source(states, weight, bias, indices, settings)
             content = _RunningSoftmax(settings.temperature)  # without excluded tokens
             full = _RunningSoftmax(temperature=1.0)  # all tokens, for the surprisal
-            y: Any = None
-            target_logit: Any = 0.0
-            for chunk in _read_chunks(source, settings, num_buffers=1 if target is None else 2):
+            # Sum over the chunks of weights times embeddings, with the weights of the content's current peak.
+            y: Any = None  # (rows, width)
+            target_logit: Any = 0.0  # (rows, 1)
+            for chunk in _read_chunks(source, settings, num_buffers):
                 if target is not None:
-                    # Work on a copy, because add_ overwrites the logits.
-                    full.add_(chunk.spare.copy_(chunk.logits))
                     is_inside, column = _locate(target, chunk.part)
                     target_logit = torch.where(is_inside, chunk.logits.gather(1, column), target_logit)
+                    # add_ overwrites the logits, which are needed below, so give it a copy in the spare buffer.
+                    full.add_(chunk.spare.copy_(chunk.logits))
                 if chunk.excluded is not None:
                     # Use the lowest finite number, because a row whose other logits are -inf would become NaN.
                     chunk.logits.index_fill_(1, chunk.excluded, torch.finfo(settings.dtype).min)
-                weights, factor = content.add_(chunk.logits)
+                weights, factor = content.add_(chunk.logits)  # the logits become the weights, (rows, tokens)
                 expected = _multiply(weights, table[chunk.part].t(), settings)  # (rows, width)
                 if factor is None:
                     y = expected
                 else:
+                    # Scale the sum of the earlier chunks to the new peak.
                     y.mul_(factor).add_(expected)
+            # The sum of weights times embeddings becomes their mean.
             y.div_(content.total)
             surprisal = None
             if target is not None:
-                surprisal = full.peak - target_logit + full.total.log()
+                surprisal = full.peak - target_logit + full.total.log()  # (rows, 1)
         ctx.set_materialize_grads(False)
         ctx.settings = settings
         ctx.indices = indices
@@ -397,7 +436,7 @@ class _ExpectedEmbedding(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad_y: Tensor | None, grad_surprisal: Tensor | None) -> tuple[Tensor | None, ...]:
-        """Return the gradients of logits or hidden states, weight and bias."""
+        """Return the gradients of logits or hidden states, weight and bias. Raise an error if it is differentiated."""
         # torch's once_differentiable would not raise an error: it treats a constant upstream gradient as a constant.
         if torch.is_grad_enabled():
             raise RuntimeError(
@@ -408,34 +447,89 @@ class _ExpectedEmbedding(torch.autograd.Function):
             return (None,) * 7
         states, weight, bias, table, target, y, peak, total, full_peak, full_total = ctx.saved_tensors
         settings = ctx.settings
-        temperature = settings.temperature
+        content = _RunningSoftmax(settings.temperature, peak, total)
+        full = _RunningSoftmax(1.0, full_peak, full_total)
+        num_buffers = 1
+        if grad_surprisal is not None:
+            num_buffers = 2
         with torch.autocast(device_type=states.device.type, enabled=False):
             source = _make_source(states, weight, bias, ctx.indices, settings)
             source.start_gradients(ctx.needs_input_grad)
+            upstream = None
             if grad_y is not None:
-                # Divide here and not in every chunk: p = weights / total, and dp/dz has a factor 1 / u.
-                scale = total if temperature == 1 else total * temperature  # (rows, 1)
-                grad_y = grad_y / scale
-                mean = (grad_y * y).sum(1, keepdim=True)  # (rows, 1)
-            for chunk in _read_chunks(source, settings, num_buffers=1 if grad_surprisal is None else 2):
-                # The gradient of softmax cross-entropy is p - 1 at the target and p elsewhere.
+                upstream = _UpstreamGradient.scale(grad_y, y, content)
+            # The logits are computed again, because saving them would take as much memory as all logits.
+            for chunk in _read_chunks(source, settings, num_buffers):
+                grad = None
                 if grad_surprisal is not None:
-                    is_inside, column = _locate(target, chunk.part)
-                    grad = _exponentiate_(chunk.spare.copy_(chunk.logits), full_peak, 1.0)
-                    grad.mul_(grad_surprisal / full_total)
-                    grad.scatter_add_(1, column, torch.where(is_inside, -grad_surprisal, 0.0))
-                # The gradient of y = p E is p (grad_y E^T - mean), where mean is the expectation of grad_y E^T.
-                if grad_y is not None:
-                    weights = _exponentiate_(chunk.logits, peak, temperature)
-                    if chunk.excluded is not None:
-                        weights.index_fill_(1, chunk.excluded, 0.0)
-                    difference = _multiply(grad_y, table[chunk.part], settings).sub_(mean)  # (rows, tokens)
-                    if grad_surprisal is None:
-                        grad = weights.mul_(difference)
-                    else:
-                        grad = grad.addcmul_(weights, difference)
+                    # This leaves the chunk's logits as they are, and overwrites the spare buffer.
+                    grad = _surprisal_gradient(chunk, target, full, grad_surprisal)
+                if upstream is not None:
+                    grad = _add_embedding_gradient_(grad, chunk, table[chunk.part], content, upstream, settings)
+                assert grad is not None
                 source.add_gradient(chunk.part, grad)
         return *source.gradients(), None, None, None, None
+
+
+def _surprisal_gradient(chunk: _Chunk, target: Tensor, full: _RunningSoftmax, grad_surprisal: Tensor) -> Tensor:
+    """Return the gradient of the surprisals with respect to a chunk of logits, in the spare buffer.
+
+    For a row with the upstream gradient g it is g (p - 1) at the target and g p elsewhere, as for cross-entropy.
+    """
+    logits = chunk.spare.copy_(chunk.logits)
+    grad = full.weigh_(logits)  # (rows, tokens)
+    # The weights become g p, because p = weights / total.
+    grad.mul_(grad_surprisal / full.total)
+    is_inside, column = _locate(target, chunk.part)
+    # Subtract g at the target. Rows whose target is in another chunk add 0 to their first column.
+    grad.scatter_add_(1, column, torch.where(is_inside, -grad_surprisal, 0.0))
+    return grad
+
+
+class _UpstreamGradient(NamedTuple):
+    """Gradient of the expected embeddings y, divided by the total of their softmax and by its temperature."""
+
+    rows: Tensor  # grad_y / (total u), (rows, width)
+    mean: Tensor  # expectation of its product with the embedding of a token, (rows, 1)
+
+    @classmethod
+    def scale(cls, grad_y: Tensor, y: Tensor, content: _RunningSoftmax) -> "_UpstreamGradient":
+        """Return the gradient after the divisions, which are made once here and not in every chunk."""
+        divisor = content.total  # (rows, 1)
+        if content.temperature != 1:
+            divisor = divisor * content.temperature
+        rows = grad_y / divisor
+        return cls(rows, (rows * y).sum(1, keepdim=True))
+
+
+def _add_embedding_gradient_(
+    grad: Tensor | None,
+    chunk: _Chunk,
+    embeddings: Tensor,
+    content: _RunningSoftmax,
+    upstream: _UpstreamGradient,
+    settings: _Settings,
+) -> Tensor:
+    r"""Add the gradient of y with respect to a chunk of logits to ``grad``, or return it if that is ``None``.
+
+    With :math:`y = \sum_k p_k E_k` and the upstream gradient g, the derivative to logit k is
+    :math:`p_k (g \cdot E_k - g \cdot y) / u`. The logits of the chunk are overwritten.
+
+    Args:
+        grad: gradient of the surprisals, shape (rows, tokens), which is overwritten.
+        chunk: the chunk of logits.
+        embeddings: embeddings of its tokens, shape (tokens, width).
+        content: the softmax of the expected embeddings.
+        upstream: g / (total u), and its mean.
+        settings: the settings.
+    """
+    weights = content.weigh_(chunk.logits)  # p times the total, (rows, tokens)
+    if chunk.excluded is not None:
+        weights.index_fill_(1, chunk.excluded, 0.0)
+    difference = _multiply(upstream.rows, embeddings, settings).sub_(upstream.mean)  # (rows, tokens)
+    if grad is None:
+        return weights.mul_(difference)
+    return grad.addcmul_(weights, difference)
 
 
 def _make_source(
@@ -445,15 +539,6 @@ def _make_source(
     if weight is None:
         return _GivenLogits(states, indices)
     return _HiddenStates(states, weight, bias, settings)
-
-
-class _Chunk(NamedTuple):
-    """Logits of a part of the vocabulary. The next chunk overwrites both buffers."""
-
-    part: slice  # ids of the tokens
-    excluded: Tensor | None  # columns of the excluded tokens, None if there are none
-    logits: Tensor  # (rows, tokens)
-    spare: Tensor  # a second buffer of this shape, or the first one if there is no second
 
 
 def _read_chunks(source: _GivenLogits | _HiddenStates, settings: _Settings, num_buffers: int) -> Iterator[_Chunk]:
@@ -475,22 +560,10 @@ def _read_chunks(source: _GivenLogits | _HiddenStates, settings: _Settings, num_
         buffers = memory[:, : num_rows * num_tokens].view(num_buffers, num_rows, num_tokens)
         logits = source.read(part, buffers[0])
         columns = [token - start for token in settings.excluded_ids if start <= token < part.stop]
-        excluded = constant(columns, device) if columns else None
+        excluded = None
+        if columns:
+            excluded = constant(columns, device)
         yield _Chunk(part, excluded, logits, spare=buffers[-1])
-
-
-def _exponentiate_(z: Tensor, peak: Tensor, temperature: float) -> Tensor:
-    """Return exp((z - peak) / u), computed in place.
-
-    Denormal results become 0, because a CPU multiplies denormal numbers about 10 times slower.
-    """
-    z.sub_(peak)
-    if temperature != 1:
-        z.div_(temperature)
-    if z.device.type == "cpu":
-        log_smallest_normal = math.log(torch.finfo(z.dtype).tiny)
-        torch.threshold_(z, log_smallest_normal, -math.inf)
-    return z.exp_()
 
 
 def _locate(target: Tensor, part: slice) -> tuple[Tensor, Tensor]:

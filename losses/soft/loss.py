@@ -2,7 +2,8 @@
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,9 +20,12 @@ from bertscore_tm.losses.soft.output_layer import read_output_layer
 from bertscore_tm.losses.soft.predictions import (
     EncodedTokens,
     GeneratorVocabulary,
+    HiddenPredictions,
+    LogitPredictions,
+    Placement,
+    Predictions,
     encode_soft_tokens,
-    predict_from_hidden,
-    predict_from_logits,
+    place_content,
 )
 from bertscore_tm.losses.soft.relaxation import Relaxation, RelaxationName, softmax_relaxation
 from bertscore_tm.losses.soft.softmax_matching import MatchingName, reduce_references, soft_precision_recall_f1
@@ -41,6 +45,17 @@ from bertscore_tm.utilities.checks import SCORE_NAMES, Component, require_choice
 from bertscore_tm.utilities.warnings import warn_user
 
 Target = Tensor | Sequence[str] | Sequence[Sequence[str]] | EncodedReferences
+
+
+@dataclass(frozen=True)
+class _ReadTarget:
+    """The target of a batch, checked and encoded."""
+
+    content: Tensor  # positions of the predictions with content, (batch, positions), bool
+    references: EncodedReferences
+    included: Tensor | None = None  # rows that count, (batch,), bool; None for all
+    # Order of the encoder's input, if predictions and labels share it: it is computed once for both.
+    placement: Placement | None = None
 
 
 class SoftBERTScoreLoss(nn.Module):
@@ -201,11 +216,9 @@ class SoftBERTScoreLoss(nn.Module):
         if size < logits.shape[-1]:
             # Slice only if necessary, because the gradient of a slice allocates a tensor as large as all logits.
             logits = logits[..., :size]
-        content, included, references = self._read_target(target, mask, logits, vocabulary, to_logits=lambda rows: rows)
-        with torch.autocast(device_type=logits.device.type, enabled=False):
-            tokens = predict_from_logits(logits, content, vocabulary, self._relax, self.temperature)
-            candidates = encode_soft_tokens(tokens, vocabulary, references.placement)
-            return self._score(candidates, references, included, return_components)
+        predictions = LogitPredictions(logits, self._relax, self.temperature)
+        result, _ = self._run(predictions, target, mask, vocabulary, return_components)
+        return result
 
     def forward_hidden(
         self,
@@ -266,14 +279,9 @@ class SoftBERTScoreLoss(nn.Module):
             labels = target
         layer = read_output_layer(lm_head)
         vocabulary = self._load_vocabulary(hidden.device)
-        vocabulary.require_size(len(layer.weight), "lm_head has")
-        content, included, references = self._read_target(target, mask, hidden, vocabulary, to_logits=layer.logits)
-        with torch.autocast(device_type=hidden.device.type, enabled=False):
-            tokens, cross_entropy = predict_from_hidden(
-                hidden, content, vocabulary, layer, self.temperature, labels=labels, ignore_index=self.ignore_index
-            )
-            candidates = encode_soft_tokens(tokens, vocabulary, references.placement)
-            result = self._score(candidates, references, included, return_components)
+        num_tokens = vocabulary.require_size(len(layer.weight), "lm_head has")
+        predictions = HiddenPredictions(hidden, layer, self.temperature, num_tokens, labels, self.ignore_index)
+        result, cross_entropy = self._run(predictions, target, mask, vocabulary, return_components)
         if cross_entropy is None:
             return result
         if isinstance(result, tuple):
@@ -332,40 +340,51 @@ class SoftBERTScoreLoss(nn.Module):
     @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
     def _load_once(self, device: str) -> bool:
         """Load the generator's tokens on a device unless they are loaded. The result is a constant for the compiler."""
-        if device not in self._vocabularies:
-            vocabulary = GeneratorVocabulary(self.encoder, self.bridge, self.weights, torch.device(device))
-            self._vocabularies[device] = vocabulary
+        if device in self._vocabularies:
+            return True
+        if self.bridge is None:
+            vocabulary = GeneratorVocabulary.of_encoder(self.encoder, self.weights, torch.device(device))
+        else:
+            vocabulary = GeneratorVocabulary.of_bridge(self.bridge, self.encoder, self.weights, torch.device(device))
+        self._vocabularies[device] = vocabulary
         return True
 
     def __getstate__(self) -> dict[str, Any]:
         # Leave the tables out of pickles and copies, which load them again from the encoder.
         return {**self.__dict__, "_vocabularies": {}}
 
-    def _read_target(
+    def _run(
         self,
+        predictions: Predictions,
         target: Target,
         mask: Tensor | None,
-        predictions: Tensor,
         vocabulary: GeneratorVocabulary,
-        to_logits: Callable[[Tensor], Tensor],
-    ) -> tuple[Tensor, Tensor | None, EncodedReferences]:
-        """Read the target of a batch.
+        return_components: bool,
+    ) -> tuple[Tensor | tuple[Tensor, dict[str, Tensor]], Tensor | None]:
+        """Return the result of :meth:`forward`, and the cross-entropy if the predictions have labels for it."""
+        read = self._read_target(predictions, target, mask, vocabulary)
+        # Autocast would compute products of probabilities and embeddings in half precision.
+        with torch.autocast(device_type=predictions.values.device.type, enabled=False):
+            tokens, cross_entropy = predictions.predict(read.content, vocabulary)
+            candidates = encode_soft_tokens(tokens, vocabulary, read.placement)
+            result = self._score(candidates, read.references, read.included, return_components)
+        return result, cross_entropy
 
-        Args:
-            target: as for :meth:`forward`.
-            mask: as for :meth:`forward`.
-            predictions: logits or hidden states, shape (batch, positions, ...).
-            vocabulary: the generator's vocabulary.
-            to_logits: function that turns some predictions into logits.
+    def _read_target(
+        self, predictions: Predictions, target: Target, mask: Tensor | None, vocabulary: GeneratorVocabulary
+    ) -> _ReadTarget:
+        """Check and encode the target of a batch. Target and mask are those of :meth:`forward`.
 
-        Returns:
-            Positions with content, shape (batch, positions), bool; rows that count, shape (batch,), bool, or ``None``
-            for all; and the encoded references.
+        Raises:
+            TypeError: a target text is not a string.
+            ValueError: shapes do not fit, a label is outside the vocabulary, a row is too long for the encoder, or
+                another encoder encoded the references.
         """
-        shape = predictions.shape[:2]
-        if predictions.ndim != 3 or len(predictions) == 0:
+        values = predictions.values
+        shape = values.shape[:2]
+        if values.ndim != 3 or len(values) == 0:
             form = "(batch, positions, vocabulary or features), with at least one row"
-            raise ValueError(f"predictions must have shape {form}, got {tuple(predictions.shape)}")
+            raise ValueError(f"predictions must have shape {form}, got {tuple(values.shape)}")
         for name, value in (("mask", mask), ("target", target)):
             if isinstance(value, Tensor) and value.shape != shape:
                 raise ValueError(
@@ -375,39 +394,39 @@ class SoftBERTScoreLoss(nn.Module):
             mask = mask.bool()
         if isinstance(target, Tensor):
             content = locate_content(target, mask, vocabulary, self.ignore_index)
-            self._check_alignment(predictions, to_logits, target, content, vocabulary)
+            self._check_alignment(predictions, target, content, vocabulary)
             return self._read_labels(target, content, vocabulary)
         if isinstance(target, EncodedReferences):
             self._require_own(target)
             references = target
         else:
-            references = self.encode_references(target, predictions.device)
-        num_rows = len(predictions)
+            references = self.encode_references(target, values.device)
+        num_rows = len(values)
         if references.num_items != num_rows:
             raise ValueError(
                 f"target must have a text or a list of texts for each of the {num_rows} rows of the predictions, got "
                 f"{references.num_items}"
             )
         if mask is None:
-            content = torch.ones(shape, dtype=torch.bool, device=predictions.device)
+            content = torch.ones(shape, dtype=torch.bool, device=values.device)
         else:
             content = mask
-        self._check_alignment(predictions, to_logits, target, content, vocabulary)
-        return content, None, references
+        self._check_alignment(predictions, target, content, vocabulary)
+        return _ReadTarget(content, references)
 
-    def _read_labels(
-        self, labels: Tensor, content: Tensor, vocabulary: GeneratorVocabulary
-    ) -> tuple[Tensor, Tensor, EncodedReferences]:
-        """Return the content of labels, the rows that have content, and the encoded references."""
+    def _read_labels(self, labels: Tensor, content: Tensor, vocabulary: GeneratorVocabulary) -> _ReadTarget:
+        """Encode labels as references, where the positions with content are known."""
         if self.bridge is None or self.bridge.mode == "identity":
-            references = encode_labels(labels, content, vocabulary, self.cache_bytes)
-            return content, references.tokens.has_content, references
+            placement = place_content(content, vocabulary)
+            references = encode_labels(labels, content, placement, vocabulary, self.cache_bytes)
+            return _ReadTarget(content, references, references.tokens.has_content, placement)
         # The encoder tokenizes the text of the labels anew.
         rows = []
         for row in labels.masked_fill(~content, -1).tolist():
             rows.append([token for token in row if token >= 0])
         texts = self.bridge.generator_tokenizer.batch_decode(rows, skip_special_tokens=True)
-        return content, content.any(1), self.encode_references(texts, content.device)
+        references = self.encode_references(texts, content.device)
+        return _ReadTarget(content, references, included=content.any(1))
 
     def _require_own(self, references: EncodedReferences) -> None:
         """Raise a ValueError if another encoder encoded the references."""
@@ -422,12 +441,7 @@ class SoftBERTScoreLoss(nn.Module):
             )
 
     def _check_alignment(
-        self,
-        predictions: Tensor,
-        to_logits: Callable[[Tensor], Tensor],
-        target: Target,
-        content: Tensor,
-        vocabulary: GeneratorVocabulary,
+        self, predictions: Predictions, target: Target, content: Tensor, vocabulary: GeneratorVocabulary
     ) -> None:
         """Warn once if predictions and target are not aligned.
 
@@ -440,7 +454,7 @@ class SoftBERTScoreLoss(nn.Module):
         if self._num_calls <= self._next_check:
             return
         self._next_check = 10 * self._num_calls - 1
-        if warn_if_misaligned(predictions, to_logits, target, content, self.ignore_index, vocabulary.control_ids):
+        if warn_if_misaligned(predictions, target, content, self.ignore_index, vocabulary.control_ids):
             self._next_check = sys.maxsize
 
     def _score(

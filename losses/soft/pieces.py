@@ -47,6 +47,11 @@ class PieceTable:
         """Tokens without pieces, such as blanks and incomplete characters, shape (vocabulary,), bool."""
         return self.offsets[:: len(Context)].diff() == 0
 
+    @property
+    def pieceless(self) -> Tensor:
+        """Tokens that are text but have no pieces, shape (vocabulary,), bool. Control tokens are not among them."""
+        return self.empty & ~self.control
+
     def average(self, values: Tensor) -> Tensor:
         """Return the mean of values over each token's pieces, 0 for a token without pieces, shape (vocabulary, width).
 

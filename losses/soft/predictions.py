@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -27,78 +27,119 @@ if TYPE_CHECKING:
 _POSITIONS_PER_STEP = 256
 
 
-class GeneratorVocabulary:
-    """Embeddings, weights and pieces of the generator's tokens in the encoder, with or without a bridge, on one device.
+@dataclass(frozen=True)
+class EncoderTokens:
+    """Input embeddings and weights of the encoder's tokens on one device."""
 
-    Attributes:
+    table: Tensor  # input embedding of each token, (encoder's vocabulary, width)
+    weights: Tensor  # weight of each token, (encoder's vocabulary,)
+    special_embeddings: Tensor  # of the special tokens before and after a text, (special, width)
+    special_weights: Tensor  # (special,), float32 or wider
+
+    @classmethod
+    def load(cls, encoder: FrozenEncoder, weights: TokenWeights, device: torch.device) -> EncoderTokens:
+        """Return the tokens of an encoder on a device, for which the model is loaded."""
+        # The tokenizer caches the special tokens at this first access, because a compiled graph must not call it.
+        before, after = encoder.tokenizer.special_affixes
+        table = embedding_table(encoder, device)
+        token_weights = weights.to(device).table
+        special_ids = constant([*before, *after], device)
+        special_weights = token_weights[special_ids].to(_weights_dtype(table))
+        return cls(table, token_weights, table[special_ids], special_weights)
+
+
+@dataclass(frozen=True, eq=False)
+class GeneratorVocabulary:
+    """Embeddings, weights and pieces of the generator's tokens in the encoder, on one device.
+
+    :meth:`of_encoder` is for a generator that has the encoder's vocabulary, :meth:`of_bridge` for any other.
+
+    Args:
         encoder: the encoder.
+        encoder_tokens: the encoder's own tokens.
         bridge: the bridge, or ``None`` if the generator has the encoder's vocabulary.
         control_ids: tokens that are not content, such as special tokens. They get no probability.
-        encoder_weights: weight of each of the encoder's tokens, shape (encoder's vocabulary,).
-        encoder_table: the encoder's input embeddings, shape (encoder's vocabulary, width).
-        encoder_ids: the encoder's id of each token, shape (vocabulary,); ``None`` if a token has several pieces.
+        kinds: whether a token is text (not a control token), and whether it ends a text, shape (vocabulary + 1, 2),
+            bool. The last row is for ids outside the vocabulary.
         table: input embedding of each token, shape (vocabulary, width).
         weights: weight of each token, shape (vocabulary,); ``None`` if all weigh 1.
         columns: the table and, if there are weights, a column with them. So one product gives both expectations.
+        encoder_ids: the encoder's id of each token, shape (vocabulary,); ``None`` if a token has several pieces.
         pieces: pieces of each token, if the bridge changes positions: it expands them to pieces, or leaves out those of
             tokens without a piece. Otherwise ``None``.
-        special_embeddings: input embeddings of the special tokens before and after a text, shape (special, width).
-        special_weights: weights of these tokens, shape (special,).
-        kinds: whether a token is text (not a control token), and whether it ends a text, shape (vocabulary + 1, 2),
-            bool. The last row is for ids outside the vocabulary.
     """
 
-    def __init__(
-        self, encoder: FrozenEncoder, bridge: VocabularyBridge | None, weights: TokenWeights, device: torch.device
-    ) -> None:
-        self.encoder = encoder
-        self.bridge = bridge
-        tokens = encoder.tokenizer if bridge is None else bridge
-        self.control_ids = tokens.control_ids
-        # The tokenizer caches the special tokens at this first access, because a compiled graph must not call it.
-        before, after = encoder.tokenizer.special_affixes
+    encoder: FrozenEncoder
+    encoder_tokens: EncoderTokens
+    bridge: VocabularyBridge | None
+    control_ids: Sequence[int]
+    kinds: Tensor
+    table: Tensor
+    weights: Tensor | None
+    columns: Tensor
+    encoder_ids: Tensor | None
+    pieces: PieceTable | None
+
+    @classmethod
+    def of_encoder(cls, encoder: FrozenEncoder, weights: TokenWeights, device: torch.device) -> GeneratorVocabulary:
+        """Return the tokens of a generator that has the encoder's vocabulary."""
+        tokenizer = encoder.tokenizer
         # Tensors made in inference mode could not be used in training.
         with torch.inference_mode(False), torch.no_grad():
-            self.encoder_weights = weights.to(device).table
-            self.encoder_table = embedding_table(encoder, device)
-            self.table = self.encoder_table
-            self.encoder_ids: Tensor | None = torch.arange(len(self.table), device=device)
-            self.pieces: PieceTable | None = None
-            mean_weights = self.encoder_weights
-            if bridge is not None:
-                pieces = bridge.pieces.to(device)
-                self.table = bridge.embed_tokens(encoder, device)
-                self.encoder_ids = pieces.single_pieces
-                mean_weights = pieces.average_weights(mean_weights)
-                leaves_out = bridge.mode == "mean" and bool((pieces.empty & ~pieces.control).any())
-                if bridge.mode == "expand" or leaves_out:
-                    self.pieces = pieces
-            dtype = torch.promote_types(torch.float32, self.table.dtype)
-            self.weights: Tensor | None = None
-            self.columns = self.table
-            has_own_table = self.table.data_ptr() != self.encoder_table.data_ptr()
+            encoder_tokens = EncoderTokens.load(encoder, weights, device)
+            table = encoder_tokens.table
+            token_weights = None
+            if not weights.is_uniform:
+                # Tokens that were added to the tokenizer may have a weight, but no embedding.
+                token_weights = encoder_tokens.weights[: len(table)].to(_weights_dtype(table))
+            return cls(
+                encoder=encoder,
+                encoder_tokens=encoder_tokens,
+                bridge=None,
+                control_ids=tokenizer.control_ids,
+                kinds=_find_kinds(len(table), tokenizer.control_ids, tokenizer.end_ids).to(device),
+                table=table,
+                weights=token_weights,
+                columns=_join_columns(table, token_weights),
+                encoder_ids=torch.arange(len(table), device=device),
+                pieces=None,
+            )
+
+    @classmethod
+    def of_bridge(
+        cls, bridge: VocabularyBridge, encoder: FrozenEncoder, weights: TokenWeights, device: torch.device
+    ) -> GeneratorVocabulary:
+        """Return the tokens of a generator with another tokenizer, embedded in an encoder by a bridge to its tokens."""
+        with torch.inference_mode(False), torch.no_grad():
+            encoder_tokens = EncoderTokens.load(encoder, weights, device)
+            pieces = bridge.pieces.to(device)
+            table = bridge.embed_tokens(encoder_tokens.table)
+            has_own_table = table is not encoder_tokens.table
+            token_weights = None
             # A table of means has weights even if all of the encoder's tokens weigh 1, because tokens without a piece
             # weigh 0.
             if has_own_table or not weights.is_uniform:
-                self.weights = mean_weights[: len(self.table)].to(dtype)
-                self.columns = torch.cat([self.table, self.weights[:, None].to(self.table.dtype)], dim=1)
-            special_ids = constant([*before, *after], device)
-            self.special_embeddings = self.encoder_table[special_ids]
-            self.special_weights = self.encoder_weights[special_ids].to(dtype)
-            self.kinds = self._find_kinds(tokens.control_ids, tokens.end_ids).to(device)
-
-    def _find_kinds(self, control_ids: Sequence[int], end_ids: Sequence[int]) -> Tensor:
-        """Return :attr:`kinds` on the CPU: one table, so that one lookup finds both kinds."""
-        size = len(self.table)
-        # Ids outside the vocabulary count as text, so that the check of the labels finds them.
-        is_text = torch.ones(size + 1, dtype=torch.bool, device="cpu")
-        is_text[[i for i in control_ids if i < size]] = False
-        is_end = torch.zeros(size + 1, dtype=torch.bool, device="cpu")
-        is_end[[i for i in end_ids if i < size]] = True
-        return torch.stack([is_text, is_end], dim=1)
+                token_weights = pieces.average_weights(encoder_tokens.weights).to(_weights_dtype(table))
+            leaves_positions_out = bridge.mode == "mean" and bool(pieces.pieceless.any())
+            changes_positions = bridge.mode == "expand" or leaves_positions_out
+            return cls(
+                encoder=encoder,
+                encoder_tokens=encoder_tokens,
+                bridge=bridge,
+                control_ids=bridge.control_ids,
+                kinds=_find_kinds(len(table), bridge.control_ids, bridge.end_ids).to(device),
+                table=table,
+                weights=token_weights,
+                columns=_join_columns(table, token_weights),
+                encoder_ids=pieces.single_pieces,
+                pieces=pieces if changes_positions else None,
+            )
 
     def require_size(self, size: int, subject: str) -> int:
-        """Return how many outputs are tokens. With a bridge, output layers may be padded beyond the tokenizer."""
+        """Return how many outputs are tokens, or raise a ValueError if a generator has another vocabulary.
+
+        With a bridge, output layers may be padded beyond the tokenizer.
+        """
         expected = len(self.table)
         is_padded = size > expected and self.bridge is not None
         if size == expected or is_padded:
@@ -114,6 +155,28 @@ class GeneratorVocabulary:
         )
 
 
+def _weights_dtype(table: Tensor) -> torch.dtype:
+    """Return the precision of token weights: float32, because half precision would round them, or wider."""
+    return torch.promote_types(torch.float32, table.dtype)
+
+
+def _join_columns(table: Tensor, weights: Tensor | None) -> Tensor:
+    """Return a table of embeddings with the weights, if there are any, as its last column."""
+    if weights is None:
+        return table
+    return torch.cat([table, weights[:, None].to(table.dtype)], dim=1)
+
+
+def _find_kinds(size: int, control_ids: Sequence[int], end_ids: Sequence[int]) -> Tensor:
+    """Return :attr:`GeneratorVocabulary.kinds` on the CPU: one table, so that one lookup finds both kinds."""
+    # Ids outside the vocabulary count as text, so that the check of the labels finds them.
+    is_text = torch.ones(size + 1, dtype=torch.bool, device="cpu")
+    is_text[[i for i in control_ids if i < size]] = False
+    is_end = torch.zeros(size + 1, dtype=torch.bool, device="cpu")
+    is_end[[i for i in end_ids if i < size]] = True
+    return torch.stack([is_text, is_end], dim=1)
+
+
 @dataclass(frozen=True)
 class SoftTokens:
     """Texts as input embeddings, without the special tokens around them."""
@@ -123,100 +186,119 @@ class SoftTokens:
     weights: Tensor | None = None  # token weight of each position, None if all weigh 1, (batch, positions)
 
 
-def predict_from_logits(
-    logits: Tensor, content: Tensor, vocabulary: GeneratorVocabulary, relaxation: Relaxation, temperature: float
-) -> SoftTokens:
-    """Return the expected embeddings under relaxed logits as soft tokens.
+@dataclass(frozen=True)
+class LogitPredictions:
+    """A generator's predictions as logits."""
 
-    Positions without content have arbitrary values and no gradient.
-    """
-    if relaxation is softmax_relaxation and is_eager():
-        indices = _needed_positions(content)
-        expected = softmax_expectation(logits, vocabulary.columns, temperature, vocabulary.control_ids, indices)
-        tokens = _as_soft_tokens(expected, indices, content, vocabulary)
-    else:
-        # Replace the logits of padding, because NaN there would become NaN in the gradient.
-        logits_of_content = logits.masked_fill(~content[..., None], 0.0)
-        p = relaxation(logits_of_content, temperature, vocabulary.control_ids)
-        weights = None
-        if vocabulary.weights is not None:
-            weights = p.detach() @ vocabulary.weights.to(p.dtype)
-        tokens = SoftTokens(expected_embedding(p, vocabulary.table), content, weights)
-    return _expand_likeliest(tokens, vocabulary, logits, to_logits=lambda rows: rows)
+    values: Tensor  # (batch, positions, vocabulary)
+    relaxation: Relaxation
+    temperature: float
+
+    def to_logits(self, rows: Tensor) -> Tensor:
+        """Return the logits of some rows of the values: the rows themselves."""
+        return rows
+
+    def predict(self, content: Tensor, vocabulary: GeneratorVocabulary) -> tuple[SoftTokens, None]:
+        """Return the expected embeddings under the relaxed logits as soft tokens. There is no cross-entropy.
+
+        Positions without content have arbitrary values and no gradient.
+        """
+        if self.relaxation is softmax_relaxation and is_eager():
+            indices = _needed_positions(content)
+            expected = softmax_expectation(
+                self.values, vocabulary.columns, self.temperature, vocabulary.control_ids, indices
+            )  # (needed, columns)
+            tokens = _as_soft_tokens(expected, indices, content, vocabulary)
+        else:
+            # Replace the logits of padding, because NaN there would become NaN in the gradient.
+            logits_of_content = self.values.masked_fill(~content[..., None], 0.0)
+            p = self.relaxation(logits_of_content, self.temperature, vocabulary.control_ids)
+            weights = None
+            if vocabulary.weights is not None:
+                weights = p.detach() @ vocabulary.weights.to(p.dtype)  # (batch, positions)
+            tokens = SoftTokens(expected_embedding(p, vocabulary.table), content, weights)
+        return _expand_likeliest(tokens, vocabulary, self), None
 
 
-def predict_from_hidden(
-    hidden: Tensor,  # (batch, positions, features)
-    content: Tensor,  # (batch, positions), bool
-    vocabulary: GeneratorVocabulary,
-    layer: OutputLayer,
-    temperature: float,
-    *,
-    labels: Tensor | None = None,  # (batch, positions)
-    ignore_index: int = -100,
-) -> tuple[SoftTokens, Tensor | None]:
-    """Return soft tokens like :func:`predict_from_logits`, and the cross-entropy of labels, without all logits."""
-    needed = content
-    if labels is not None:
-        needed = content | (labels != ignore_index)
-    indices = _needed_positions(needed)
-    if indices is not None:
-        rows = hidden.flatten(0, 1).index_select(0, indices)  # (needed, features)
+@dataclass(frozen=True)
+class HiddenPredictions:
+    """A generator's predictions as last hidden states with the output layer, and labels for the cross-entropy."""
+
+    values: Tensor  # (batch, positions, features)
+    layer: OutputLayer
+    temperature: float
+    num_tokens: int  # outputs of the layer that are tokens: the first ones
+    labels: Tensor | None = None  # (batch, positions), None without cross-entropy
+    ignore_index: int = -100
+
+    def to_logits(self, rows: Tensor) -> Tensor:
+        """Return the logits of some rows of the hidden states, shape (rows, vocabulary)."""
+        return self.layer.logits(rows, self.num_tokens)
+
+    def predict(self, content: Tensor, vocabulary: GeneratorVocabulary) -> tuple[SoftTokens, Tensor | None]:
+        """Return soft tokens like :class:`LogitPredictions`, and the cross-entropy of labels, without all logits."""
+        labels = self.labels
+        needed = content
         if labels is not None:
-            labels = labels.flatten().index_select(0, indices)
-    elif is_eager():
-        rows = hidden
-    else:
-        rows = hidden.masked_fill(~needed[..., None], 0.0)
-    if layer.scale != 1:
-        rows = rows * layer.scale
-    weight = layer.weight
-    bias = layer.bias
-    columns = vocabulary.columns
-    excluded = [*vocabulary.control_ids]
-    vocab_size = len(columns)
-    num_padding = len(weight) - vocab_size  # outputs that are not tokens
-    if num_padding > 0 and labels is None:
-        weight = weight[:vocab_size]
-        if bias is not None:
-            bias = bias[:vocab_size]
-    elif num_padding > 0:
-        # Keep these outputs, because the cross-entropy of the logits includes them.
-        columns = nn.functional.pad(columns, (0, 0, 0, num_padding))
-        excluded += range(vocab_size, len(weight))
-    result = linear_expected_embedding(
-        rows,
-        weight,
-        columns,
-        labels,
-        linear_bias=bias,
-        temperature=temperature,
-        excluded_ids=excluded,
-        ignore_index=ignore_index,
-    )
-    if isinstance(result, tuple):
-        expected, cross_entropy = result
-    else:
-        expected = result
+            needed = content | (labels != self.ignore_index)
+        rows = self.values
+        indices = _needed_positions(needed)
+        if indices is not None:
+            rows = rows.flatten(0, 1).index_select(0, indices)  # (needed, features)
+            if labels is not None:
+                labels = labels.flatten().index_select(0, indices)
+        elif not is_eager():
+            rows = rows.masked_fill(~needed[..., None], 0.0)
+        if self.layer.scale != 1:
+            rows = rows * self.layer.scale
+        weight = self.layer.weight
+        bias = self.layer.bias
+        columns = vocabulary.columns
+        excluded = [*vocabulary.control_ids]
+        num_padding = len(weight) - self.num_tokens  # outputs that are not tokens
+        if num_padding > 0 and labels is None:
+            weight = weight[: self.num_tokens]
+            if bias is not None:
+                bias = bias[: self.num_tokens]
+        elif num_padding > 0:
+            # Keep these outputs, because the cross-entropy of the logits includes them.
+            columns = nn.functional.pad(columns, (0, 0, 0, num_padding))
+            excluded += range(self.num_tokens, len(weight))
+        result = linear_expected_embedding(
+            rows,
+            weight,
+            columns,
+            labels,
+            linear_bias=bias,
+            temperature=self.temperature,
+            excluded_ids=excluded,
+            ignore_index=self.ignore_index,
+        )
         cross_entropy = None
-    tokens = _as_soft_tokens(expected.flatten(0, -2), indices, content, vocabulary)
-    tokens = _expand_likeliest(tokens, vocabulary, hidden, to_logits=lambda rows: layer.logits(rows, vocab_size))
-    return tokens, cross_entropy
+        if isinstance(result, tuple):
+            expected, cross_entropy = result
+        else:
+            expected = result
+        tokens = _as_soft_tokens(expected.flatten(0, -2), indices, content, vocabulary)
+        return _expand_likeliest(tokens, vocabulary, self), cross_entropy
 
 
-def _expand_likeliest(
-    tokens: SoftTokens, vocabulary: GeneratorVocabulary, predictions: Tensor, to_logits: Callable[[Tensor], Tensor]
-) -> SoftTokens:
+Predictions = LogitPredictions | HiddenPredictions
+
+
+def _expand_likeliest(tokens: SoftTokens, vocabulary: GeneratorVocabulary, predictions: Predictions) -> SoftTokens:
     """Find the likeliest token of each position, and apply :func:`expand_to_pieces` to the soft tokens."""
     if vocabulary.pieces is None:
         return tokens
-    likeliest = torch.zeros_like(tokens.content, dtype=torch.long)  # (batch, positions)
+    rows = predictions.values.flatten(0, 1)  # (batch * positions, vocabulary or features)
+    # Positions without content keep the token 0, which no mode of a bridge reads.
+    likeliest = torch.zeros(len(rows), dtype=torch.long, device=rows.device)  # (batch * positions,)
     content_indices = tokens.content.flatten().nonzero().squeeze(1)
     with torch.no_grad():
         for indices in torch.split(content_indices, _POSITIONS_PER_STEP):
-            logits = to_logits(predictions.flatten(0, 1)[indices])  # (indices, vocabulary)
-            likeliest.view(-1)[indices] = mask_excluded(logits, vocabulary.control_ids).argmax(-1)
-    return expand_to_pieces(tokens, likeliest, vocabulary)
+            logits = predictions.to_logits(rows[indices])  # (indices, vocabulary)
+            likeliest[indices] = mask_excluded(logits, vocabulary.control_ids).argmax(-1)
+    return expand_to_pieces(tokens, likeliest.view_as(tokens.content), vocabulary)
 
 
 def expand_to_pieces(tokens: SoftTokens, likeliest: Tensor, vocabulary: GeneratorVocabulary) -> SoftTokens:
@@ -239,16 +321,18 @@ def expand_to_pieces(tokens: SoftTokens, likeliest: Tensor, vocabulary: Generato
     ids, position, content = bridge.find_pieces(likeliest, tokens.content, pieces)  # (batch, pieces) each
     token = likeliest.gather(1, position)  # (batch, pieces)
     dtype = tokens.embeddings.dtype
-    correction = vocabulary.encoder_table[ids].to(dtype) - vocabulary.table[token].to(dtype)  # (batch, pieces, width)
-    expanded = tokens.embeddings.gather(1, position[..., None].expand_as(correction)) + correction
-    weights = vocabulary.encoder_weights[ids]  # (batch, pieces)
+    encoder_tokens = vocabulary.encoder_tokens
+    # What a piece differs by from its token's embedding: E_piece - M_token.
+    correction = encoder_tokens.table[ids].to(dtype) - vocabulary.table[token].to(dtype)  # (batch, pieces, width)
+    expected = tokens.embeddings.gather(1, position[..., None].expand_as(correction))  # (batch, pieces, width)
+    weights = encoder_tokens.weights[ids]  # (batch, pieces)
     if tokens.weights is not None:
         # Correct the weights like the embeddings.
         expected_weights = tokens.weights.gather(1, position)
-        mean_weights = pieces.average_weights(vocabulary.encoder_weights)[token]
+        mean_weights = pieces.average_weights(encoder_tokens.weights)[token]
         surplus = expected_weights - mean_weights  # (batch, pieces)
         weights = (weights + surplus).clamp(min=0)
-    return SoftTokens(expanded, content, weights.to(dtype))
+    return SoftTokens(expected + correction, content, weights.to(dtype))
 
 
 def _needed_positions(content: Tensor) -> Tensor | None:
@@ -305,35 +389,47 @@ def place_content(content: Tensor, vocabulary: GeneratorVocabulary) -> Placement
     """
     tokenizer = vocabulary.encoder.tokenizer
     before, after = tokenizer.special_affixes
-    num_special = len(before) + len(after)
-    is_token = nn.functional.pad(content, (len(before), len(after)), value=True)  # (batch, positions + special)
-    # Move content to the left, over holes and left padding. Sort numbers, because not every device sorts bool.
-    keys, order = is_token.view(torch.uint8).sort(dim=1, descending=True, stable=True)
-    limit = tokenizer.max_length
-    may_be_too_long = limit is not None and keys.shape[1] > limit
-    # Reading the longest row synchronizes an accelerator and breaks a compiled graph, so do it there only if necessary.
-    is_cheap = content.device.type == "cpu" and is_eager()
-    if is_cheap or may_be_too_long:
-        longest = int(content.sum(1).max())
-        if limit is not None and longest > limit - num_special:
-            most = limit - num_special
-            raise ValueError(
-                f"a row has {longest} tokens, but the encoder {vocabulary.encoder.name!r} takes {most} and its special "
-                f"tokens. Tokenize the labels with truncation=True and max_length={most}; with texts as target, end "
-                f"the mask there."
-            )
-        num_tokens = max(longest + num_special, 1)
-        keys = keys[:, :num_tokens]
-        order = order[:, :num_tokens]
-    # Compare with 0, because keys.view(torch.bool) fails in compiled code.
-    keys = keys != 0  # (batch, tokens)
-    special_weights = vocabulary.special_weights
+    margins = (len(before), len(after))
+    is_token = nn.functional.pad(content, margins, value=True)  # (batch, positions + special)
+    # Move the tokens to the left, over holes and left padding. Because the sort is stable, they stay in their order.
+    # Sort the numbers 0 and 1, because not every device sorts bool.
+    sorted_tokens = is_token.view(torch.uint8).sort(dim=1, descending=True, stable=True)
+    num_tokens = _count_tokens(content, vocabulary.encoder, num_special=sum(margins))
+    order = sorted_tokens.indices[:, :num_tokens]  # (batch, tokens)
+    # Compare with 0, because view(torch.bool) fails in compiled code.
+    keys = sorted_tokens.values[:, :num_tokens] != 0  # (batch, tokens)
+    special_weights = vocabulary.encoder_tokens.special_weights
     content_weights = content.to(special_weights.dtype)  # (batch, positions)
     weights = _surround(content_weights, special_weights, len(before)).gather(1, order)  # (batch, tokens)
-    if not tokenizer.exclude_special_tokens:
-        return Placement(order, keys, TokenMass(keys, weights), content.any(1))
-    can_match = nn.functional.pad(content, (len(before), len(after))).gather(1, order)  # (batch, tokens)
-    return Placement(order, keys, TokenMass(can_match, weights * can_match), content.any(1))
+    can_match = keys
+    if tokenizer.exclude_special_tokens:
+        can_match = nn.functional.pad(content, margins).gather(1, order)  # (batch, tokens)
+        weights = weights * can_match
+    return Placement(order, keys, TokenMass(can_match, weights), content.any(1))
+
+
+def _count_tokens(content: Tensor, encoder: FrozenEncoder, num_special: int) -> int:
+    """Return the number of tokens of the encoder's input per row, special tokens included.
+
+    It is that of the longest row, or of all positions where reading the longest row would be expensive. Raises a
+    ValueError if a row is too long for the encoder.
+    """
+    num_all = content.shape[1] + num_special
+    limit = encoder.tokenizer.max_length
+    may_be_too_long = limit is not None and num_all > limit
+    # Reading the longest row synchronizes an accelerator and breaks a compiled graph, so do it there only if necessary.
+    is_cheap = content.device.type == "cpu" and is_eager()
+    if not is_cheap and not may_be_too_long:
+        return num_all
+    longest = int(content.sum(1).max())
+    if limit is not None and longest > limit - num_special:
+        most = limit - num_special
+        raise ValueError(
+            f"a row has {longest} tokens, but the encoder {encoder.name!r} takes {most} and its special tokens. "
+            f"Tokenize the labels with truncation=True and max_length={most}; with texts as target, end the mask there."
+        )
+    # Without special tokens a batch may have no token at all, but the model needs a position.
+    return max(longest + num_special, 1)
 
 
 def _surround(values: Tensor, special: Tensor, num_before: int) -> Tensor:
@@ -365,12 +461,13 @@ def encode_soft_tokens(
     can_match = placement.mass.mask
     weights = placement.mass.weights
     before, _ = vocabulary.encoder.tokenizer.special_affixes
-    special = vocabulary.special_embeddings
+    special = vocabulary.encoder_tokens.special_embeddings
     # The embeddings are in the encoder's precision from here on.
     rows = _surround(tokens.embeddings.to(special.dtype), special, len(before))  # (batch, positions + special, width)
     rows = rows.gather(1, order[..., None].expand(-1, -1, rows.shape[-1]))  # (batch, tokens, width)
     if tokens.weights is not None:
-        weights = _surround(tokens.weights, vocabulary.special_weights, len(before)).gather(1, order) * can_match
+        special_weights = vocabulary.encoder_tokens.special_weights
+        weights = _surround(tokens.weights, special_weights, len(before)).gather(1, order) * can_match
     if len(special) == 0:
         # Without special tokens a batch may have no token at all. Let the model see one, because it needs one.
         is_first = torch.arange(keys.shape[1], device=keys.device) == 0

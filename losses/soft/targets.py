@@ -1,7 +1,7 @@
 """Encode the references of a batch (labels or texts, one or several per item), and find the content of labels."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
@@ -18,9 +18,9 @@ from bertscore_tm.losses.soft.predictions import (
     EncodedTokens,
     GeneratorVocabulary,
     Placement,
+    Predictions,
     SoftTokens,
     encode_soft_tokens,
-    place_content,
 )
 from bertscore_tm.matching.greedy import TokenMass
 from bertscore_tm.matching.vectors import TokenizedTexts
@@ -45,7 +45,6 @@ class EncodedReferences:
     items: Tensor | None  # index of each reference's item, (references,); None if every item has one reference
     num_items: int
     num_truncated: int = 0
-    placement: Placement | None = None  # order of predictions with the same content; None if it is not known
     # Encoder of the references, so that a loss with another one can refuse them. None if the loss that scores them has
     # encoded them itself.
     encoder: FrozenEncoder | None = None
@@ -81,7 +80,7 @@ def encode_references(
     padded = vectors.gather(index, keys)  # (1, references, tokens, width)
     # Append an id for padding, because a batch of blank texts may have no id at all.
     ids = np.append(vectors.texts.ids, 0)[np.where(mask, index, -1)]  # (references, tokens)
-    weights = vocabulary.encoder_weights.to(padded.dtype)[send(ids, device)] * keys  # (references, tokens)
+    weights = vocabulary.encoder_tokens.weights.to(padded.dtype)[send(ids, device)] * keys  # (references, tokens)
     has_content = send(vectors.texts.has_content[rows], device)  # (references,)
     tokens = EncodedTokens(padded[0], TokenMass(keys, weights), has_content)
     num_items = len(references)
@@ -93,33 +92,41 @@ def encode_references(
 
 
 def encode_labels(
-    labels: Tensor, content: Tensor, vocabulary: GeneratorVocabulary, cache_bytes: int
+    labels: Tensor, content: Tensor, placement: Placement, vocabulary: GeneratorVocabulary, cache_bytes: int
 ) -> EncodedReferences:
     """Encode the references of a batch from labels, one per item.
 
     The generator has the encoder's tokens, with the same or other ids. On a CPU, distinct rows are encoded once and
     cached: without that, a step of the loss takes 1.19 times as long for 8 rows and 1.23 times for one (MiniLM with 5
     layers, one thread).
+
+    Args:
+        labels: labels, shape (items, positions).
+        content: positions with content, shape (items, positions), bool.
+        placement: the placement of this content.
+        vocabulary: the generator's vocabulary.
+        cache_bytes: size limit of the cache of references.
     """
-    placement = place_content(content, vocabulary)
     # On an accelerator, finding the distinct rows would synchronize the device; in a compiled graph it would break it.
     can_read_rows = labels.device.type == "cpu" and is_eager()
     if not can_read_rows or vocabulary.encoder_ids is None:
         ids = labels.long().clamp(min=0)  # (items, positions)
         with torch.no_grad(), torch.autocast(device_type=labels.device.type, enabled=False):
-            weights = None if vocabulary.weights is None else vocabulary.weights[ids]
+            weights = None
+            if vocabulary.weights is not None:
+                weights = vocabulary.weights[ids]  # (items, positions)
             soft_tokens = SoftTokens(torch.nn.functional.embedding(ids, vocabulary.table), content, weights)
             tokens = encode_soft_tokens(soft_tokens, vocabulary, placement)
-        return EncodedReferences(tokens, items=None, num_items=len(labels), placement=placement)
+        return EncodedReferences(tokens, items=None, num_items=len(labels))
     tokenizer = vocabulary.encoder.tokenizer
     before, after = tokenizer.special_affixes
     content_ids = vocabulary.encoder_ids[labels[content].long()]  # (content tokens of the batch,)
     rows = []
     for row_ids in torch.split(content_ids, content.sum(1).tolist()):
         rows.append((*before, *row_ids.tolist(), *after))
-    tokenized = _as_tokenized(list(dict.fromkeys(rows)), tokenizer)
-    encoded = encode_references([[row] for row in rows], vocabulary, cache_bytes, tokenized)
-    return replace(encoded, placement=placement)
+    distinct_rows = list(dict.fromkeys(rows))
+    tokenized = _as_tokenized(distinct_rows, tokenizer)
+    return encode_references([[row] for row in rows], vocabulary, cache_bytes, tokenized)
 
 
 def _as_tokenized(rows: Sequence[Sequence[int]], tokenizer: TextTokenizer) -> TokenizedTexts:
@@ -158,30 +165,24 @@ def locate_content(
 
 @torch.no_grad()
 def warn_if_misaligned(
-    predictions: Tensor,
-    to_logits: Callable[[Tensor], Tensor],
-    target: Any,
-    content: Tensor,
-    ignore_index: int,
-    excluded_ids: Sequence[int],
+    predictions: Predictions, target: Any, content: Tensor, ignore_index: int, excluded_ids: Sequence[int]
 ) -> bool:
     """Warn if predictions and target are not aligned, and return whether they are misaligned.
 
     With labels, the predictions may be of the next label. With texts, the mask may go beyond the end of the texts.
 
     Args:
-        predictions: logits or hidden states, shape (batch, positions, ...).
-        to_logits: function that turns some of them into logits.
+        predictions: logits or hidden states.
         target: labels, shape (batch, positions), or anything else for texts.
         content: positions with content, shape (batch, positions), bool.
         ignore_index: label of positions without content.
         excluded_ids: ids of special tokens.
     """
     if isinstance(target, Tensor):
-        return _warn_if_unshifted(predictions, to_logits, target, ignore_index)
+        return _warn_if_unshifted(predictions, target, ignore_index)
     rows = content.any(1).nonzero()[:, 0]
     last = content[rows].long().cumsum(1).argmax(1)  # (rows,)
-    logits = to_logits(predictions[rows, last])  # (rows, vocabulary)
+    logits = predictions.to_logits(predictions.values[rows, last])  # (rows, vocabulary)
     special_probabilities = logits.float().softmax(-1)[:, [*excluded_ids]].sum(-1)  # (rows,)
     num_ended = int((special_probabilities > 0.5).sum())
     # A model that has learned nothing yet does not end its texts, so this is no false alarm for a new model.
@@ -195,16 +196,14 @@ def warn_if_misaligned(
     return is_misaligned
 
 
-def _warn_if_unshifted(
-    predictions: Tensor, to_logits: Callable[[Tensor], Tensor], labels: Tensor, ignore_index: int
-) -> bool:
+def _warn_if_unshifted(predictions: Predictions, labels: Tensor, ignore_index: int) -> bool:
     """Warn if predictions are of the next label, like those of causal models, and return whether they are."""
     current = labels[:, :-1]
     following = labels[:, 1:]
     has_labels = (current != ignore_index) & (following != ignore_index)
     can_tell = has_labels & (current != following)  # (batch, positions - 1)
     places = can_tell.nonzero()[:_MOST_COMPARED].unbind(1)  # rows and positions, (places,) each
-    likeliest = to_logits(predictions[places]).argmax(-1)  # (places,)
+    likeliest = predictions.to_logits(predictions.values[places]).argmax(-1)  # (places,)
     count = len(likeliest)
     num_current = int((likeliest == current[places]).sum())
     num_following = int((likeliest == following[places]).sum())

@@ -36,7 +36,7 @@ def test_blank_lines_are_skipped(tmp_path):
 @pytest.mark.parametrize("others", ["run2/val_step_2.jsonl", "run1/val_news_step_2.jsonl"])
 def test_two_files_of_one_step_are_refused(tmp_path, others):
     paths = [write(tmp_path / name, 0.5) for name in ("run1/val_step_5.jsonl", "run1/val_step_2.jsonl", others)]
-    with pytest.raises(ValueError, match=r"val_step_2\.jsonl and .*_2\.jsonl are of one step: give the files of one"):
+    with pytest.raises(ValueError, match=r"val_step_2\.jsonl and .*_2\.jsonl are of one step. Give the files of one"):
         Report.from_files(paths)
 
 
@@ -54,7 +54,7 @@ def test_a_folder_with_two_files_of_one_step_is_an_error(tmp_path, monkeypatch, 
     for name in ("val_step_2.jsonl", "val_step_02.jsonl"):
         write(tmp_path / name, 0.5)
     monkeypatch.chdir(tmp_path)
-    check_error(run_here(capsys, "report", ".", "-o", "page.html", exit_code=2), "are of one step: give the files of")
+    check_error(run_here(capsys, "report", ".", "-o", "page.html", exit_code=2), "are of one step. Give the files of")
 
 
 @pytest.mark.parametrize("empty", [2, 5, 8])

@@ -8,7 +8,7 @@ import torch
 
 from bertscore_tm import BERTScore, FrozenEncoder, Report, align, bert_score
 from bertscore_tm.alignment.page_data import describe_sides
-from bertscore_tm.report import report as report_module
+from bertscore_tm.report import aligned_rows
 from bertscore_tm.scoring.settings import ScoreSettings
 from bertscore_tm.statistics import compare_paired, holm, mean_interval
 from bertscore_tm.utilities.checks import SCORE_NAMES
@@ -158,7 +158,7 @@ def test_texts_and_names_are_no_markup(encoder):
 
 def test_a_large_report_is_small(pairs, encoder, monkeypatch):
     fixed = align(pairs[0][0], pairs[1][0], encoder)
-    monkeypatch.setattr(report_module, "compute_alignment", lambda *texts, settings: fixed)
+    monkeypatch.setattr(aligned_rows, "compute_alignment", lambda *texts, settings: fixed)
     page = scored_report(10_000, 25, settings=ScoreSettings.create(encoder)).to_html()
     assert len(read_data(page)["alignments"]) == 200
     assert len(page.encode()) < 5_000_000

@@ -53,7 +53,7 @@ def test_the_gradient_is_that_of_the_exact_expectation():
     options = {"num_samples": 200, "temperature": 0.9, "alpha": 1.0, "max_new_tokens": 1}
     risk = make_risk(reward=lambda completions, references: [int(text) / 7 for text in completions], **options)
     risk.tokenizer = SimpleNamespace(batch_decode=lambda ids, skip_special_tokens: [str(i) for [i] in ids])
-    risk.calls, risk.norms = 1, torch.ones(2)  # not measured: the factor is 1
+    risk.calls, risk.balance.norms = 1, torch.ones(2)  # not measured: the factor is 1
     torch.manual_seed(0)
     value = risk(model, inputs, ["a"])
     ids = torch.arange(8)[None, :, None]
@@ -89,12 +89,12 @@ def test_its_gradient_is_as_large_as_that_of_cross_entropy(family, side, given):
     weight = model.get_output_embeddings().weight
     norms = [torch.autograd.grad(loss, weight, retain_graph=True)[0].norm() for loss in (value, cross_entropy)]
     torch.testing.assert_close(norms[0], 2 * norms[1], rtol=1e-4, atol=0)
-    torch.testing.assert_close(risk.norms[0], norms[1])
-    before = risk.norms.clone()
+    torch.testing.assert_close(risk.balance.norms[0], norms[1])
+    before = risk.balance.norms.clone()
     risk(model, inputs, REFERENCES).backward()
-    assert torch.equal(risk.norms, before)
+    assert torch.equal(risk.balance.norms, before)
     risk(model, inputs, REFERENCES)
-    assert not torch.equal(risk.norms, before)
+    assert not torch.equal(risk.balance.norms, before)
 
 
 def test_texts_that_end_at_once_or_have_no_reward():
@@ -123,15 +123,15 @@ def test_inputs_without_references_are_left_out(monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(risk_module, "_gradient_norm", lambda loss, parameters: torch.tensor(torch.inf))
         assert risk(model, inputs, REFERENCES).isfinite()
-    assert risk.norms.tolist() == [0, 0]
+    assert risk.balance.norms.tolist() == [0, 0]
     risk.balance_every = 20  # a measurement that failed is repeated by the next sampling
     scores, risk.reward = risk.reward, lambda completions, references: [0.5] * len(completions)
     assert risk(model, inputs, REFERENCES).isfinite()
-    assert risk.norms.tolist() == [0, 0]
+    assert risk.balance.norms.tolist() == [0, 0]
     risk.reward = scores
     assert risk(model, inputs, [REFERENCES[0], [], REFERENCES[2]]).isfinite()
-    assert risk.norms.isfinite().all()
-    assert risk.norms.min() > 0
+    assert risk.balance.norms.isfinite().all()
+    assert risk.balance.norms.min() > 0
 
 
 @pytest.mark.parametrize("without_gradients", [torch.no_grad, torch.inference_mode])
@@ -143,7 +143,7 @@ def test_a_validation_measures_and_counts_nothing(without_gradients):
         with context():
             values.append(risk(model, inputs, REFERENCES).detach())
     assert risk.calls == 1
-    factor = risk.norms[0] / risk.norms[1]
+    factor = risk.balance.norms[0] / risk.balance.norms[1]
     torch.testing.assert_close(values[0] * factor, values[1])
     torch.testing.assert_close(values[2], values[1])
 
@@ -164,7 +164,7 @@ def test_calls_between_two_samplings_are_a_constant_zero():
         is_sampled = not torch.equal(torch.get_rng_state(), before)
         assert value.requires_grad == is_sampled == (value != 0)
         sampled += [call] * is_sampled
-        norms.append(tuple(risk.norms.tolist()))
+        norms.append(tuple(risk.balance.norms.tolist()))
     assert sampled == [0, 2, 4, 6]
     assert len({*norms[:4]}) == len({*norms[4:]}) == 1  # measured by calls 0 and 4
     assert norms[4] != norms[3]
@@ -243,21 +243,21 @@ def test_rewards_that_hardly_differ_do_not_set_the_factor():
     model, inputs = make_model("t5"), batch_of("right")
     usual = make_risk(num_samples=3)
     usual(model, inputs, REFERENCES)
-    assert usual.norms.min() > 0
+    assert usual.balance.norms.min() > 0
     risk = make_risk(num_samples=3)
     scores, risk.reward = risk.reward, lambda completions, references: [0.5, 0.5 + 6e-8, 0.5] * 3
     assert risk(model, inputs, REFERENCES).isfinite()
-    assert risk.norms.tolist() == [0, 0]
+    assert risk.balance.norms.tolist() == [0, 0]
     risk.reward = scores
     risk(model, inputs, REFERENCES)
-    assert risk.norms[0] / risk.norms[1] < 1000
+    assert risk.balance.norms[0] / risk.balance.norms[1] < 1000
 
 
 def test_the_factor_is_bounded():
     risk, model, inputs = make_risk(), make_model("t5"), batch_of("right")
     values = []
     for norm in (1e-3, 1e-9):
-        risk.norms, risk.calls = torch.tensor([1.0, norm]), 1
+        risk.balance.norms, risk.calls = torch.tensor([1.0, norm]), 1
         torch.manual_seed(0)
         values.append(risk(model, inputs, REFERENCES).item())
     assert values[0] == values[1] > 0
@@ -309,7 +309,7 @@ def steps_on_a_rank(rank, wraps=True, **options):
         wrapped.zero_grad()
         wrapped(inputs, [None if (rank, number) == (1, 0) else REFERENCES[rank]]).backward()
         gradients.append(torch.cat([parameter.grad.flatten() for parameter in step.model.parameters()]))
-        norms.append(step.risk.norms.clone())
+        norms.append(step.risk.balance.norms.clone())
     return torch.stack(gradients), torch.stack(norms), step.risk.calls
 
 

@@ -101,7 +101,7 @@ def generator(kind):
 
 
 def vocabulary_of(bridge):
-    return GeneratorVocabulary(bridge.encoder, bridge, token_weights(bridge.encoder), CPU)
+    return GeneratorVocabulary.of_bridge(bridge, bridge.encoder, token_weights(bridge.encoder), CPU)
 
 
 @pytest.mark.parametrize("kind", GENERATORS)
@@ -190,9 +190,10 @@ def test_plain_loop(family):
     content[0, 6] = False
     table, mean = embedding_table(encoder, CPU), bridge.embedding_table(CPU)
     texts = decode_tokens(bridge.generator_tokenizer, list(range(bridge.vocab_size)))
-    encoder_weights = torch.rand(len(table), generator=torch.Generator().manual_seed(2), dtype=torch.float64)
-    pieces, vocabulary = bridge.pieces, vocabulary_of(bridge)
-    vocabulary.encoder_weights = encoder_weights
+    size = encoder.tokenizer.vocab_size
+    encoder_weights = torch.rand(size, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    given = token_weights(encoder, dict(enumerate(encoder_weights.tolist())))
+    pieces, vocabulary = bridge.pieces, GeneratorVocabulary.of_bridge(bridge, encoder, given, CPU)
     average = pieces.average_weights(encoder_weights)
     weights = probabilities @ average - 0.3
     soft = expand_to_pieces(SoftTokens(y, content, weights), ids, vocabulary)
