@@ -85,3 +85,15 @@ def pairs() -> tuple[list[str], list[str]]:
 def corpus(pairs) -> tuple[list[str], list[str]]:
     """12 real candidates and references."""
     return pairs[0][:12], pairs[1][:12]
+
+
+@pytest.fixture
+def no_open_figures():
+    """Pictures do not touch pyplot's figures or settings."""
+    import matplotlib
+    from matplotlib import pyplot as plt
+
+    settings, figures = dict(matplotlib.rcParams), plt.get_fignums()
+    yield
+    assert plt.get_fignums() == figures
+    assert dict(matplotlib.rcParams) == settings

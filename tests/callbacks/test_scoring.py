@@ -1,31 +1,31 @@
 """BERTScoreCallback in real runs of the trainer, on one process."""
 
-import csv
 import pickle
 import re
-from pathlib import Path
+from unittest.mock import Mock, patch
 
-import numpy as np
 import pytest
 import torch
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import TQDMProgressBar
-from lightning.pytorch.loggers import CSVLogger
-from lightning.pytorch.utilities import CombinedLoader
+from torchmetrics import MetricCollection
+from torchmetrics.text import BLEUScore, CharErrorRate, CHRFScore, EditDistance, ROUGEScore, WordErrorRate
 
 from bertscore_tm import BERTScore, FrozenEncoder, bert_score
-from bertscore_tm.callbacks import BERTScoreCallback, SampleLogger
-from bertscore_tm.functional import SCORE_NAMES
-from tests.support.lightning_runs import Chooser, Returns, chooser, generate, loader, logged, means, texts_of, trainer
+from bertscore_tm.callbacks import BERTScoreCallback, SampleLogger, TextListener
+from tests.support.lightning_runs import (
+    Chooser,
+    Returns,
+    chooser,
+    expected_means,
+    generate,
+    loader,
+    logged,
+    texts_of,
+    trainer,
+    weights,
+)
 from tests.support.texts import several_references
-
-
-def expected(batches, encoder, number=None, **options):
-    """The mean scores of the texts of one loader, or of all."""
-    preds, references = texts_of(batches, number)
-    return pytest.approx(means(preds, references, encoder, **options), abs=1e-6)
-
-
-# What is scored
 
 
 @pytest.mark.parametrize(
@@ -44,84 +44,9 @@ def test_scores_equal_functional(pairs, encoder, tmp_path, source, has_lists, id
         if source == "generate":
             module.seen = [(0, *generate(module.eval(), torch.arange(7)))]
         assert len(texts_of(module.seen)[0]) == 7
-        assert logged(run.callback_metrics, stage=stage) == expected(module.seen, encoder, idf=idf)
+        assert logged(run.callback_metrics, stage=stage) == expected_means(module.seen, encoder, idf=idf)
         assert logged(result, stage=stage) == logged(run.callback_metrics, stage=stage)
         assert len(run.callback_metrics) == 4
-
-
-@pytest.mark.parametrize("names", [(), ("news", "books")])
-def test_each_loader_has_keys_and_the_plain_key_is_the_mean(pairs, encoder, tmp_path, monkeypatch, capsys, names):
-    """And Lightning's table shows the names uncut in a narrow terminal."""
-    monkeypatch.setenv("COLUMNS", "80")
-    module = chooser(pairs, val_sizes=(9, 2))
-    callback = BERTScoreCallback(BERTScore(encoder, reduction="none"), loader_names=names)
-    run = trainer(tmp_path, [callback])
-    for stage, call in (("val", run.validate), ("test", run.test)):
-        call(module)
-        ends = [f"_{name}" for name in names] or ["_dataloader_idx_0", "_dataloader_idx_1"]
-        keys = {f"{stage}_bertscore_{score}{end}" for score in (*SCORE_NAMES, "empty") for end in ("", *ends)}
-        assert set(run.callback_metrics) == keys
-        shown = capsys.readouterr().out
-        assert not names or all(re.search(rf"\b{key}\b", shown) for key in keys)
-        parts = [logged(run.callback_metrics, stage=stage, suffix=end) for end in ends]
-        for number, part in enumerate(parts):
-            assert part == expected(module.seen, encoder, number)
-            assert callback.pairs[f"{stage}_bertscore_f1{ends[number]}"].shape == ((9, 2)[number],)
-        assert len(callback.pairs) == 2  # those of earlier runs are dropped
-        assert logged(run.callback_metrics, stage=stage) == pytest.approx(np.mean(parts, axis=0), abs=1e-6)
-        assert parts[0] != pytest.approx(parts[1], abs=1e-3)
-
-
-class EmptyTexts(Chooser):
-    """In epoch e writes ``counts[e]`` empty texts, and only empty texts in the sanity check."""
-
-    counts = (0, 1, 1, 2, 3, 0, 4, 7)
-
-    def choose(self, numbers):
-        preds, target = super().choose(numbers)
-        count = len(preds) if self.trainer.sanity_checking else self.counts[min(self.current_epoch, 7)]
-        return ["" if number < count else pred for number, pred in zip(numbers.tolist(), preds, strict=True)], target
-
-
-def test_the_share_of_empty_texts_is_logged(pairs, encoder, tmp_path, recwarn):
-    callbacks = [BERTScoreCallback(BERTScore(encoder)), SampleLogger(1)]
-
-    def counts():
-        messages = [str(warning.message) for warning in recwarn if "scored 0 because" in str(warning.message)]
-        recwarn.clear()
-        return [message.split(" ", 1)[0] for message in messages]
-
-    module = chooser(pairs, kind=EmptyTexts)
-    run = trainer(tmp_path, callbacks, logger=CSVLogger(tmp_path), num_sanity_val_steps=1, max_epochs=8)
-    run.fit(module)
-    assert counts() == ["1", "2", "4"]
-    with Path(run.log_dir, "metrics.csv").open() as file:
-        shares = [float(row["val_bertscore_empty"]) for row in csv.DictReader(file) if row["val_bertscore_empty"]]
-    assert shares == pytest.approx([count / 7 for count in EmptyTexts.counts])
-    run.validate(module, verbose=False)
-    assert counts() == ["7"]
-
-
-class CombinedLoaders(Chooser):
-    """Gets the batches of two loaders at once."""
-
-    def validation_step(self, batch, batch_idx):
-        return super().evaluation_step(torch.cat([batch["a"], batch["b"]]), batch_idx)
-
-
-@pytest.mark.filterwarnings("error:The ``compute`` method")
-def test_a_loader_without_batches_has_no_score(pairs, encoder, tmp_path):
-    module = chooser(pairs)
-    run = trainer(tmp_path, [BERTScoreCallback(BERTScore(encoder))])
-    run.validate(module, [loader(0), loader(6)], verbose=False)
-    assert logged(run.callback_metrics) == expected(module.seen, encoder)
-    assert logged(run.callback_metrics, suffix="_dataloader_idx_1") == logged(run.callback_metrics)
-    assert "val_bertscore_f1_dataloader_idx_0" not in run.callback_metrics
-    module = chooser(pairs, kind=CombinedLoaders)
-    both = CombinedLoader({"a": loader(6), "b": loader(3, first=6)}, "max_size_cycle")
-    run.validate(module, both, verbose=False)
-    assert logged(run.callback_metrics) == expected(module.seen, encoder)
-    assert len(run.callback_metrics) == 4
 
 
 def test_progress_bar_shows_f1(pairs, encoder, tmp_path):
@@ -131,9 +56,6 @@ def test_progress_bar_shows_f1(pairs, encoder, tmp_path):
     shown = bars.get_metrics(run, run.lightning_module)
     assert shown["val_bertscore_f1"] == pytest.approx(run.callback_metrics["val_bertscore_f1"].item(), abs=1e-6)
     assert "val_bertscore_precision" not in shown
-
-
-# Errors and warnings
 
 
 def test_run_after_an_error_starts_empty(pairs, encoder, tmp_path):
@@ -146,7 +68,7 @@ def test_run_after_an_error_starts_empty(pairs, encoder, tmp_path):
     callback.generate = None
     module, run = chooser(pairs), trainer(tmp_path, [callback])
     run.validate(module, verbose=False)
-    assert logged(run.callback_metrics) == expected(module.seen, encoder)
+    assert logged(run.callback_metrics) == expected_means(module.seen, encoder)
 
 
 # Unrelated texts at the last layer: P = .015, R = -.015 and F1 = 1.000 by its formula, then .66.
@@ -182,3 +104,155 @@ def test_logged_f1_and_samples_have_no_pole(minilm, tmp_path, kind):
     assert callback.pairs["val_bertscore_f1"].tolist() == pytest.approx(wanted, abs=1e-6)
     assert run.callback_metrics["val_bertscore_f1"].item() == pytest.approx(sum(wanted) / 2, abs=1e-6)
     assert all(sample.f1 < 0.1 for sample in tables[0].samples)
+
+
+LAYERS = "all layers"
+# As torchmetrics' own, a metric of the same name.
+OtherBERTScore = type("BERTScore", (BLEUScore,), {"__module__": "another_package.text"})
+
+
+@pytest.mark.parametrize(
+    ("metric", "error", "said"),
+    [
+        ("f1", TypeError, "metric is a str. Pass a bertscore_tm.BERTScore, or a dictionary of BERTScores and"),
+        (OtherBERTScore(), TypeError, "metric is a another_package.text.BERTScore"),
+        (LAYERS, ValueError, "logs the scores of one layer"),
+        ({}, ValueError, "metric is an empty dictionary"),
+    ],
+)
+def test_unsupported_metrics_are_an_error(minilm, metric, error, said):
+    if metric is LAYERS:
+        metric = {"a": BERTScore(FrozenEncoder(minilm, num_layers=2, all_layers=True))}
+    with pytest.raises(error, match=re.escape(said)):
+        BERTScoreCallback(metric)
+
+
+@pytest.mark.parametrize("has_loader", [True, False])
+def test_a_training_without_validation_is_an_error_before_it(pairs, encoder, tmp_path, has_loader):
+    module, before = chooser(pairs), weights(chooser(pairs))
+    if not has_loader:
+        module.val_dataloader = super(Chooser, module).val_dataloader
+    run = trainer(tmp_path, [BERTScoreCallback(BERTScore(encoder))], limit_val_batches=0 if has_loader else 1.0)
+    said = r"this run has no validation. Define validation_step.*limit_val_batches"
+    with pytest.raises(MisconfigurationException, match=said):
+        run.fit(module)
+    assert torch.equal(weights(module), before)
+
+
+@pytest.mark.parametrize(
+    ("returned", "said"),
+    [
+        (None, "validation_step returned a NoneType. "),
+        ({"loss": 1.0, "preds": []}, "validation_step returned a dict with the keys ['loss', 'preds']. "),
+    ],
+)
+def test_a_step_without_texts_is_an_error(pairs, encoder, tmp_path, returned, said):
+    module, before = chooser(pairs, returned=returned, kind=Returns), weights(chooser(pairs))
+    run = trainer(tmp_path, [BERTScoreCallback(BERTScore(encoder))], num_sanity_val_steps=1)
+    remedy = "Return {'preds': [...], 'target': [...]}, set preds_key= and target_key="
+    with pytest.raises(MisconfigurationException, match=re.escape(said + remedy)):
+        run.fit(module)
+    assert torch.equal(weights(module), before)
+    with pytest.raises(MisconfigurationException, match=re.escape(said.replace("validation", "test") + remedy)):
+        run.test(module)
+
+
+@pytest.mark.parametrize(
+    ("texts", "error", "said"),
+    [
+        ((["a"], "one text"), TypeError, "target is a single string: pass a list of texts"),
+        (("a", ["b"]), TypeError, "preds is a single string: pass a list of texts"),
+        (([""] * 3, ["b", [None], "c"]), TypeError, "target[1][0] must be a string, got None"),
+        ((["a", "b"], ["a"]), ValueError, "preds and target must have equal lengths, got 2 and 1"),
+        ((torch.tensor([1]), ["a"]), TypeError, "preds must be texts, got a tensor of shape (1,)"),
+    ],
+)
+def test_unusable_texts_are_an_error(pairs, encoder, tmp_path, texts, error, said):
+    callback = BERTScoreCallback(BERTScore(encoder), lambda pl_module, batch: texts)
+    with pytest.raises(error, match=re.escape(said)):
+        trainer(tmp_path, [callback]).validate(chooser(pairs), verbose=False)
+
+
+class Halves(WordErrorRate):
+    """Two numbers for all texts."""
+
+    def compute(self):
+        return super().compute(), super().compute()
+
+
+@pytest.mark.parametrize(
+    ("metric", "said"),
+    [(EditDistance(reduction="none"), "EditDistance) returned tensor(["), (Halves(), "Halves) returned (tensor(")],
+)
+def test_a_metric_of_several_values_is_an_error(encoder, pairs, tmp_path, metric, said):
+    metrics = {"bertscore": BERTScore(encoder), "other": metric}
+    with pytest.raises(MisconfigurationException, match=f"the metric 'other' .*{re.escape(said)}.*Choose options"):
+        trainer(tmp_path, [BERTScoreCallback(metrics)]).validate(chooser(pairs), loader(3), verbose=False)
+
+
+def test_every_metric_scores_the_same_texts(pairs, encoder, shallow, tmp_path):
+    counted = Mock(side_effect=generate)
+    metrics = {
+        "bertscore": BERTScore(encoder),
+        "idf": BERTScore(encoder, idf=True),
+        "shallow": BERTScore(shallow),
+        "bleu": BLEUScore(n_gram=2),
+        "rouge": ROUGEScore(rouge_keys=("rouge1", "rougeL")),
+        "chrf": CHRFScore(return_sentence_level_score=True),
+        "errors": MetricCollection({"cer": CharErrorRate(), "distance": EditDistance()}),
+    }
+    module = chooser(pairs, kind=Returns)
+    run = trainer(tmp_path, [BERTScoreCallback(metrics, counted)])
+    run.validate(module, verbose=False)
+    assert sum(len(call.args[1]) for call in counted.call_args_list) == 7
+    logged = {key: value.item() for key, value in run.callback_metrics.items()}
+    preds, target = generate(module.eval(), torch.arange(7))
+    wanted = {}
+    for name, options, model in (("bertscore", {}, encoder), ("idf", {"idf": True}, encoder), ("shallow", {}, shallow)):
+        scores = bert_score(preds, target, model, **options)
+        wanted |= {f"val_{name}_{key}": score.mean().item() for key, score in scores.items()} | {f"val_{name}_empty": 0}
+    wanted["val_bleu"] = BLEUScore(n_gram=2)(preds, [[text] for text in target]).item()
+    wanted["val_chrf"] = CHRFScore()(preds, [[text] for text in target]).item()
+    rouge = ROUGEScore(rouge_keys=("rouge1", "rougeL"))(preds, target)
+    wanted |= {f"val_rouge_{key}": value.item() for key, value in rouge.items()}
+    wanted["val_errors_cer"] = CharErrorRate()(preds, target).item()
+    wanted["val_errors_distance"] = EditDistance()(preds, target).item()
+    assert logged == pytest.approx(wanted, abs=1e-6)
+    # The caller's own metrics were left alone.
+    assert metrics["bleu"].update_count == metrics["bertscore"].update_count == 0
+
+
+def test_metrics_of_one_encoder_encode_each_batch_once(pairs, shallow, tmp_path):
+    batches, scored_loaders = [], []
+
+    class CountsBatches(CharErrorRate):
+        def update(self, preds, target):
+            batches.append(len(preds))
+            super().update(preds, target)
+
+    class KeepsScores(TextListener):
+        def on_run_scored(self, trainer, pl_module, scorer, loaders):
+            scored_loaders.extend(loaders)
+
+    settings = {"plain": {}, "idf": {"idf": True}, "pairs": {"reduction": "none"}}
+    metrics = {name: BERTScore(shallow, cache_bytes=0, **options) for name, options in settings.items()}
+    module = chooser(pairs, val_sizes=(9, 5))
+    callback = BERTScoreCallback(metrics | {"cer": CountsBatches()}, max_batches=2, loader_names=["news", "books"])
+    run = trainer(tmp_path, [KeepsScores(), callback])
+    with patch.object(FrozenEncoder, "encode", autospec=True, side_effect=FrozenEncoder.encode) as encode:
+        run.test(module, verbose=False)
+    assert (encode.call_count, batches) == (4, [3, 3, 3, 2])
+    places = [(part.stage, part.dataloader_idx, part.suffix) for part in scored_loaders]
+    assert places == [("test", 0, "_news"), ("test", 1, "_books")]
+    # Pairs are kept where the metric keeps them.
+    assert callback.pairs.keys() == {"test_pairs_f1_news", "test_pairs_f1_books"}
+    for part in scored_loaders:
+        seen = [batch for batch in module.seen if batch[0] == part.dataloader_idx][:2]
+        preds, target = ([text for batch in seen for text in batch[side]] for side in (1, 2))
+        for name in metrics:
+            assert part.metrics[name].encoder is shallow
+            for score, expected in bert_score(preds, target, shallow, idf=name == "idf").items():
+                assert torch.allclose(part.scores[name][score], expected, rtol=0, atol=1e-6)
+                logged = run.callback_metrics[f"test_{name}_{score}{part.suffix}"]
+                assert logged.item() == pytest.approx(expected.mean().item(), abs=1e-6)
+        assert torch.equal(callback.pairs[f"test_pairs_f1{part.suffix}"], part.scores["pairs"]["f1"])

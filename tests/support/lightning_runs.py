@@ -7,6 +7,7 @@ from typing import Any
 
 import lightning.pytorch as pl
 import numpy as np
+import pytest
 import torch
 from lightning.pytorch.strategies import DDPStrategy, FSDPStrategy, ModelParallelStrategy, Strategy
 from torch import Tensor, nn
@@ -364,3 +365,9 @@ def means(preds: Sequence[str], target: Sequence[Any], encoder: FrozenEncoder, *
     """Return the mean scores of all texts by ``bert_score``."""
     scores = bert_score(list(preds), list(target), encoder, **options)
     return [scores[score].mean().item() for score in SCORE_NAMES]
+
+
+def expected_means(batches, encoder, number=None, **options):
+    """The mean scores of the texts of one loader, or of all."""
+    preds, references = texts_of(batches, number)
+    return pytest.approx(means(preds, references, encoder, **options), abs=1e-6)

@@ -18,24 +18,10 @@ from bertscore_tm.losses.soft.bridge import VocabularyBridge, embed_texts
 from bertscore_tm.losses.soft.pieces import decode_tokens
 from bertscore_tm.losses.soft.predictions import GeneratorVocabulary, SoftTokens, expand_to_pieces
 from bertscore_tm.scoring.idf import token_weights
+from tests.support.generators import ROLES, SPECIALS, TEXTS, generator, texts_to_train_on
 from tests.support.models import EVERY_FAMILY, KINDS, padded, tiny_config, tiny_model, tiny_tokenizer
 from tests.support.soft_predictions import COMPONENTS, CPU, IGNORE, MATCHINGS, certain, content_ids, noise, tiny
 from tests.support.texts import real_pairs, several_references
-
-SPECIALS = ["<s>", "<pad>", "</s>"]
-ROLES = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"}
-GENERATORS = ["byte-bpe", "sentencepiece", "words"]
-
-TEXTS = [
-    "The cat sat on the mat.",
-    "returns a list of snake_case names, or None",
-    "a café (naïve) costs 1,234 euros 🙂",
-]
-
-
-@cache
-def texts_to_train_on():
-    return [text for side in real_pairs(240) for text in side]
 
 
 def wrapped(content, roles, **options):
@@ -71,84 +57,8 @@ def cut_to(texts, tokenizer):
     return wrapped(content, roles)
 
 
-@cache
-def generator(kind):
-    """A generator's tokenizer, trained on real texts."""
-    specials = SPECIALS if kind == "byte-bpe" else [*SPECIALS, "<unk>"]
-    options = {"special_tokens": specials, "show_progress": False}
-    if kind == "byte-bpe":
-        tokenizer = Tokenizer(models.BPE())
-        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-        tokenizer.decoder = decoders.ByteLevel()
-        alphabet = pre_tokenizers.ByteLevel.alphabet()
-        trainer = trainers.BpeTrainer(vocab_size=3000, initial_alphabet=alphabet, **options)
-    elif kind == "sentencepiece":
-        tokenizer = Tokenizer(models.Unigram())
-        tokenizer.normalizer = normalizers.NFKC()
-        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
-        tokenizer.decoder = decoders.Metaspace()
-        trainer = trainers.UnigramTrainer(vocab_size=1500, unk_token="<unk>", **options)
-    else:
-        # It splits where the encoder's tokenizer splits.
-        tokenizer = Tokenizer(models.WordLevel(unk_token="<unk>"))
-        tokenizer.normalizer = normalizers.BertNormalizer()
-        tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-        tokenizer.decoder = decoders.WordPiece()
-        trainer = trainers.WordLevelTrainer(**options)
-    tokenizer.train_from_iterator([*texts_to_train_on(), *TEXTS], trainer)
-    unknown = {"unk_token": "<unk>"} if "<unk>" in specials else {}
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **ROLES, **unknown)
-
-
 def vocabulary_of(bridge):
     return GeneratorVocabulary.of_bridge(bridge, bridge.encoder, token_weights(bridge.encoder), CPU)
-
-
-@pytest.mark.parametrize("kind", GENERATORS)
-def test_rows_are_means_of_the_pieces_of_the_tokens_text(encoder, kind):
-    tokenizer = generator(kind)
-    ids = tokenizer("the cat returns a list", add_special_tokens=False)["input_ids"]
-    assert "".join(decode_tokens(tokenizer, ids)).strip() == "the cat returns a list"
-    bridge = VocabularyBridge(tokenizer, encoder, "mean")
-    table, made = embedding_table(encoder, CPU), bridge.embedding_table(CPU)
-    texts = decode_tokens(tokenizer, list(range(len(tokenizer))))
-    silent = set()  # tokens without a piece
-    for i, text in enumerate(texts):
-        word = text.replace("\ufffd", "")
-        if i in tokenizer.all_special_ids or not content_ids(encoder, [word])[0]:
-            silent.add(i)
-            assert not made[i].any()
-        elif word[0] == " ":
-            expected = table[content_ids(encoder, [word])[0]].mean(0)
-            torch.testing.assert_close(made[i], expected, atol=1e-6, rtol=0)
-        else:
-            assert made[i].any()
-    # Blank ones and parts of characters can be predicted.
-    assert bridge.control_ids == sorted(tokenizer.all_special_ids)
-    assert (silent > {*bridge.control_ids}) == (kind != "words")
-    counts = bridge.pieces.average_weights(torch.ones(len(table)))
-    torch.testing.assert_close(counts, torch.tensor([float(i not in silent) for i in range(len(texts))]))
-
-
-@pytest.mark.parametrize(
-    ("family", "tokens", "expected"),
-    [
-        ("minilm", "Ġlist s", "list##s"),
-        ("minilm", "( s", "(s"),
-        ("minilm", "Ġ1 2", "1##2"),
-        ("minilm", "Ġlist . s", "list.s"),
-        # At the start of a text there is a space only where the encoder's tokenizer puts one.
-        *((family, "Ġlist ( Ġlist ( list", "▁list(▁list(list") for family in ("roberta", "xlm-roberta")),
-        ("deberta", "Ġlist ( Ġlist ( list", "list(▁list(list"),
-    ],
-)
-def test_pieces_depend_on_the_preceding_character(encoder, family, tokens, expected):
-    bridge = VocabularyBridge(generator("byte-bpe"), encoder if family == "minilm" else tiny(family), "expand")
-    names = bridge.generator_tokenizer.get_vocab()
-    ids = torch.tensor([[names[token] for token in tokens.split()]])
-    pieces, _, is_piece = bridge.pieces.expand(ids, torch.ones_like(ids, dtype=torch.bool))
-    decoded = "".join(bridge.encoder.tokenizer.tokens(pieces[is_piece].tolist()))
-    assert decoded.replace("Ġ", "▁") == expected
 
 
 def test_numbers_with_gaps(encoder):
@@ -287,9 +197,6 @@ def test_made_in_inference_mode_and_trained_with(mode):
     assert loss(logits, TEXTS, torch.zeros(3, 4, dtype=torch.bool)) == 1
 
 
-# Tokenizers that agree
-
-
 def renumber(content):
     """Give all tokens other numbers."""
     vocab = content["model"]["vocab"]
@@ -404,9 +311,6 @@ def test_the_same_names_for_other_texts(family, change):
     assert VocabularyBridge(changed, tiny(family)).mode != "identity"
     with pytest.raises(ValueError, match="mode='identity' needs tokenizers that split texts into the same tokens"):
         VocabularyBridge(changed, tiny(family), "identity")
-
-
-# The loss of a generator whose tokenizer is not the encoder's
 
 
 @pytest.fixture(scope="module")

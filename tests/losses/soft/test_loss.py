@@ -1,6 +1,7 @@
 """SoftBERTScoreLoss: the metric's score of certain predictions, elsewhere the formula; settings, copies and errors."""
 
 import copy
+import gc
 import math
 import pickle
 import warnings
@@ -16,6 +17,7 @@ from bertscore_tm.functional import bert_score
 from bertscore_tm.losses import SoftBERTScoreLoss, VocabularyBridge
 from bertscore_tm.matching.greedy import TOKENWISE_MATCHINGS
 from bertscore_tm.scoring.idf import token_weights
+from tests.support.losses import TARGET, blank_ids, make_loss, relax_by_gumbel, spread
 from tests.support.models import tiny_model
 from tests.support.soft_predictions import (
     COMPONENTS,
@@ -130,9 +132,6 @@ def test_every_form_of_special_tokens(short, family):
         assert_scores({name: scores[f"teacher_forced_{name}"] for name in COMPONENTS}, expected)
 
 
-# Weights
-
-
 # All ids have a weight in the mapping: special tokens too, which then count.
 @pytest.mark.parametrize(
     ("idf", "component"),
@@ -188,9 +187,6 @@ def test_weights_that_cannot_be(encoder):
         SoftBERTScoreLoss(encoder, idf={5: 1.0})
     with pytest.raises(ValueError, match=r"weights of 30522 tokens, the encoder .* has 800"):
         SoftBERTScoreLoss(tiny(), idf=token_weights(encoder))
-
-
-# Several references
 
 
 def test_mean_over_references(short):
@@ -253,28 +249,6 @@ def test_same_loss_on_a_gpu(minilm):
     labels = labels_of(loss.encoder)
     results = [grad_of(loss, noise(loss.encoder, *labels.shape).to(d), labels.to(d)) for d in ("cpu", "cuda")]
     torch.testing.assert_close(results[0], tuple(x.cpu() for x in results[1]), atol=1e-4, rtol=1e-3)
-
-
-# Reductions, settings, copies and errors
-
-
-def test_reductions(encoder):
-    labels = labels_of(encoder)
-    z = noise(encoder, *labels.shape)
-    rows, rows_components = SoftBERTScoreLoss(encoder, reduction="none")(z, labels, return_components=True)
-    assert rows.shape == (3,)
-    names = {*COMPONENTS, *(f"teacher_forced_{name}" for name in COMPONENTS)}
-    for reduction in ("mean", "sum"):
-        z.requires_grad_()
-        value, components = SoftBERTScoreLoss(encoder, reduction=reduction)(z, labels, return_components=True)
-        assert torch.equal(value, SoftBERTScoreLoss(encoder, reduction=reduction)(z, labels))
-        assert value.requires_grad
-        assert value.item() == pytest.approx(getattr(rows, reduction)().item(), rel=1e-6)
-        assert components.keys() == rows_components.keys() == names
-        for name, component in components.items():
-            assert not component.requires_grad
-            assert component.shape == ()
-            assert component.item() == pytest.approx(getattr(rows_components[name], reduction)().item(), rel=1e-6)
 
 
 @pytest.mark.parametrize("as_texts", [True, False])
@@ -425,3 +399,152 @@ IDS, SIZE = torch.ones(2, 3, dtype=torch.long), (2, 3, 30522)
 def test_inputs_that_cannot_be(encoder, shape, args, error, said):
     with pytest.raises(error, match=said):
         SoftBERTScoreLoss(encoder)(torch.zeros(shape), *args)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        *(("bert", {"matching": matching}) for matching in MATCHINGS),
+        ("bert", {"relaxation": relax_by_gumbel}),
+        ("bert", {"component": "precision"}),
+        ("bert", {"component": "recall"}),
+        ("roberta", {"idf": dict.fromkeys(range(800), 1.0)}),
+        ("mean", {}),
+        ("expand", {}),
+    ],
+)
+def test_gradcheck(kind, options):
+    loss = make_loss(kind, temperature=0.8, reduction="none", **options)
+    tokens = loss.bridge or loss.encoder
+    base = noise(tokens, 2, 5, dtype=torch.float64) + certain(tokens, TARGET, 4.0)
+    # Expected weights have no gradient, so they must not change.
+    base[..., blank_ids(loss)] -= 60
+    directions = noise(tokens, 4, 2, 5, dtype=torch.float64, seed=1)
+
+    def along(x):
+        torch.manual_seed(3)
+        return loss(base + torch.einsum("k,kbtv->btv", x, directions), TARGET)
+
+    x = torch.full((4,), 0.01, dtype=torch.float64, requires_grad=True)
+    (gradient,) = torch.autograd.grad(along(x).sum(), x)
+    assert gradient.abs().max() > 1e-3
+    assert torch.autograd.gradcheck(along, x, eps=1e-6, atol=1e-7, rtol=1e-5)
+
+
+def test_no_gradient_and_no_memory_stay_with_the_encoder(encoder):
+    labels = labels_of(encoder)
+    loss = SoftBERTScoreLoss(encoder)
+    z = near_labels(encoder, labels)
+
+    def living():
+        gc.collect()
+        return sum(1 for thing in gc.get_objects() if isinstance(thing, torch.Tensor))
+
+    for _ in range(2):
+        grad_of(loss, z, labels)
+    before = living()
+    for _ in range(3):
+        grad_of(loss, z, labels)
+    assert living() <= before  # fewer, if what other tests left is collected meanwhile
+    backbone = encoder.backbone(CPU)
+    assert not any(p.requires_grad or p.grad is not None for p in backbone.parameters())
+
+
+@pytest.mark.parametrize(
+    ("place", "filler", "options"),
+    [
+        (lambda i: i, IGNORE, {}),
+        (lambda i: i + 4, IGNORE, {"relaxation": relax}),
+        (lambda i: 2 * i, IGNORE, {}),
+        (lambda i: 3 * i + 2, IGNORE, {"matching": "max", "idf": ["a cat", "the weather"]}),
+        (lambda i: 3 * i + 2, "pad", {}),
+        (lambda i: 3 * i + 2, "cls", {}),
+    ],
+    ids=["right", "left", "holes", "all", "all-pad", "all-cls"],
+)
+def test_padding_changes_nothing(encoder, place, filler, options):
+    labels = labels_of(encoder)
+    z = near_labels(encoder, labels)
+    loss = SoftBERTScoreLoss(encoder, reduction="none", **options)
+    value, gradient = grad_of(loss, z, labels)
+    places = [place(i) for i in range(labels.shape[1])]
+    hf_tokenizer = encoder.tokenizer.tokenizer
+    filler = {"pad": hf_tokenizer.pad_token_id, "cls": hf_tokenizer.cls_token_id}.get(filler, filler)
+    wide, wide_labels = spread(encoder, z, labels, places, 26, filler)
+    wide[:, [i for i in range(26) if i not in places]] = torch.nan  # a model may compute anything there
+    wide_value, wide_gradient = grad_of(loss, wide, wide_labels)
+    assert torch.allclose(wide_value, value, rtol=0, atol=1e-6)
+    assert torch.allclose(wide_gradient[:, places], gradient, rtol=0, atol=1e-6)
+    wide_gradient[:, places] = 0
+    assert (wide_gradient == 0).all()
+
+
+@pytest.mark.parametrize(("matching", "component"), [("max", "f1"), ("softmax", "precision")])
+@pytest.mark.parametrize("missing", ["mask", "labels", "end token", "masked text", "blank text"])
+def test_rows_without_content_leave_the_mean(encoder, matching, component, missing):
+    labels = labels_of(encoder)
+    z = noise(encoder, *labels.shape)
+    options = {"matching": matching, "component": component}
+    loss = SoftBERTScoreLoss(encoder, reduction="none", **options)
+    expected, expected_gradient = grad_of(loss, z, labels)
+    mask = torch.tensor([[True], [False], [True]]).expand(labels.shape)
+    args = {
+        "mask": (labels, mask),
+        "labels": (labels.masked_fill(~mask, IGNORE),),
+        "end token": (torch.where(mask, labels, torch.tensor(102)),),
+        "masked text": (TEXTS, (labels != IGNORE) & mask),
+        "blank text": ([TEXTS[0], "  ", TEXTS[2]], labels != IGNORE),
+    }[missing]
+    value, gradient = grad_of(loss, z, *args)
+    # An empty text is a prediction or a reference, whose score is 0 as in the metric.
+    count = 3 if "text" in missing else 2
+    assert value[1] == count - 2
+    assert (gradient[1] == 0).all()
+    assert torch.allclose(value[[0, 2]], expected[[0, 2]], rtol=0, atol=1e-6)
+    assert torch.allclose(gradient[[0, 2]], expected_gradient[[0, 2]], rtol=0, atol=1e-6)
+    mean, gradient = grad_of(SoftBERTScoreLoss(encoder, **options), z, *args)
+    assert mean.item() == pytest.approx(value.sum().item() / count, abs=1e-6)
+    assert torch.allclose(gradient[[0, 2]], expected_gradient[[0, 2]] / count, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("matching", MATCHINGS)
+@pytest.mark.parametrize("family", ["bert", "gpt2"])
+def test_nothing_but_empty_rows(family, matching):
+    """GPT-2 has no special tokens, so that there is no token at all."""
+    encoder = tiny(family, "float32")
+    z = noise(encoder, 2, 3)
+    nothing = torch.full((2, 3), IGNORE)
+    for args in ((nothing,), (["", " "],), (TEXTS[:2], torch.zeros(2, 3, dtype=torch.bool))):
+        value, gradient = grad_of(SoftBERTScoreLoss(encoder, matching=matching), z, *args)
+        assert value == (args[0] is not nothing)
+        assert (gradient == 0).all()
+    if family == "bert":
+        assert SoftBERTScoreLoss(encoder, matching=matching)(z[:, :0], nothing[:, :0]) == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_autocast_changes_nothing(encoder, dtype):
+    labels = labels_of(encoder)
+    z = near_labels(encoder, labels)
+    for args in ((labels,), (TEXTS, labels != IGNORE)):
+        value, gradient = grad_of(SoftBERTScoreLoss(encoder), z, *args)
+        leaf = z.clone().requires_grad_()
+        with torch.autocast("cpu", dtype):
+            inside = SoftBERTScoreLoss(encoder)(leaf, *args)
+        inside.backward()
+        assert inside.dtype == torch.float32
+        assert inside.item() == pytest.approx(value.item(), abs=1e-6)
+        assert torch.allclose(leaf.grad, gradient, rtol=0, atol=1e-7)
+        # Logits in half precision lose their own rounding only.
+        short = z.to(dtype)
+        assert SoftBERTScoreLoss(encoder)(short, *args) == SoftBERTScoreLoss(encoder)(short.float(), *args)
+
+
+def test_bfloat16_encoder_is_close(minilm, encoder):
+    labels = labels_of(encoder)
+    z = near_labels(encoder, labels)
+    value, gradient = grad_of(SoftBERTScoreLoss(FrozenEncoder(minilm, num_layers=5, dtype="bfloat16")), z, labels)
+    exact, exact_gradient = grad_of(SoftBERTScoreLoss(encoder), z, labels)
+    assert value.dtype == torch.float32
+    assert value.item() == pytest.approx(exact.item(), abs=5e-3)
+    assert torch.cosine_similarity(gradient.flatten(), exact_gradient.flatten(), dim=0) > 0.99

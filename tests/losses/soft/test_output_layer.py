@@ -1,6 +1,4 @@
-"""Gradients of the loss: right for each relaxation and matching, kept out of the encoder, and useful."""
-
-import gc
+"""Output layers of generators: the loss of hidden states equals that of their logits."""
 
 import pytest
 import torch
@@ -8,81 +6,26 @@ from peft import LoraConfig, get_peft_model
 from torch.nn import functional as F  # noqa: N812
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from bertscore_tm.losses import SoftBERTScoreLoss, VocabularyBridge, softmax_relaxation
-from tests.support.models import randomised, tiny_generator, tiny_tokenizer
+from bertscore_tm.losses import SoftBERTScoreLoss
+from tests.support.losses import TARGET, blank_ids, make_loss, relax_by_gumbel
+from tests.support.models import randomised, tiny_generator
 from tests.support.soft_predictions import (
-    CPU,
     IGNORE,
-    MATCHINGS,
     Largest,
-    certain,
-    grad_of,
     labels_of,
-    near_labels,
-    noise,
     normal,
     tiny,
     vocab_size_of,
 )
 
-TARGET = torch.tensor([[50, 60, 70, 80, 90], [51, IGNORE, 61, 71, 81]])
-
-
-def make_loss(kind, **options):
-    """A loss in float64, with the vocabulary of an encoder's family or a bridge of a mode."""
-    encoder = tiny(kind if kind == "roberta" else "bert")
-    if kind in ("identity", "mean", "expand"):
-        tokenizer = encoder.tokenizer.tokenizer if kind == "identity" else tiny_tokenizer("bytes")
-        options["tokenizer"] = VocabularyBridge(tokenizer, encoder, kind, min_fidelity=0)
-    return SoftBERTScoreLoss(encoder, **options)
-
-
-def blank_ids(loss):
-    """Tokens of a bridge without a letter, which have no position where they are likeliest."""
-    if loss.bridge is None:
-        return []
-    return loss.bridge.pieces.empty.nonzero().squeeze(1).tolist()
-
-
-def relax_by_gumbel(logits, temperature, excluded_ids):
-    """Relaxed samples, the same ones after the same seed."""
-    return softmax_relaxation(logits - torch.empty_like(logits).exponential_().log(), temperature, excluded_ids)
-
-
 IDF = {token: 1.0 + token % 3 for token in range(800)}
 
-
-@pytest.mark.parametrize(
-    ("kind", "options"),
-    [
-        *(("bert", {"matching": matching}) for matching in MATCHINGS),
-        ("bert", {"relaxation": relax_by_gumbel}),
-        ("bert", {"component": "precision"}),
-        ("bert", {"component": "recall"}),
-        ("roberta", {"idf": dict.fromkeys(range(800), 1.0)}),
-        ("mean", {}),
-        ("expand", {}),
-    ],
-)
-def test_gradcheck(kind, options):
-    loss = make_loss(kind, temperature=0.8, reduction="none", **options)
-    tokens = loss.bridge or loss.encoder
-    base = noise(tokens, 2, 5, dtype=torch.float64) + certain(tokens, TARGET, 4.0)
-    # Expected weights have no gradient, so they must not change.
-    base[..., blank_ids(loss)] -= 60
-    directions = noise(tokens, 4, 2, 5, dtype=torch.float64, seed=1)
-
-    def along(x):
-        torch.manual_seed(3)
-        return loss(base + torch.einsum("k,kbtv->btv", x, directions), TARGET)
-
-    x = torch.full((4,), 0.01, dtype=torch.float64, requires_grad=True)
-    (gradient,) = torch.autograd.grad(along(x).sum(), x)
-    assert gradient.abs().max() > 1e-3
-    assert torch.autograd.gradcheck(along, x, eps=1e-6, atol=1e-7, rtol=1e-5)
-
-
-# The path without logits
+# Of decoders that scale logits, or the hidden states before.
+_SIZES = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+_SIZES |= {"num_key_value_heads": 4, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
+_SCALED = {"cohere": {"logit_scale": 0.25}, "granite": {"logits_scaling": 3.0}, "minicpm3": {"dim_model_base": 8}}
+_RANKS = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "head_dim")
+_SCALED["minicpm3"] |= dict.fromkeys(_RANKS, 8)
 
 
 def output_layer(size, features=24, bias=True, dtype=torch.float64):
@@ -159,14 +102,6 @@ def test_hidden_states_that_cannot_be(encoder):
         loss.forward_hidden(hidden, torch.nn.ReLU(), labels)
     with pytest.raises(ValueError, match=r"lm_head has a vocabulary of 5 .*30522.*tokenizer="):
         loss.forward_hidden(hidden, weight[:5], labels)
-
-
-# Of decoders that scale logits, or the hidden states before.
-_SIZES = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
-_SIZES |= {"num_key_value_heads": 4, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
-_SCALED = {"cohere": {"logit_scale": 0.25}, "granite": {"logits_scaling": 3.0}, "minicpm3": {"dim_model_base": 8}}
-_RANKS = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "head_dim")
-_SCALED["minicpm3"] |= dict.fromkeys(_RANKS, 8)
 
 
 def make_generator(family, **changes):
@@ -281,22 +216,3 @@ def test_no_logits_exist_on_the_path_without_them(encoder):
     with Largest() as largest:
         sum(loss.forward_hidden(hidden, head, labels, return_cross_entropy=True)).backward()
     assert largest.numbers < positions * 30522 / 1.5  # the encoder's table alone has 30522 x 384
-
-
-def test_no_gradient_and_no_memory_stay_with_the_encoder(encoder):
-    labels = labels_of(encoder)
-    loss = SoftBERTScoreLoss(encoder)
-    z = near_labels(encoder, labels)
-
-    def living():
-        gc.collect()
-        return sum(1 for thing in gc.get_objects() if isinstance(thing, torch.Tensor))
-
-    for _ in range(2):
-        grad_of(loss, z, labels)
-    before = living()
-    for _ in range(3):
-        grad_of(loss, z, labels)
-    assert living() <= before  # fewer, if what other tests left is collected meanwhile
-    backbone = encoder.backbone(CPU)
-    assert not any(p.requires_grad or p.grad is not None for p in backbone.parameters())

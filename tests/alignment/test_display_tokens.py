@@ -1,0 +1,99 @@
+"""Tokens for display: readable words of any script, from any tokenizer."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import AutoModel, BertJapaneseTokenizer
+
+from bertscore_tm import FrozenEncoder
+from bertscore_tm.alignment.alignment import compute_alignment
+from bertscore_tm.alignment.display_tokens import split_for_display
+from bertscore_tm.alignment.page_data import describe_sides
+from bertscore_tm.encoder.tokenizer import TextTokenizer
+from bertscore_tm.scoring.settings import ScoreSettings
+from tests.support.models import EVERY_FAMILY, KINDS, randomised, tiny_config, tiny_model
+
+
+def in_words(readable, unknown=None):
+    """Put tokens together again."""
+    tokens = [token.removesuffix(f" {unknown}") for token in readable.tokens]
+    pieces = zip(tokens, readable.joined, strict=True)
+    return "".join(("" if joined else " ") + token for token, joined in pieces if token != "␣")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_plain_texts_can_be_read_back(kind, pairs):
+    family = next(family for family, its_kind in EVERY_FAMILY.items() if its_kind == kind)
+    tokenizer = TextTokenizer(tiny_model(family)[1], tiny_config(family))
+    for text in pairs[1][:40]:
+        readable = split_for_display(text, tokenizer)
+        ids = tokenizer([text]).rows()[0]
+        assert len(readable.is_content) == len(ids)
+        assert len(readable.tokens) == sum(readable.is_content)
+        unknown = tokenizer.tokenizer.unk_token
+        joined = in_words(readable, unknown)
+        if len(ids) < 64:
+            assert joined.split() == text.split()
+        else:
+            assert len(joined) > 20
+            assert " ".join(text.split()).startswith(joined.strip())
+
+
+@given(st.text(max_size=12))
+@settings(max_examples=75, deadline=None)
+@pytest.mark.parametrize("family", ["bert", "roberta", "xlm-roberta", "xlm", "gpt2"])
+def test_any_text_can_be_read(family, text):
+    tokenizer = TextTokenizer(tiny_model(family)[1], tiny_config(family))
+    readable = split_for_display(text, tokenizer)
+    assert readable.is_content.count(True) == len(readable.tokens) == len(readable.joined)
+    assert len(readable.is_content) == len(tokenizer([text]).rows()[0])
+    for token in readable.tokens:
+        assert token.strip()
+        assert all(c.isprintable() or c in "\u200c\u200d" or not c.isascii() for c in token)
+        assert not {"Ġ", "▁", "\n", "\t", "\u202e"} & set(token) - set(text) | {"\n", "\u202e"} & set(token)
+
+
+@pytest.mark.parametrize(
+    ("family", "text", "tokens"),
+    [
+        ("roberta", "é", ["␣", "é₁", "é₂"]),
+        ("bart", "今😀", ["今₁", "今₂", "今₃", "😀₁", "😀₂", "😀₃", "😀₄"]),
+        ("bart", "a\n\tb", ["a", "↵", "⇥", "b"]),
+        ("bart", "\u202e", ["U+202E₁", "U+202E₂", "U+202E₃"]),
+        ("bart", "ि", ["◌ि₁", "◌ि₂", "◌ि₃"]),
+        ("bert", "今 É", ["今 [UNK]", "É"]),
+        ("xlm-roberta", "今a", ["␣", "今 <unk>", "a"]),
+        # One character that is several when normalised.
+        ("xlm-roberta", "½", ["½₁", "½₂ <unk>", "½₃"]),
+    ],
+)
+def test_tokens_of_other_scripts(family, text, tokens):
+    tokenizer = TextTokenizer(tiny_model(family)[1], tiny_config(family))
+    readable = split_for_display(text, tokenizer)
+    # It depends on the tokenizer's training whether the space in front is a token.
+    assert readable.tokens[-len(tokens) :] == tokens
+    assert len(readable.tokens) - len(tokens) <= (text == "½")
+    # Parts of a character are joined.
+    assert all(joined for token, joined in zip(readable.tokens, readable.joined, strict=True) if token[-1] in "₂₃₄")
+
+
+def test_the_real_encoder_reads_words_as_they_are_written(encoder):
+    readable = split_for_display("  Unbelievably naïve مرحبا  don't ", encoder.tokenizer)
+    assert in_words(readable).split() == ["Unbelievably", "naïve", "مرحبا", "don't"]
+    assert readable.tokens[:3] == ["Un", "bel", "ie"]
+
+
+def test_tokenizers_without_offsets(tmp_path):
+    tokens = ["[UNK]", "[PAD]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "sle", "##eps", "caf", "##é", "tok", "##ens"]
+    (tmp_path / "vocab.txt").write_text("\n".join(tokens))
+    tokenizer = BertJapaneseTokenizer(tmp_path / "vocab.txt", word_tokenizer_type="basic", do_lower_case=False)
+    model = randomised(AutoModel.from_config(tiny_config("bert", vocab_size=len(tokenizer))))
+    encoder = FrozenEncoder(model, tokenizer, num_layers=1)
+    assert not tokenizer.is_fast
+    alignment = compute_alignment("the cat sleeps", "café tokens", ScoreSettings.create(encoder))
+    side = alignment.candidate
+    assert describe_sides(alignment)["candidate"]["tokens"] == [" the", " cat", " sle", "eps"]
+    assert side.tokens == ["the", "cat", "sle", "eps"]
+    assert side.joined == [False, False, False, True]
+    unknown = compute_alignment("café tokens xy", "the cat", ScoreSettings.create(encoder)).candidate
+    assert unknown.tokens == ["caf", "é", "tok", "ens", "[UNK]"]
