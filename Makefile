@@ -29,10 +29,10 @@ MUTANTS ?= *__mutmut_13
 MODEL ?= roberta-large
 QUICK_TESTS := tests/repository/test_layers.py tests/matching/test_greedy.py tests/alignment/test_alignment.py \
 	tests/functional/test_bert_score.py tests/metric/test_states.py \
-	tests/losses/soft/test_softmax_matching.py tests/callbacks/test_several.py tests/workflows/training/test_pytorch_lightning.py \
+	tests/losses/soft/test_softmax_matching.py tests/callbacks/test_loaders.py tests/workflows/training/test_pytorch_lightning.py \
 	tests/callbacks/test_hyperparameters.py tests/matching/test_scores.py tests/cli/test_score.py
 LOWEST_TESTS := tests/repository/test_docstrings.py tests/callbacks/test_scoring.py \
-	tests/callbacks/test_scoring_errors.py tests/repository/test_overrides.py
+	tests/repository/test_overrides.py
 
 .PHONY: demo test nightly quick avx2 mutants benchmark gpu parity lint dist release types lowest newest engines docs docs-serve check browser ci clean
 
