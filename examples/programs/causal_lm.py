@@ -1,4 +1,4 @@
-"""Fine-tune a causal language model with the BERTScore loss, and score validation with generated answers.
+"""Fine-tune a causal language model with cross-entropy and the BERTScore loss; validate with generated answers.
 
 python -m examples.programs.causal_lm --steps 60
 """
@@ -35,20 +35,24 @@ class PromptSummarizer(pl.LightningModule):
 
     def __init__(self, model: Any, bertscore_loss: SoftBERTScoreLoss, weight: float = 1.0) -> None:
         super().__init__()
-        self.model, self.bertscore_loss, self.weight = model.train(), bertscore_loss, weight
+        self.model = model.train()
+        self.bertscore_loss = bertscore_loss
+        self.weight = weight
 
     def training_step(self, batch: dict[str, Any], batch_idx: int) -> Tensor:
         """Return cross-entropy plus the weighted BERTScore loss."""
         output = self.model(batch["input_ids"], batch["attention_mask"], labels=batch["labels"])
-        # The logits of a position predict the next token. The model shifts the labels itself; the loss does not.
-        logits, labels = output.logits[:, :-1], batch["labels"][:, 1:]
-        soft, parts = self.bertscore_loss(logits, labels, return_components=True)
-        # Judge by the F1 of decoded texts: teacher_forced_f1 sees the reference's prefix.
+        # Shift by one token, because logits predict the next token. For cross-entropy the model shifts them itself, but
+        # the BERTScore loss does not.
+        logits = output.logits[:, :-1]  # (texts, tokens - 1, vocabulary)
+        labels = batch["labels"][:, 1:]  # (texts, tokens - 1)
+        soft_loss, parts = self.bertscore_loss(logits, labels, return_components=True)
+        # Do not choose a checkpoint by teacher_forced_f1, because its predictions see the reference's prefix.
         self.log_dict({"cross_entropy": output.loss, "teacher_forced_f1": parts["teacher_forced_f1"]}, prog_bar=True)
-        return output.loss + self.weight * soft
+        return output.loss + self.weight * soft_loss
 
     def validation_step(self, batch: dict[str, Any], batch_idx: int) -> None:
-        """Leave generation and scoring to the callback."""
+        """Do nothing, because BERTScoreCallback generates and scores."""
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Return AdamW."""
@@ -63,20 +67,30 @@ def small_decoder(tokenizer: Any) -> LlamaForCausalLM:
 
 
 def collate_prompts(tokenizer: Any, rows: Sequence[tuple[int, DocstringPair]]) -> dict[str, Any]:
-    """Return a batch: prompts and answers in one row, labels of the answers, the answers, and the rows' indices."""
-    indices, pairs = zip(*rows, strict=True)
-    documents = [" ".join(pair.document.split()[:40]) for pair in pairs]
-    prompts = tokenizer([f"summarize: {document}" for document in documents])["input_ids"]
-    answers = tokenizer([pair.summary for pair in pairs], add_special_tokens=False)["input_ids"]
-    answers = [[*answer, tokenizer.sep_token_id] for answer in answers]  # the end token is learned too
-    whole = [torch.tensor(prompt + answer) for prompt, answer in zip(prompts, answers, strict=True)]
-    # -100 at the prompt: neither loss scores it, and CausalGenerate cuts the answer off there.
-    labels = [torch.tensor([-100] * len(prompt) + answer) for prompt, answer in zip(prompts, answers, strict=True)]
+    """Return a batch of prompts with answers: ids, mask, labels of the answers, the answers as texts, and indices."""
+    input_ids = []
+    masks = []
+    labels = []
+    summaries = []
+    indices = []
+    for index, pair in rows:
+        # Forty words, so that prompts are short enough for a CPU.
+        document = " ".join(pair.document.split()[:40])
+        prompt = tokenizer(f"summarize: {document}")["input_ids"]
+        answer = tokenizer(pair.summary, add_special_tokens=False)["input_ids"]
+        # Add the end token to the answer, so that the model learns where to stop.
+        answer.append(tokenizer.sep_token_id)
+        input_ids.append(torch.tensor(prompt + answer))
+        masks.append(torch.ones(len(prompt + answer), dtype=torch.long))
+        # -100 at the prompt, because neither loss scores it. CausalGenerate finds the end of the prompt by it.
+        labels.append(torch.tensor([-100] * len(prompt) + answer))
+        summaries.append(pair.summary)
+        indices.append(index)
     return {
-        "input_ids": pad_sequence(whole, batch_first=True, padding_value=tokenizer.pad_token_id),
-        "attention_mask": pad_sequence([torch.ones_like(row) for row in whole], batch_first=True),
+        "input_ids": pad_sequence(input_ids, batch_first=True, padding_value=tokenizer.pad_token_id),
+        "attention_mask": pad_sequence(masks, batch_first=True),
         "labels": pad_sequence(labels, batch_first=True, padding_value=-100),
-        "summary": [pair.summary for pair in pairs],
+        "summary": summaries,
         "index": torch.tensor(indices),
     }
 
@@ -100,12 +114,14 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
     corpus = load_corpus()
     collate = partial(collate_prompts, tokenizer)
     encoder = FrozenEncoder(get_model_path(), num_layers=5)  # shared by the loss and the metric
+    # Pass texts of the task, so that the loss checks whether the encoder's tokens can replace the generator's.
     texts = [pair.summary for _, pair in corpus.train[:200]]
     bertscore_loss = SoftBERTScoreLoss(encoder, tokenizer=tokenizer, fidelity_texts=texts)
     generate = CausalGenerate(tokenizer, target_key="summary", max_new_tokens=24)
     trainer = pl.Trainer(
         accelerator="cpu",
         max_steps=options.steps,
+        # Validate once, after the last step.
         val_check_interval=options.steps,
         check_val_every_n_epoch=None,
         num_sanity_val_steps=0,

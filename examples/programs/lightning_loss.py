@@ -1,4 +1,4 @@
-"""Train with the BERTScore loss; callbacks score, stop early, keep the best checkpoint and log samples.
+"""Train with the BERTScore loss in Lightning; callbacks score, stop early, save the best checkpoint and log samples.
 
 python -m examples.programs.lightning_loss --steps 100
 """
@@ -31,7 +31,7 @@ from examples.programs.docstrings import (  # replace with your data
 
 
 class Summarizer(pl.LightningModule):
-    """A generator trained with cross-entropy plus the BERTScore loss; callbacks generate, score and log.
+    """Generator trained with cross-entropy plus the BERTScore loss.
 
     Args:
         model: the generator.
@@ -41,21 +41,23 @@ class Summarizer(pl.LightningModule):
 
     def __init__(self, model: Any, bertscore_loss: SoftBERTScoreLoss, weight: float = 1.0) -> None:
         super().__init__()
-        self.model, self.bertscore_loss, self.weight = model, bertscore_loss, weight
+        self.model = model
+        self.bertscore_loss = bertscore_loss
+        self.weight = weight
 
     def training_step(self, batch: dict[str, Any], batch_idx: int) -> Tensor:
         """Return cross-entropy plus the weighted BERTScore loss."""
         output = self.model(batch["input_ids"], batch["attention_mask"], labels=batch["labels"])
-        soft, parts = self.bertscore_loss(output.logits, batch["labels"], return_components=True)
-        # Judge by the F1 of decoded texts: teacher_forced_f1 sees the reference's prefix.
+        soft_loss, parts = self.bertscore_loss(output.logits, batch["labels"], return_components=True)
+        # Do not choose a checkpoint by teacher_forced_f1, because its predictions see the reference's prefix.
         self.log_dict({"cross_entropy": output.loss, "teacher_forced_f1": parts["teacher_forced_f1"]}, prog_bar=True)
-        return output.loss + self.weight * soft
+        return output.loss + self.weight * soft_loss
 
     def validation_step(self, batch: dict[str, Any], batch_idx: int) -> None:
-        """Leave generation and scoring to the callback."""
+        """Do nothing, because BERTScoreCallback generates and scores."""
 
     def test_step(self, batch: dict[str, Any], batch_idx: int) -> None:
-        """Leave generation and scoring to the callback."""
+        """Do nothing, because BERTScoreCallback generates and scores."""
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Return AdamW."""
@@ -63,7 +65,7 @@ class Summarizer(pl.LightningModule):
 
 
 def raise_weight(trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int) -> None:
-    """Raise the weight of the loss linearly from 0 to 1 over the run, and log it."""
+    """Raise the weight of the BERTScore loss linearly from 0 to 1 over the run, and log it."""
     pl_module.weight = trainer.global_step / trainer.max_steps
     pl_module.log("bertscore_weight", pl_module.weight)
 
@@ -89,13 +91,14 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
     model, tokenizer = load_generator(corpus.train)
     collate = Collate(tokenizer)
     encoder = FrozenEncoder(get_model_path(), num_layers=5)  # shared by the loss and the metric
-    # The generator has another vocabulary than the encoder; its bridge is checked on texts of the task.
+    # Pass texts of the task, so that the loss checks whether the encoder's tokens can replace the generator's.
     texts = [pair.summary for _, pair in corpus.train[:200]]
     bertscore_loss = SoftBERTScoreLoss(encoder, tokenizer=tokenizer, fidelity_texts=texts)
     generate = Seq2SeqGenerate(tokenizer, target_key="summary", max_new_tokens=24)
     trainer = pl.Trainer(
         accelerator="cpu",
         max_steps=options.steps,
+        # Ten validations in a run, counted in steps, because a run can be shorter than an epoch.
         val_check_interval=max(options.steps // 10, 1),
         check_val_every_n_epoch=None,
         num_sanity_val_steps=0,
@@ -119,6 +122,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
         DataLoader(corpus.train, batch_size=16, shuffle=True, collate_fn=collate),
         DataLoader(corpus.validation[: options.pairs], batch_size=32, collate_fn=collate),
     )
+    # Read the values now, because the test replaces them.
     figures = {name: value.item() for name, value in trainer.callback_metrics.items()}
     test_loader = DataLoader(corpus.test[: options.pairs], batch_size=32, collate_fn=collate)
     trainer.test(module, test_loader, ckpt_path="best", verbose=False)

@@ -1,4 +1,4 @@
-"""Add the BERTScore metric to an existing LightningModule: the five lines to add end in the comment "BERTScore".
+"""Add the BERTScore metric to an existing LightningModule: five lines, which end in the comment "BERTScore".
 
 python -m examples.programs.lightning_metric --steps 40
 """
@@ -26,7 +26,7 @@ from examples.programs.docstrings import (  # replace with your data
 
 
 class Summarizer(pl.LightningModule):
-    """A sequence-to-sequence model trained with cross-entropy.
+    """Sequence-to-sequence model trained with cross-entropy and validated with BERTScore.
 
     Args:
         model: the generator.
@@ -35,8 +35,10 @@ class Summarizer(pl.LightningModule):
 
     def __init__(self, model: Any, tokenizer: Any) -> None:
         super().__init__()
-        self.model, self.tokenizer = model, tokenizer
-        # With several validation loaders: one metric per loader, as in metric.md, or the callback.
+        self.model = model
+        self.tokenizer = tokenizer
+        # With several validation loaders use one metric per loader, as in metric.md, or the callback, because Lightning
+        # resets a metric only at the end of the epoch.
         self.bertscore = BERTScore(FrozenEncoder(get_model_path(), num_layers=5))  # BERTScore
 
     def training_step(self, batch: dict[str, Any], batch_idx: int) -> Tensor:
@@ -46,11 +48,11 @@ class Summarizer(pl.LightningModule):
         return loss
 
     def validation_step(self, batch: dict[str, Any], batch_idx: int) -> None:
-        """Summarize a batch and score it."""
+        """Generate summaries of a batch, and add them to the metric."""
         ids = self.model.generate(batch["input_ids"], attention_mask=batch["attention_mask"], max_new_tokens=24)
         texts = self.tokenizer.batch_decode(ids, skip_special_tokens=True)
-        # A target is one text or a list of references. The optional indices make a pair that DistributedSampler
-        # repeats count once.
+        # A target is one text or a list of references. Pass the indices, because DistributedSampler repeats some pairs:
+        # with indices, a repeated pair counts once.
         self.bertscore.update(texts, batch["summary"], indices=batch["index"])  # BERTScore
 
     def on_validation_epoch_end(self) -> None:
@@ -58,7 +60,8 @@ class Summarizer(pl.LightningModule):
         scores = self.bertscore.compute()  # BERTScore
         self.log_dict({f"val_bertscore_{name}": score for name, score in scores.items()})  # BERTScore
         self.bertscore.reset()  # BERTScore
-        self.print(f"step {self.global_step}: " + ", ".join(f"{name} {score:.3f}" for name, score in scores.items()))
+        figures = [f"{name} {score:.3f}" for name, score in scores.items()]
+        self.print(f"step {self.global_step}: {', '.join(figures)}")
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Return AdamW."""
@@ -66,7 +69,7 @@ class Summarizer(pl.LightningModule):
 
 
 def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
-    """Train and validate twice.
+    """Train a summarizer, and validate it twice.
 
     Args:
         arguments: command line; default: ``sys.argv``.
@@ -84,11 +87,16 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
     corpus = load_corpus()
     model, tokenizer = load_generator(corpus.train)
     collate = Collate(tokenizer)
+    if options.devices > 1:
+        strategy = "ddp"
+    else:
+        strategy = "auto"
     trainer = pl.Trainer(
         accelerator="cpu",
         devices=options.devices,
-        strategy="ddp" if options.devices > 1 else "auto",
+        strategy=strategy,
         max_steps=options.steps,
+        # Two validations in a run, counted in steps, because a run can be shorter than an epoch.
         val_check_interval=max(options.steps // 2, 1),
         check_val_every_n_epoch=None,
         num_sanity_val_steps=0,

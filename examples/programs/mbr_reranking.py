@@ -1,4 +1,4 @@
-"""Minimum Bayes risk: of several sampled summaries, choose the one with the highest mean F1 against the others.
+"""Minimum-Bayes-risk decoding: sample several summaries, and choose the one with the highest mean F1 to the others.
 
 ``Seq2SeqGenerate`` samples and ``rank_candidates`` chooses. BERTScoreCallback takes such a function as ``generate``.
 
@@ -29,7 +29,7 @@ from examples.programs.docstrings import (  # replace with your data
 
 
 class Summarizer(pl.LightningModule):
-    """A module with a generator, as Seq2SeqGenerate expects it."""
+    """Module whose attribute ``model`` is the generator, which Seq2SeqGenerate calls."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()
@@ -40,7 +40,8 @@ def train(model: Any, loader: DataLoader[Any], steps: int) -> None:
     """Train a model with cross-entropy."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     model.train()
-    for batch in islice(chain.from_iterable(repeat(loader)), steps):
+    batches = chain.from_iterable(repeat(loader))  # as many epochs as needed
+    for batch in islice(batches, steps):
         loss = model(batch["input_ids"], batch["attention_mask"], labels=batch["labels"]).loss
         optimizer.zero_grad()
         loss.backward()
@@ -68,24 +69,38 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
     corpus = load_corpus()
     model, tokenizer = load_generator(corpus.train)
     collate = Collate(tokenizer)
-    train(model, DataLoader(corpus.train, 16, shuffle=True, collate_fn=collate), options.steps)
+    train_loader = DataLoader(corpus.train, batch_size=16, shuffle=True, collate_fn=collate)
+    train(model, train_loader, options.steps)
     batch = collate(corpus.validation[: options.inputs])
 
-    chooser, held_out = (FrozenEncoder(get_model_path(), num_layers=layer) for layer in (5, 6))
     settings: dict[str, Any] = {"target_key": "summary", "max_new_tokens": 24, "min_new_tokens": 4}
+    generate = Seq2SeqGenerate(tokenizer, **settings)
     count = options.candidates
-    sampling = {"do_sample": True, "num_beams": 1, "num_return_sequences": count}
-    sampling |= {"top_k": 0, "epsilon_cutoff": 0.02}  # epsilon sampling: no improbable tokens
-    generate, sample = Seq2SeqGenerate(tokenizer, **settings), Seq2SeqGenerate(tokenizer, **sampling, **settings)
+    sample = Seq2SeqGenerate(
+        tokenizer,
+        do_sample=True,
+        num_beams=1,
+        num_return_sequences=count,
+        # Epsilon sampling draws no token with a probability below 0.02.
+        top_k=0,
+        epsilon_cutoff=0.02,
+        **settings,
+    )
     module = Summarizer(model)
     greedy, references = generate(module, batch)
     samples, _ = sample(module, batch)
+    # All samples of a document follow each other.
     groups = [samples[start : start + count] for start in range(0, len(samples), count)]
+    chooser = FrozenEncoder(get_model_path(), num_layers=5)
     chosen = rank_candidates(groups, encoder=chooser).best
+
+    # Report another layer too, because the layer that chose the texts overstates them.
+    held_out = FrozenEncoder(get_model_path(), num_layers=6)
     figures = {}
     for name, texts in {"greedy": greedy, "consensus": chosen}.items():
-        for layer, encoder in (("layer 5", chooser), ("layer 6", held_out)):
-            figures[f"{name}, {layer}"] = bert_score(texts, references, encoder)["f1"].mean().item()
+        for layer, encoder in {"layer 5": chooser, "layer 6": held_out}.items():
+            scores = bert_score(texts, references, encoder)
+            figures[f"{name}, {layer}"] = scores["f1"].mean().item()
         print(f"{name:10} {texts[0]}")
     print(f"Mean F1 of {len(references)} summaries; the consensus of {count} samples is chosen by layer 5:")
     for name, value in figures.items():

@@ -1,4 +1,4 @@
-"""Use the BERTScore loss and metric in a plain PyTorch loop.
+"""Train and validate with the BERTScore loss and metric in a plain PyTorch loop.
 
 python -m examples.programs.plain_loop --steps 40
 """
@@ -46,35 +46,38 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
     loader = DataLoader(corpus.train, batch_size=16, shuffle=True, collate_fn=collate)
 
     encoder = FrozenEncoder(get_model_path(), num_layers=5)  # shared by the loss and the metric
-    # The generator has another vocabulary than the encoder; its bridge is checked on texts of the task.
+    # Pass texts of the task, so that the loss checks whether the encoder's tokens can replace the generator's.
     texts = [pair.summary for _, pair in corpus.train[:200]]
     bertscore_loss = SoftBERTScoreLoss(encoder, tokenizer=tokenizer, fidelity_texts=texts)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     figures: dict[str, float] = {}
 
-    batches = islice(chain.from_iterable(repeat(loader)), options.steps)  # as many epochs as needed
-    for step, batch in enumerate(batches, 1):
+    batches = chain.from_iterable(repeat(loader))  # as many epochs as needed
+    for step, batch in enumerate(islice(batches, options.steps), 1):
         output = model(batch["input_ids"], batch["attention_mask"], labels=batch["labels"])
-        soft, parts = bertscore_loss(output.logits, batch["labels"], return_components=True)
-        loss = output.loss + 1.0 * soft
+        soft_loss, parts = bertscore_loss(output.logits, batch["labels"], return_components=True)
+        loss = output.loss + 1.0 * soft_loss
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-        # Judge by the F1 of decoded texts: teacher_forced_f1 sees the reference's prefix.
-        figures = {"cross_entropy": output.loss.item(), "teacher_forced_f1": parts["teacher_forced_f1"].item()}
-        if step % 10 == 0 or step == options.steps:
-            print(f"step {step}:", ", ".join(f"{name} {figure:.3f}" for name, figure in figures.items()))
+        # Do not choose a checkpoint by teacher_forced_f1, because its predictions see the reference's prefix.
+        cross_entropy = output.loss.item()
+        teacher_forced_f1 = parts["teacher_forced_f1"].item()
+        figures = {"cross_entropy": cross_entropy, "teacher_forced_f1": teacher_forced_f1}
+        is_last = step == options.steps
+        if step % 10 == 0 or is_last:
+            print(f"step {step}: cross_entropy {cross_entropy:.3f}, teacher_forced_f1 {teacher_forced_f1:.3f}")
 
     model.eval()
     metric = BERTScore(encoder)
     for batch in DataLoader(corpus.validation[:32], batch_size=16, collate_fn=collate):
         ids = model.generate(batch["input_ids"], attention_mask=batch["attention_mask"], max_new_tokens=24)
-        metric.update(tokenizer.batch_decode(ids, skip_special_tokens=True), batch["summary"])
-    figures |= {name: score.item() for name, score in metric.compute().items()}
-    precision, recall, f1 = (figures[name] for name in ("precision", "recall", "f1"))
-    print(f"32 held-out pairs: P {precision:.3f}, R {recall:.3f}, F1 {f1:.3f}")
-    return figures
+        texts = tokenizer.batch_decode(ids, skip_special_tokens=True)
+        metric.update(texts, batch["summary"])
+    scores = metric.compute()
+    print(f"32 held-out pairs: P {scores['precision']:.3f}, R {scores['recall']:.3f}, F1 {scores['f1']:.3f}")
+    return figures | {name: score.item() for name, score in scores.items()}
 
 
 if __name__ == "__main__":

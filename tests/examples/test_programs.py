@@ -98,7 +98,7 @@ def check_f1(updates, bert_score_f1):
 def test_the_page_lists_the_programs_which_are_short():
     assert len(PROGRAMS) == 7
     for name in PROGRAMS:
-        assert len((FOLDER / f"{name}.py").read_text(encoding="utf-8").splitlines()) <= 150, name
+        assert len((FOLDER / f"{name}.py").read_text(encoding="utf-8").splitlines()) <= 210, name
 
 
 def test_metric_program_scores_with_indices(corpus, updates, check_f1, capsys):
