@@ -31,13 +31,15 @@ from typing import TYPE_CHECKING, Any
 
 from bertscore_tm.cli import options, output
 from bertscore_tm.cli.errors import CommandError, print_message
-from bertscore_tm.cli.files import choose_with
+from bertscore_tm.cli.files import Table, choose_with
 from bertscore_tm.cli.join import KeyColumns, find_join, is_id
 from bertscore_tm.cli.joined_files import FileOptions, Systems, describe_columns, read_corpus
 from bertscore_tm.cli.options import ScoringChoice
 from bertscore_tm.utilities.files import expand_home
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from bertscore_tm.cli.resume import Session
     from bertscore_tm.cli.scoring import ScoredSystems
 
@@ -80,7 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     group = parser.add_argument_group("texts")
     group.add_argument("files", metavar="FILE", nargs="*", type=expand_home, help="the files of -c")
-    help = "the texts of a system, one per line; the others are compared with the first"
+    help = "the texts of a system, one per line; the first system is compared with the others"
     group.add_argument("-c", "--candidates", metavar="FILE", nargs="+", action="extend", type=expand_home, help=help)
     options.add_reference_argument(group)
     help = "column or key of the system, if one file contains all, each with its texts in the same order"
@@ -109,12 +111,15 @@ def run(arguments: argparse.Namespace, session: Session) -> None:
         return
     document = _compare(scored, command.comparison)
     if not document["differences"]:
-        raise CommandError("a comparison needs at least two texts, got one")
-    parts = scored.parts()
-    if parts:
-        document["groups"] = [
-            {"group": label, **_compare_group(part, command.comparison)} for label, part in parts.items()
-        ]
+        raise CommandError("a comparison needs at least two texts, got one. Give files with more texts")
+    groups = []
+    for label, part in scored.parts().items():
+        group = _compare(part, command.comparison)
+        # A verdict would suggest p-values that are adjusted for the number of groups.
+        del group["verdict"]
+        groups.append({"group": label, **group})
+    if groups:
+        document["groups"] = groups
     document |= output.describe_pairing(scored.systems.paired_by)
     document["signature"] = str(scored.signature)
     suffix = session.output.suffix
@@ -145,8 +150,10 @@ def _format_summary(document: dict[str, Any], suffix: str) -> str:
         tables += [system_rows_of_groups, difference_rows_of_groups]
     lines = _describe_methods(document)
     if suffix == ".tex":
+        # The lines below the tables are comments of LaTeX.
         lines = [f"% {line}" for line in lines]
-    return "\n".join([*(output.format_rows(table, suffix) for table in tables), *lines]) + "\n"
+    formatted = [output.format_rows(table, suffix) for table in tables]
+    return "\n".join([*formatted, *lines]) + "\n"
 
 
 def _describe_methods(document: dict[str, Any]) -> list[str]:
@@ -161,7 +168,7 @@ def _describe_methods(document: dict[str, Any]) -> list[str]:
     if test is None:
         lines = [f"{facts}; Student's t intervals", f"no p-values: they need at least 6 {unit}s"]
     elif test == "t":
-        lines = [f"{facts}; paired t test, Student's t intervals", "t test, since the documents are of unequal size"]
+        lines = [f"{facts}; paired t test, Student's t intervals", "t test, because the documents have unequal sizes"]
     else:
         lines = [f"{facts}; paired permutation test, Student's t intervals"]
     if test is not None and num_systems > 2:
@@ -205,40 +212,45 @@ def _difference_rows(document: dict[str, Any]) -> list[list[str]]:
 
 
 def _read(command: CompareOptions) -> Systems:
+    """Read the systems, and give them the names of ``--names``."""
     from bertscore_tm.statistics import scipy_stats
 
+    # Report that scipy is missing before the texts are scored.
     scipy_stats()
-    paths = command.files.candidates
-    if command.system_column is not None:
-        systems = _read_column(command.files, command.system_column)
-    elif len(paths) < 2 or len(set(paths)) < len(paths):
-        raise CommandError("give different files of at least two systems, or one with --system-column")
-    elif command.files.references is None:
-        raise CommandError("no references: give -r FILE")
-    else:
-        systems = read_corpus(command.files).read(*paths)
+    systems = _read_systems(command)
     if command.names is None:
         return systems
-    if not len(command.names) == len(set(command.names)) == len(systems.texts):
-        raise CommandError(f"argument --names: give {len(systems.texts)} different names, one per system")
+    num_systems = len(systems.texts)
+    if len(command.names) != num_systems or len(set(command.names)) != num_systems:
+        given = " ".join(command.names)
+        raise CommandError(f"argument --names: got {given!r}. Give {num_systems} different names, one per system")
     return replace(systems, texts=dict(zip(command.names, systems.texts.values(), strict=True)))
+
+
+def _read_systems(command: CompareOptions) -> Systems:
+    paths = command.files.candidates
+    if command.system_column is not None:
+        return _read_column(command.files, command.system_column)
+    num_files = len(set(paths))
+    if num_files < 2 or num_files < len(paths):
+        given = " ".join(paths) or "none"
+        remedy = "Give different files of at least two systems, or one with --system-column NAME"
+        raise CommandError(f"the files of systems are {given}. {remedy}")
+    if command.files.references is None:
+        raise CommandError("there are no references. Give -r FILE")
+    return read_corpus(command.files).read(*paths)
 
 
 def _read_column(files: FileOptions, system_column: str) -> Systems:
     """Divide the rows of one file among the systems in a column, which must have the same references."""
-    message = "--system-column: give one file with columns, such as .tsv or .jsonl, to -c"
-    if len(files.candidates) != 1:
-        raise CommandError(message)
-    corpus = read_corpus(files, system_column)
-    table = corpus.systems[0]
-    if not table.has_columns:
-        raise CommandError(message)
-    systems = corpus.read("all")
+    table, systems = _read_one_file(files, system_column)
     rows_of_systems: dict[str, list[int]] = {}
     for row, name in enumerate(table.texts(system_column, remedy=choose_with("--system-column"))):
         rows_of_systems.setdefault(name, []).append(row)
     if len(rows_of_systems) < 2:
-        raise CommandError(f"{table.name}: {system_column!r} has one system; a comparison needs two")
+        only = ", ".join(map(repr, rows_of_systems))
+        raise CommandError(f"{table.name}: {system_column!r} has one system, {only}. Give a file with at least two")
+    # Join the rows of the systems as those of files, so that their order may differ.
     parts = [table.select(f"{table.name} ({name})", rows) for name, rows in rows_of_systems.items()]
     columns = _leave_out_row_numbers([describe_columns(part, files) for part in parts])
     join = find_join(columns, num_systems=len(parts), key=files.key)
@@ -246,16 +258,29 @@ def _read_column(files: FileOptions, system_column: str) -> Systems:
         print_message(join.message)
     first = next(iter(rows_of_systems))
     selected: dict[str, Systems] = {}
+    texts = {}
     for (name, rows), rows_of_texts in zip(rows_of_systems.items(), join.rows, strict=True):
         # A system has one row for each text.
         joined_rows = [rows[row] for (row,) in rows_of_texts]
         selected[name] = systems.select(joined_rows)
+        texts[name] = selected[name].texts["all"]
         for text, references in enumerate(selected[name].references):
             if references != selected[first].references[text]:
-                message = f"{name!r} must have the references of {first!r}, in the same order"
+                message = f"the references of {name!r} are not those of {first!r}. Give both the same, in one order"
                 raise table.error(joined_rows[text], message)
-    texts = {name: selected_systems.texts["all"] for name, selected_systems in selected.items()}
     return replace(selected[first], texts=texts, paired_by=join.column)
+
+
+def _read_one_file(files: FileOptions, system_column: str) -> tuple[Table, Systems]:
+    """Return the file with all systems, and its texts as those of one system, "all"."""
+    remedy = "Give one file with columns, such as .tsv or .jsonl, to -c"
+    if len(files.candidates) != 1:
+        raise CommandError(f"argument --system-column: got {len(files.candidates)} files. {remedy}")
+    corpus = read_corpus(files, system_column)
+    table = corpus.systems[0]
+    if not table.has_columns:
+        raise CommandError(f"argument --system-column: {table.name} has no columns. {remedy}")
+    return table, corpus.read("all")
 
 
 def _leave_out_row_numbers(parts: Sequence[KeyColumns]) -> list[KeyColumns]:
@@ -267,16 +292,12 @@ def _leave_out_row_numbers(parts: Sequence[KeyColumns]) -> list[KeyColumns]:
                 shared.add(name)
     kept = []
     for part in parts:
-        columns = {name: keys for name, keys in part.columns.items() if name in shared or not is_id(name)}
+        columns = {}
+        for name, keys in part.columns.items():
+            if name in shared or not is_id(name):
+                columns[name] = keys
         kept.append(replace(part, columns=columns))
     return kept
-
-
-def _compare_group(part: ScoredSystems, comparison: Comparison) -> dict[str, Any]:
-    """Return the JSON document of a group, without a verdict: p-values are not adjusted for the number of groups."""
-    document = _compare(part, comparison)
-    del document["verdict"]
-    return document
 
 
 def _compare(scored: ScoredSystems, comparison: Comparison) -> dict[str, Any]:
@@ -285,20 +306,19 @@ def _compare(scored: ScoredSystems, comparison: Comparison) -> dict[str, Any]:
 
     systems = scored.systems
     names = list(systems.texts)
+    # Means of many scores in float32 would differ in the last printed digit.
     scores = scored.scores[:, 0].double()  # (3, texts, systems)
     means = scores.mean(1)  # (3, systems)
     index = output.SCORE_NAMES.index(comparison.component)
     compared = scores[index].T  # (systems, texts)
     bounds = [end[index].item() for end in scored.settings.bounds]
     settings: dict[str, Any] = {"confidence": comparison.confidence, "bounds": bounds, "groups": systems.documents}
-    low, high = (ends.tolist() for ends in mean_interval(compared, **settings))
-    rows = []
-    for number, name in enumerate(names):
-        means_of_system = dict(zip(output.SCORE_NAMES, means[:, number].tolist(), strict=True))
-        rows.append({"name": name, "low": low[number], "high": high[number], **means_of_system})
-    best_by = "Best" if comparison.component == "f1" else f"Best by {output.SCORE_LABELS[comparison.component]}"
-    # A group of one text has means only.
-    tested = range(len(names)) if compared.shape[-1] > 1 else ()
+    interval = mean_interval(compared, **settings)
+    tested = range(len(names))
+    if compared.shape[-1] == 1:
+        # A group of one text has means only.
+        tested = range(0)
+    # All pairs are tested, also those that are not listed, because the adjusted p-values depend on them.
     comparisons = compare_all_pairs(compared, tested, **settings)
     differences = []
     # All pairs of systems have the same texts, and so the same test.
@@ -311,14 +331,27 @@ def _compare(scored: ScoredSystems, comparison: Comparison) -> dict[str, Any]:
             difference["p_value_holm"] = p_value_holm
             difference["is_p_value_at_most"] = paired.is_p_value_at_most
             differences.append(difference)
+    best_by = "Best"
+    if comparison.component != "f1":
+        best_by = f"Best by {output.SCORE_LABELS[comparison.component]}"
     return {
-        "systems": rows,
+        "systems": _describe_systems(names, means, interval),
         "differences": differences,
         "test": test,
         "verdict": describe_best(names, means[index].tolist(), comparisons, best_by),
         "component": comparison.component,
         "confidence": comparison.confidence,
         "num_texts": compared.shape[-1],
-        "num_documents": None if systems.documents is None else len(set(systems.documents)),
+        "num_documents": systems.num_documents,
         "num_references": scored.num_references,
     }
+
+
+def _describe_systems(names: Sequence[str], means: Tensor, interval: tuple[Tensor, Tensor]) -> list[dict[str, Any]]:
+    """Return the means of each system, shape (3, systems), and the interval of the compared score."""
+    low, high = interval  # (systems,)
+    systems = []
+    for number, name in enumerate(names):
+        means_of_system = dict(zip(output.SCORE_NAMES, means[:, number].tolist(), strict=True))
+        systems.append({"name": name, "low": low[number].item(), "high": high[number].item(), **means_of_system})
+    return systems

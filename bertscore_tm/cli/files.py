@@ -23,9 +23,11 @@ from bertscore_tm.utilities.warnings import warn_user
 
 FORMATS = ("txt", "tsv", "csv", "jsonl", "json", "parquet")
 STDIN = "-"
-# The value of a column that a row lacks.
+# The value of a column that a row lacks. It is not None, because a null is a value of a row.
 _MISSING = object()
-# The largest that the csv module takes on every platform.
+# The remedy for a column that no option of the command names.
+_OTHER_COLUMN = "Choose another column"
+# The largest limit that the csv module takes on every platform: its size is that of a C long.
 _CSV_CELL_LIMIT = 2**31 - 1
 _SPREADSHEETS = ("xlsx", "xls", "ods")
 # Commands that decompress files.
@@ -91,7 +93,7 @@ class Table:
         numbers = [self.numbers[row] for row in rows]
         return replace(self, name=name, rows=selected, numbers=numbers)
 
-    def values(self, *columns: str, remedy: str = "") -> list[Any]:
+    def values(self, *columns: str, remedy: str = _OTHER_COLUMN) -> list[Any]:
         """Return the value of each row in the one of several columns that it has; without columns, its text.
 
         ``remedy`` ends the error about a row that has none of them.
@@ -100,52 +102,76 @@ class Table:
             return [row["text"] for row in self.rows]
         if not self.has_columns:
             return self.rows
+        for name in columns:
+            if name in self.repeated:
+                raise self._repeated_error(name)
         return [self._value(number, columns, remedy) for number in range(len(self.rows))]
 
-    def text_lists(self, *columns: str, remedy: str = "", may_be_missing: bool = False) -> list[list[Any]]:
+    def text_lists(self, *columns: str, remedy: str = _OTHER_COLUMN, may_be_missing: bool = False) -> list[list[Any]]:
         """Return the texts of each row, at least one, of a chat its answer; a single text need not be in an array.
 
         With ``may_be_missing`` texts may be null, and arrays empty.
         """
         if not self.rows:
-            raise CommandError(f"{self.name}: the file contains no texts")
+            raise CommandError(f"{self.name}: the file contains no texts. Give a file with at least one")
         lists = []
         for row, value in enumerate(self.values(*columns, remedy=remedy)):
-            texts = value
-            if not isinstance(value, list) or is_chat(value):
-                texts = [value]
-            try:
-                answers = [read_answer(text) if is_chat(text) else text for text in texts]
-            except ValueError as error:
-                raise self.error(row, f"{columns[0]!r} is {error}") from error
-            are_texts = all(isinstance(text, str) for text in answers) and len(answers) > 0
-            are_texts_or_null = all(text is None or isinstance(text, str) for text in answers)
-            if not are_texts and not (may_be_missing and are_texts_or_null):
-                raise self.error(row, f"{columns[0]!r} must be a text or an array of texts, got {value!r:.80}")
-            lists.append(answers)
+            texts = self._read_answers(row, value, columns[0])
+            given = [text for text in texts if text is not None]
+            has_gaps = len(given) < len(texts) or not given
+            has_other_values = not all(isinstance(text, str) for text in given)
+            if has_other_values or (has_gaps and not may_be_missing):
+                message = f"{columns[0]!r} must be a text or an array of texts, got {value!r:.80}. Correct this row"
+                raise self.error(row, message)
+            lists.append(texts)
         return lists
 
-    def texts(self, column: str, *, remedy: str = "") -> list[str]:
-        """Return the text of each row, which may be in an array."""
-        lists = self.text_lists(column, remedy=remedy)
-        for row, texts in enumerate(lists):
-            if len(texts) > 1:
-                raise self.error(row, f"{column!r} must be a single text, got an array of {len(texts)}")
-        return [text for (text,) in lists]
+    def _read_answers(self, row: int, value: Any, column: str) -> list[Any]:
+        """Return the items of a cell, an array or a single item, with the answers of chats in place of the chats."""
+        items = [value]
+        if isinstance(value, list) and not is_chat(value):
+            items = value
+        answers = []
+        for item in items:
+            answer = item
+            if is_chat(item):
+                try:
+                    answer = read_answer(item)
+                except ValueError as error:
+                    raise self.error(row, f"{column!r} is {error}. Correct this row") from error
+            answers.append(answer)
+        return answers
 
-    def labels(self, column: str, *, remedy: str = "") -> list[str]:
+    def texts(self, column: str, *, remedy: str = _OTHER_COLUMN) -> list[str]:
+        """Return the text of each row, which may be in an array."""
+        single_texts = []
+        for row, texts in enumerate(self.text_lists(column, remedy=remedy)):
+            if len(texts) > 1:
+                message = f"{column!r} must be a single text, got an array of {len(texts)}. Keep one of them"
+                raise self.error(row, message)
+            single_texts.append(texts[0])
+        return single_texts
+
+    def labels(self, column: str, *, remedy: str = _OTHER_COLUMN) -> list[str]:
         """Return the value of each row, a string or a whole number, as a string."""
-        values = self.values(column, remedy=remedy)
-        for row, value in enumerate(values):
+        labels = []
+        for row, value in enumerate(self.values(column, remedy=remedy)):
             if not isinstance(value, str | int):
-                raise self.error(row, f"{column!r} must be a string or a whole number, got {value!r:.80}")
-        return list(map(str, values))
+                message = f"{column!r} must be a string or a whole number, got {value!r:.80}. Correct this row"
+                raise self.error(row, message)
+            labels.append(str(value))
+        return labels
 
     def column_names(self) -> list[str]:
         """Return the names of the columns that any row has."""
         if not self.has_columns:
             return []
-        return list(dict.fromkeys(name for row in self.rows if isinstance(row, dict) for name in row))
+        # A dictionary keeps the order of the columns, which a set would not.
+        names: dict[str, None] = {}
+        for row in self.rows:
+            if isinstance(row, dict):
+                names |= dict.fromkeys(row)
+        return list(names)
 
     def optional_values(self, column: str) -> list[Any] | None:
         """Return the value of each row in a column, ``None`` for a row without one.
@@ -157,10 +183,20 @@ class Table:
             return [row["id"] for row in self.rows]
         if not self.has_columns or column in self.repeated:
             return None
-        values = [_look_up(row, column) if isinstance(row, dict) else _MISSING for row in self.rows]
-        if all(value is _MISSING for value in values):
+        values: list[Any] = []
+        is_found = False
+        for row in self.rows:
+            value = _MISSING
+            if isinstance(row, dict):
+                value = _look_up(row, column)
+            if value is _MISSING:
+                values.append(None)
+            else:
+                values.append(value)
+                is_found = True
+        if not is_found:
             return None
-        return [None if value is _MISSING else value for value in values]
+        return values
 
     def place(self, row: int) -> str:
         """Return the line of a row, from 0, or its number where a file has no lines."""
@@ -174,28 +210,39 @@ class Table:
             return CommandError(f"{self.name}:{self.numbers[row]}: {message}")
         return CommandError(f"{self.name}: {self.place(row)}: {message}")
 
+    def _repeated_error(self, column: str) -> CommandError:
+        place = self.name
+        if self.has_lines:
+            # Files with lines have their header in the first one.
+            place = f"{self.name}:1"
+        return CommandError(f"{place}: more than one column is named {column!r}. Rename one of them")
+
     def _value(self, row: int, columns: Sequence[str], remedy: str) -> Any:
+        """Return the value of a row in the one of the columns that it has, or raise an error."""
         record = self.rows[row]
         if not isinstance(record, dict):
-            raise self.error(row, f"must be an object, got {record!r:.80}")
+            raise self.error(row, f"a row must be an object, got {record!r:.80}. Write it as names and values")
+        values = {}
         for name in columns:
-            if name in self.repeated:
-                # Files with lines have their header in the first one.
-                place = f"{self.name}:1" if self.has_lines else self.name
-                raise CommandError(f"{place}: more than one column is named {name!r}")
-        values = {name: _look_up(record, name) for name in columns}
-        values = {name: value for name, value in values.items() if value is not _MISSING}
+            value = _look_up(record, name)
+            if value is not _MISSING:
+                values[name] = value
         if len(values) > 1:
             both = " and ".join(map(repr, values))
-            raise self.error(row, f"the columns {both} both exist: choose with --reference-column")
+            raise self.error(row, f"the columns {both} both exist. Choose one with --reference-column NAME")
         if not values:
-            names = ", ".join(map(repr, record)) or "none"
-            dotted = _INDEX.sub(r".\1", columns[0])
-            if _look_up(record, dotted) is not _MISSING:
-                remedy = f"Write the name as {dotted}"
-            message = f"no column or key {columns[0]!r}; there are {names}. {remedy}"
-            raise self.error(row, message.removesuffix(". "))
-        return next(iter(values.values()))
+            raise self._missing_error(row, columns[0], remedy)
+        (value,) = values.values()
+        return value
+
+    def _missing_error(self, row: int, column: str, remedy: str) -> CommandError:
+        """Return the error about a row without a column."""
+        record = self.rows[row]
+        dotted = _INDEX.sub(r".\1", column)
+        if _look_up(record, dotted) is not _MISSING:
+            remedy = f"Write the name as {dotted}"
+        names = ", ".join(map(repr, record)) or "none"
+        return self.error(row, f"no column or key {column!r}; there are {names}. {remedy}")
 
 
 def choose_with(option: str) -> str:
@@ -205,12 +252,15 @@ def choose_with(option: str) -> str:
 
 def _look_up(value: Any, name: str) -> Any:
     """Return the value of a column, or of a dotted name such as choices.0.text the one within objects and arrays."""
+    # A column may have dots in its own name, so the whole name comes first.
     if isinstance(value, dict) and name in value:
         return value[name]
     outer, _, inner = name.partition(".")
     if isinstance(value, list) and outer.isdecimal() and int(outer) < len(value):
         item = value[int(outer)]
-        return _look_up(item, inner) if inner else item
+        if not inner:
+            return item
+        return _look_up(item, inner)
     if isinstance(value, dict) and outer in value and inner:
         return _look_up(value[outer], inner)
     return _MISSING
@@ -223,14 +273,14 @@ def read_table(path: str, file_format: str | None = None, columns: Sequence[str]
     have a header, unless all ``columns`` that will be read are numbers. TSV has the quoting of CSV where the whole file
     parses with it, else literal quotes.
     """
-    name = "standard input" if path == STDIN else path
+    name = path
+    if path == STDIN:
+        name = "standard input"
+    # The suffix is checked before the file is read, because a spreadsheet may be large.
     file_format, is_compressed = _format_of(path, file_format)
     data = _read_bytes(path)
     if is_compressed:
-        try:
-            data = gzip.decompress(data)
-        except (EOFError, OSError, zlib.error) as error:
-            raise CommandError(f"{name}: not a valid gzip file: {error}") from error
+        data = _decompress(data, name)
     if file_format == "parquet":
         return _read_parquet(data, name)
     text = _decode(data, name)
@@ -242,14 +292,12 @@ def read_table(path: str, file_format: str | None = None, columns: Sequence[str]
         return _read_json(text, name)
     if file_format == "jsonl":
         return _read_json_lines(text, name)
-    lines = _split_lines(text)
-    num_marked = sum(_MARKED_LINE.match(line) is not None for line in lines)
-    if 2 * num_marked > len(lines):
-        warn_user(f"{name}: most lines have marks of SGML or fairseq. Convert the file first: {_MARKED_PAGE}")
-    return Table(name, lines, _count_from_one(lines), has_lines=True)
+    return _read_lines(text, name)
 
 
-def read_texts(path: str, file_format: str | None = None, column: str = "text", *, remedy: str = "") -> list[str]:
+def read_texts(
+    path: str, file_format: str | None = None, column: str = "text", *, remedy: str = _OTHER_COLUMN
+) -> list[str]:
     """Read one text per row of a file; the column is ignored for plain lines.
 
     ``remedy`` ends the error about a row without the column.
@@ -265,40 +313,69 @@ def _read_bytes(path: str) -> bytes:
     return sys.stdin.buffer.read()
 
 
+def _decompress(data: bytes, name: str) -> bytes:
+    try:
+        return gzip.decompress(data)
+    except (EOFError, OSError, zlib.error) as error:
+        raise CommandError(f"{name}: not a valid gzip file: {error}. Compress it again with gzip") from error
+
+
 def _format_of(path: str, file_format: str | None) -> tuple[str, bool]:
     """Return the given format of a file, by default that of its suffix, and whether it is compressed."""
     name = Path(path.lower())
     is_compressed = name.suffix == ".gz"
-    suffix = (name.with_suffix("") if is_compressed else name).suffix.removeprefix(".")
+    if is_compressed:
+        name = name.with_suffix("")
+    suffix = name.suffix.removeprefix(".")
     if not suffix or suffix.isdecimal():
         # A number is that of a version or of a reference, as in refs.0.
         suffix = "txt"
+    # No format fits these files, so --format does not help.
     if suffix in _SPREADSHEETS:
-        raise CommandError(f"{path}: a spreadsheet: save it as CSV")
+        raise CommandError(f"{path}: .{suffix} files are not read. Save the spreadsheet as CSV")
     if suffix in _DECOMPRESS:
         command = f"{_DECOMPRESS[suffix]} {shlex.quote(path)}"
         raise CommandError(f"{path}: of compressed files only .gz is read. Decompress the file first: {command}")
-    if file_format is None and suffix in _CONVERT:
+    if file_format is not None:
+        return file_format, is_compressed
+    if suffix in _CONVERT:
         raise CommandError(f"{path}: .{suffix} files are not read. Convert the file to lines: {_CONVERT[suffix]}")
-    if file_format is None and suffix not in FORMATS:
-        raise CommandError(f"{path}: the suffix .{suffix} is not one of {', '.join(FORMATS)}: give --format")
-    return file_format or suffix, is_compressed
+    if suffix not in FORMATS:
+        raise CommandError(f"{path}: the suffix .{suffix} is not one of {', '.join(FORMATS)}. Give --format NAME")
+    return suffix, is_compressed
 
 
 def _decode(data: bytes, name: str) -> str:
+    """Return the text of a file in UTF-8, with or without the mark that Excel writes at the start."""
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
-        raise CommandError(f"{name}:{line}: not valid UTF-8: {error.reason}; convert the file to UTF-8") from error
+        raise CommandError(f"{name}:{line}: not valid UTF-8: {error.reason}. Convert the file to UTF-8") from error
     if "\0" in text:
-        raise CommandError(f"{name}: NUL bytes: the file seems to be UTF-16; convert the file to UTF-8")
+        # ASCII in UTF-16 has a zero byte next to each letter, and is valid UTF-8.
+        raise CommandError(f"{name}: NUL bytes: the file seems to be UTF-16. Convert the file to UTF-8")
     return text
 
 
+def _read_lines(text: str, name: str) -> Table:
+    lines = _split_lines(text)
+    num_marked = 0
+    for line in lines:
+        if _MARKED_LINE.match(line):
+            num_marked += 1
+    # Texts about SGML may have marks too, but not in most lines.
+    if 2 * num_marked > len(lines):
+        warn_user(f"{name}: most lines have marks of SGML or fairseq. Convert the file first: {_MARKED_PAGE}")
+    return Table(name, lines, _count_from_one(lines), has_lines=True)
+
+
 def _split_lines(text: str) -> list[str]:
+    if not text:
+        return []
     # str.splitlines would also split at characters that occur within texts, such as U+2028.
-    return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")] if text else []
+    lines = text.removesuffix("\n").split("\n")
+    return [line.removesuffix("\r") for line in lines]
 
 
 def _read_parquet(data: bytes, name: str) -> Table:
@@ -308,7 +385,7 @@ def _read_parquet(data: bytes, name: str) -> Table:
         # The threads of parquet.read_table abort a process that ends soon after it, such as with an error.
         table = parquet.ParquetFile(io.BytesIO(data), pre_buffer=False).read(use_threads=False)
     except ArrowInvalid as error:
-        raise CommandError(f"{name}: not a valid Parquet file: {error}: give --format of what it contains") from error
+        raise CommandError(f"{name}: not a valid Parquet file: {error}. Give --format of what it contains") from error
     rows = table.to_pylist()
     return Table(name, rows, _count_from_one(rows), repeated=_find_repeated(table.column_names))
 
@@ -319,6 +396,7 @@ def _read_json(text: str, name: str) -> Table:
         value = _parse_json(text, name)
     except CommandError:
         first_line = text.lstrip().partition("\n")[0]
+        # A document in several lines, with an error in one of them, has no JSON in its first line.
         if _is_json(first_line) and not _is_json(text):
             message = f"{name}: the file has a JSON value per line. Name it .jsonl, or give --format jsonl"
             raise CommandError(message) from None
@@ -327,17 +405,27 @@ def _read_json(text: str, name: str) -> Table:
         value = value["annotations"]
     if isinstance(value, list):
         return Table(name, value, _count_from_one(value))
-    if isinstance(value, dict):
-        for key, texts in value.items():
-            _require_no_objects(texts, key, name)
-    if not isinstance(value, dict) or not all(isinstance(texts, str | list) for texts in value.values()):
-        raise CommandError(f"{name}: the file must contain a JSON array of objects or strings, or an object of texts")
-    rows = [{"id": key, "text": texts} for key, texts in value.items()]
+    rows = _rows_of_object(value, name)
     return Table(name, rows, _count_from_one(rows), is_object=True)
+
+
+def _rows_of_object(value: Any, name: str) -> list[dict[str, Any]]:
+    """Return the texts by key of a JSON object as rows, or raise an error."""
+    items = {}
+    if isinstance(value, dict):
+        items = value
+    for key, texts in items.items():
+        _require_no_objects(texts, key, name)
+    has_texts = all(isinstance(texts, str | list) for texts in items.values())
+    if not isinstance(value, dict) or not has_texts:
+        expected = "an array of objects or strings, or an object of texts"
+        raise CommandError(f"{name}: the JSON document is {value!r:.80}. Write {expected}")
+    return [{"id": key, "text": texts} for key, texts in items.items()]
 
 
 def _require_no_objects(texts: Any, key: str, name: str) -> None:
     """Raise an error if the value of a key is an array of objects, such as rows or the articles of SQuAD."""
+    # A chat is an array of objects too, but a single text.
     if not isinstance(texts, list) or is_chat(texts):
         return
     for record in texts:
@@ -352,9 +440,11 @@ def _require_no_objects(texts: Any, key: str, name: str) -> None:
 
 
 def _read_json_lines(text: str, name: str) -> Table:
+    """Return the rows of a file with a JSON value in each line, without blank lines at the end."""
     lines = _split_lines(text)
     while lines and not lines[-1].strip():
         lines.pop()
+    # A single line with an object is both a document and a row, and is read as a row.
     may_be_document = len(lines) > 1 or text.lstrip().startswith("[")
     if may_be_document and _is_json(text):
         raise CommandError(f"{name}: the file is one JSON document. Name it .json, or give --format json")
@@ -380,40 +470,56 @@ def _parse_json(text: str, name: str, line: int | None = None) -> Any:
     def unite(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         record = dict(pairs)
         if len(record) < len(pairs):
-            place = f"{name}:" if line is None else f"{name}:{line}:"
+            place = name
+            if line is not None:
+                place = f"{name}:{line}"
             repeated = min(_find_repeated([key for key, _ in pairs]))
-            raise CommandError(f"{place} more than one key of an object is {repeated!r}")
+            raise CommandError(f"{place}: more than one key of an object is {repeated!r}. Rename one of them")
         return record
 
     try:
+        # Python's json keeps the last value of a repeated key without a word.
         return json.loads(text, object_pairs_hook=unite)
     except json.JSONDecodeError as error:
         place = f"{name}:{line or error.lineno}"
-        raise CommandError(f"{place}: not valid JSON: {error.msg} at column {error.colno}") from error
+        reason = f"{error.msg} at column {error.colno}"
+        raise CommandError(f"{place}: not valid JSON: {reason}. Correct this line") from error
 
 
 def _with_header(name: str, rows: list[tuple[int, list[str]]], columns: Sequence[str]) -> Table:
     """Return a table of cells with their lines, whose first row is the header unless all columns are numbers."""
-    header = rows[0][1] if rows else []
+    header: list[str] = []
+    if rows:
+        header = rows[0][1]
     if _SEPARATOR_LINE.fullmatch("".join(header)):
         raise CommandError(f"{name}:1: the line 'sep=' is for Excel, and not a header. Remove this line")
     for line, cells in rows:
         if len(cells) != len(header):
-            raise CommandError(f"{name}:{line}: {len(cells)} columns, but the first line has {len(header)}: {header}")
-    if columns and all(column.isdecimal() for column in columns):
+            found = f"{len(cells)} columns, but the first line has {len(header)}: {header!r:.80}"
+            raise CommandError(f"{name}:{line}: {found}. Correct the separators and quotes of this row")
+    are_numbers = [column.isdecimal() for column in columns]
+    if are_numbers and all(are_numbers):
         header = [str(number) for number in range(1, len(header) + 1)]
     else:
         rows = rows[1:]
-    if len(header) == 1 and header[0] not in columns and (mark := re.search(r"[;|,\t]", header[0])):
-        raise CommandError(
-            f"{name}:1: one column, {header[0]!r}, whose columns seem to be separated by {mark[0]!r}: separate them by "
-            f"commas in .csv, by tabs in .tsv"
-        )
-    if len(header) > 1:
+    if len(header) == 1:
+        if header[0] not in columns:
+            _require_no_other_separator(name, header[0])
+    else:
         _warn_of_empty_rows(name, rows)
     records = [dict(zip(header, cells, strict=True)) for _, cells in rows]
     lines = [line for line, _ in rows]
     return Table(name, records, lines, has_lines=True, repeated=_find_repeated(header))
+
+
+def _require_no_other_separator(name: str, header: str) -> None:
+    """Raise an error if the name of the only column contains a separator of other kinds of files."""
+    mark = re.search(r"[;|,\t]", header)
+    if mark is not None:
+        raise CommandError(
+            f"{name}:1: the only column, {header!r:.80}, seems to be separated by {mark[0]!r}. Use commas in .csv "
+            f"and tabs in .tsv"
+        )
 
 
 def _count_from_one(rows: Sequence[Any]) -> range:
@@ -424,14 +530,18 @@ def _warn_of_empty_rows(name: str, rows: list[tuple[int, list[str]]]) -> None:
     """Warn of rows of empty cells at the end, which spreadsheets write below the texts."""
     first_line = None
     for line, cells in reversed(rows):
-        if any(cell.strip() for cell in cells):
+        if not _is_empty(cells):
             break
         first_line = line
     if first_line is not None:
         warn_user(
-            f"{name}:{first_line}: all cells are empty from this line on, and count as empty texts. If a spreadsheet "
-            f"left these rows over, delete them"
+            f"{name}:{first_line}: all cells are empty from this line on, and count as empty texts. Delete these "
+            f"lines if a spreadsheet left them over"
         )
+
+
+def _is_empty(cells: Sequence[str]) -> bool:
+    return not "".join(cells).strip()
 
 
 def _tab_rows(text: str, name: str) -> list[tuple[int, list[str]]]:
@@ -440,33 +550,56 @@ def _tab_rows(text: str, name: str) -> list[tuple[int, list[str]]]:
     Quotes of speech may parse too, if one opens in a row and closes in another: then a cell has tabs and line breaks.
     """
     literal = [(number, line.split("\t")) for number, line in enumerate(_split_lines(text), 1)]
-    # A row of empty cells has tabs.
-    while literal and len(literal[-1][1]) == 1 and not literal[-1][1][0].strip():
+    # Blank lines at the end are no rows. A row of empty cells has tabs.
+    while literal and len(literal[-1][1]) == 1 and _is_empty(literal[-1][1]):
         literal.pop()
-    cells = [cell for _, row in literal for cell in row]
-    if any(cell.startswith('"') for cell in cells):
-        with suppress(CommandError):
-            rows = _quoted_rows(text, name, "\t")
-            is_joined = any("\t" in cell and "\n" in cell for _, row in rows for cell in row)
-            if len({len(row) for _, row in rows}) == 1 and not is_joined:
-                return rows
-        if any(len(cell) > 1 and cell[0] == cell[-1] == '"' for cell in cells):
-            warn_user(f"{name}: the quotes around cells are read as characters, since quoting does not fit all rows")
+    starts_with_quote = False
+    is_in_quotes = False
+    for _, cells in literal:
+        for cell in cells:
+            starts_with_quote |= cell.startswith('"')
+            is_in_quotes |= len(cell) > 1 and cell[0] == cell[-1] == '"'
+    if not starts_with_quote:
+        return literal
+    with suppress(CommandError):
+        rows = _quoted_rows(text, name, "\t")
+        if not _joins_lines(rows):
+            return rows
+    if is_in_quotes:
+        warn_user(
+            f"{name}: the quotes around cells are read as characters, because quoting does not fit all rows. Quote "
+            f"cells as CSV does to leave them out"
+        )
     return literal
+
+
+def _joins_lines(rows: list[tuple[int, list[str]]]) -> bool:
+    """Check whether quotes of speech joined lines: rows have different numbers of cells, or a cell tabs and lines."""
+    num_columns = len(rows[0][1])
+    for _, cells in rows:
+        if len(cells) != num_columns:
+            return True
+        for cell in cells:
+            if "\t" in cell and "\n" in cell:
+                return True
+    return False
 
 
 def _quoted_rows(text: str, name: str, separator: str) -> list[tuple[int, list[str]]]:
     """Return the rows, and the line at which each starts."""
     # The default limit is shorter than many documents.
     csv.field_size_limit(_CSV_CELL_LIMIT)
+    # Without newline="" StringIO would change the line breaks within quoted cells.
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
-    rows, line = [], 1
+    rows = []
+    line = 1
     try:
         for row in reader:
             rows.append((line, row))
+            # The reader counts lines, and a row with quoted line breaks has several.
             line = reader.line_num + 1
     except csv.Error as error:
-        raise CommandError(f"{name}:{line}: not valid CSV: {error}") from error
+        raise CommandError(f"{name}:{line}: not valid CSV: {error}. Correct the quotes of this row") from error
     while rows and not rows[-1][1]:
         rows.pop()
     return rows

@@ -94,6 +94,7 @@ def normalize_key(value: object) -> Hashable:
         >>> [normalize_key(value) for value in (1, 1.0, "1.0", " 1", "01", 2.5, "", None, float("nan"))]
         ['1', '1', '1', '1', '01', '2.5', None, None, None]
     """
+    # Parquet has NaN for a missing number.
     is_nan = value != value
     if value is None or is_nan:
         return None
@@ -113,6 +114,7 @@ def is_id(name: str) -> bool:
         >>> [is_id(name) for name in ("index", "idea", "width", "")]
         [False, False, False, False]
     """
+    # Write imageId as image_id.
     words = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
     return _ID_NAME.fullmatch(words) is not None
 
@@ -137,18 +139,19 @@ def find_join(files: Sequence[KeyColumns], num_systems: int = 1, key: str | None
         >>> find_join([candidates, references]).rows
         [[[0], [1]], [[1], [0, 2]]]
     """
-    if key == BY_ORDER:
+    is_single = len(files) == 1 and key is None
+    if key == BY_ORDER or is_single:
         return _pair_by_order(files)
     if key is not None:
         return _join_by_named_column(files, num_systems, key)
-    if len(files) == 1:
-        return _pair_by_order(files)
     ids = _find_shared_ids(files)
     fitting = [name for name in ids if _fits(files, num_systems, name)]
     if fitting:
+        # Another id that fits may pair rows differently, and only the user knows which one is right.
         joins = [_join_by_id(files, name) for name in fitting]
         _require_one_pairing(files, joins)
         return joins[0]
+    # Equal values row by row confirm the order of the rows, also if they are repeated or empty.
     for name in ids:
         _require_equal_values(files, name)
     for first, second in combinations(files, 2):
@@ -173,58 +176,93 @@ def _require_equal_numbers(first: KeyColumns, file: KeyColumns) -> None:
 
 def _join_by_named_column(files: Sequence[KeyColumns], num_systems: int, name: str) -> Join:
     """Join by the column that the user named, or raise an error."""
-    first = files[0]
     for file in files:
-        if not file.has(name):
-            raise CommandError(f"{file.name} has no column {name!r}. Give --key a column that all files have.")
-        keys = file.keys(name)
-        if None in keys:
-            raise CommandError(f"{file.name}: {file.place(keys.index(None))} has no value of {name!r}.")
-    wanted = set(first.keys(name))
+        _require_values(file, name)
+    first = files[0]
+    wanted = dict.fromkeys(first.keys(name))
     message = ""
     for number, file in enumerate(files):
-        keys = file.keys(name)
-        missing = [key for key in dict.fromkeys(first.keys(name)) if key not in set(keys)]
-        if missing:
-            raise CommandError(
-                f"{file.name} has no row with the {name} {missing[0]!r}, as {first.name} has. "
-                f"{len(missing)} of {len(wanted)} values are missing."
-            )
+        _require_all_texts(first, file, name)
         is_one_of_several_systems = num_systems > 1 and number < num_systems
         if is_one_of_several_systems:
+            # Each system has one text per reference, so that scores can be compared in pairs.
             _require_unique(file, name)
-            unknown = [key for key in keys if key not in wanted]
-            if unknown:
-                raise CommandError(f"{first.name} has no row with the {name} {unknown[0]!r}, as {file.name} has.")
-        num_unused = sum(key not in wanted for key in keys)
-        if num_unused:
-            message = f"left out {num_unused} of {len(keys)} rows of {file.name}: {first.name} has no such {name!r}"
-    other_rows = [_find_rows(first.keys(name), file.keys(name)) for file in files[1:]]
-    rows = [_one_row_each(first), *other_rows]
+            _require_no_other_texts(first, file, name)
+        unused = [key for key in file.keys(name) if key not in wanted]
+        if unused:
+            counts = f"{len(unused)} of {file.num_rows} rows of {file.name}"
+            message = f"left out {counts}: {first.name} has no such {name!r}"
+    # The first system may have several rows with one key, which share the references of this key.
+    rows = [_one_row_each(first)]
+    for file in files[1:]:
+        rows.append(_find_rows(first.keys(name), file.keys(name)))
     return Join(name, rows, message or _describe_moved(files, rows, name))
+
+
+def _require_values(file: KeyColumns, name: str) -> None:
+    """Raise an error unless all rows of a file have a value in a column."""
+    if not file.has(name):
+        raise CommandError(f"{file.name} has no column {name!r}. Give --key a column that all files have.")
+    keys = file.keys(name)
+    if None in keys:
+        place = file.place(keys.index(None))
+        raise CommandError(f"{file.name}: {place} has no value of {name!r}. Write one, or give --key another column.")
+
+
+def _require_all_texts(first: KeyColumns, file: KeyColumns, name: str) -> None:
+    """Raise an error if a file lacks a text of the first file."""
+    wanted = dict.fromkeys(first.keys(name))
+    found = set(file.keys(name))
+    missing = [key for key in wanted if key not in found]
+    if missing:
+        raise CommandError(
+            f"{file.name} has no row with the {name} {missing[0]!r}: it lacks {len(missing)} of {len(wanted)} values "
+            f"of {first.name}. Add these rows, or remove them from {first.name}."
+        )
+
+
+def _require_no_other_texts(first: KeyColumns, file: KeyColumns, name: str) -> None:
+    """Raise an error if a system has a text that the first one lacks."""
+    wanted = set(first.keys(name))
+    for key in file.keys(name):
+        if key not in wanted:
+            raise CommandError(
+                f"{first.name} has no row with the {name} {key!r}, as {file.name} has. Give all systems the same rows."
+            )
 
 
 def _find_shared_ids(files: Sequence[KeyColumns]) -> list[str]:
     """Return the names of ids that at least two files have."""
-    names = [name for file in files for name in file.columns if is_id(name)]
+    # A dictionary has each name once, in the order of the columns.
+    names: dict[str, None] = {}
+    for file in files:
+        names |= dict.fromkeys(filter(is_id, file.columns))
     if not names:
         # JSON objects have keys without a name.
-        names = ["id"]
-    return [name for name in dict.fromkeys(names) if sum(file.has(name) for file in files) > 1]
+        names = {"id": None}
+    return [name for name in names if sum(file.has(name) for file in files) > 1]
 
 
 def _fits(files: Sequence[KeyColumns], num_systems: int, name: str) -> bool:
     """Check whether an id names the rows of every system, with the same values in all files that have it."""
-    values = {number: file.keys(name) for number, file in enumerate(files) if file.has(name)}
-    sets = [set(keys) for keys in values.values()]
-    for number, keys in values.items():
-        is_repeated = len(set(keys)) < len(keys)
-        if None in keys or set(keys) != sets[0]:
+    expected = None
+    has_unique_values = False
+    for number, file in enumerate(files):
+        if not file.has(name):
+            continue
+        keys = file.keys(name)
+        values = set(keys)
+        is_repeated = len(values) < len(keys)
+        if expected is None:
+            expected = values
+        if None in values or values != expected:
             return False
-        if number < num_systems and is_repeated:
+        if is_repeated and number < num_systems:
             return False
+        if not is_repeated:
+            has_unique_values = True
     # Ids that are repeated in every file do not name texts.
-    return any(len(set(keys)) == len(keys) for keys in values.values())
+    return has_unique_values
 
 
 def _join_by_id(files: Sequence[KeyColumns], name: str) -> Join:
@@ -233,18 +271,22 @@ def _join_by_id(files: Sequence[KeyColumns], name: str) -> Join:
     first = next(file for file in files if file.has(name) and len(set(file.keys(name))) == file.num_rows)
     rows = []
     without_id = []
+    moved = []
     for file in files:
+        file_rows = _one_row_each(file)
         if file.has(name):
-            rows.append(_find_rows(first.keys(name), file.keys(name)))
+            file_rows = _find_rows(first.keys(name), file.keys(name))
+            if _is_moved(file_rows):
+                moved.append(file)
         else:
-            rows.append(_one_row_each(file))
             without_id.append(file)
-    moved = [file for file, file_rows in zip(files, rows, strict=True) if _is_moved(file_rows)]
+        rows.append(file_rows)
     for file in without_id:
+        # If all files with the id have one order, the file without it is assumed to have this order too.
         if moved:
             raise CommandError(
                 f"{file.name} has no column {name!r}, and the order of {moved[0].name} is not that of {first.name}. "
-                f"Add the column to {file.name}, or pass --key none to pair rows by their order."
+                f"Add the column, or pair rows by their order with --key none."
             )
         _require_equal_numbers(first, file)
     return Join(name, rows, _describe_moved(files, rows, name))
@@ -272,22 +314,24 @@ def _require_equal_values(files: Sequence[KeyColumns], name: str) -> None:
             continue
         shared = set(values) & set(other_values)
         num_values = len(set(values) | set(other_values))
-        examples = [_describe_example(first, values, shared), _describe_example(other, other_values, shared)]
-        if not any(examples):
+        examples = _describe_examples(first, values, shared) + _describe_examples(other, other_values, shared)
+        if not examples:
             examples = ["some are repeated, or in another order"]
         raise CommandError(
-            f"{first.name} and {other.name} cannot be joined by {name!r}: {len(shared)} of {num_values} values are in "
-            f"both files ({', '.join(filter(None, examples))}). {_REMEDY}"
+            f"{first.name} and {other.name} differ in {name!r}: {len(shared)} of {num_values} values are in both "
+            f"({', '.join(examples)}). {_REMEDY}"
         )
 
 
-def _describe_example(file: KeyColumns, values: Sequence[Hashable], shared: set[Hashable]) -> str:
-    """Describe a value that only one file has, or return ``""``."""
+def _describe_examples(file: KeyColumns, values: Sequence[Hashable], shared: set[Hashable]) -> list[str]:
+    """Describe a value that only one file has, if there is any."""
     for row, value in enumerate(values):
         if value not in shared:
-            shown = "an empty value" if value is None else f"{value!r:.40}"
-            return f"{shown} in {file.place(row)} of {file.name} only"
-    return ""
+            shown = f"{value!r:.40}"
+            if value is None:
+                shown = "an empty value"
+            return [f"{shown} in {file.place(row)} of {file.name} only"]
+    return []
 
 
 def _require_no_other_order(first: KeyColumns, second: KeyColumns) -> None:
@@ -296,20 +340,27 @@ def _require_no_other_order(first: KeyColumns, second: KeyColumns) -> None:
         for other_name, other_values in second.columns.items():
             if name == other_name:
                 # Numbers, such as lengths and flags, may agree by chance.
-                is_compared = not all(_is_number(value) for value in values)
+                is_compared = not all(map(_is_number, values))
             else:
                 is_compared = is_id(name) and is_id(other_name)
-            if not is_compared or list(values) == list(other_values):
-                continue
-            has_several_values = len(set(values) - {None}) > 1
-            if has_several_values and Counter(values) == Counter(other_values):
-                row = next(row for row, value in enumerate(values) if value != other_values[row])
+            if is_compared and _has_other_order(values, other_values):
+                pairs = zip(values, other_values, strict=True)
+                row = next(row for row, (value, other) in enumerate(pairs) if value != other)
                 example = f"{values[row]!r:.40} in {first.place(row)}"
                 other_example = f"{other_values[row]!r:.40} in {second.place(row)}"
                 raise CommandError(
                     f"{name!r} of {first.name} and {other_name!r} of {second.name} have the same {len(set(values))} "
                     f"values in another order: {example} and {other_example}. {_REMEDY}"
                 )
+
+
+def _has_other_order(values: Sequence[Hashable], other_values: Sequence[Hashable]) -> bool:
+    """Check whether two columns have the same values in different orders."""
+    if list(values) == list(other_values):
+        return False
+    # A column with one value and gaps, such as a flag, agrees with others by chance.
+    has_several_values = len(set(values) - {None}) > 1
+    return has_several_values and Counter(values) == Counter(other_values)
 
 
 def _require_unique(file: KeyColumns, name: str) -> None:
@@ -343,7 +394,10 @@ def _is_moved(rows: Rows) -> bool:
 
 def _describe_moved(files: Sequence[KeyColumns], rows: Sequence[Rows], name: str) -> str:
     """Name the files whose order is not that of the first one, or return ``""``."""
-    moved = [file.name for file, file_rows in zip(files, rows, strict=True) if _is_moved(file_rows)]
+    moved = []
+    for file, file_rows in zip(files, rows, strict=True):
+        if _is_moved(file_rows):
+            moved.append(file.name)
     if not moved:
         return ""
     return f"rows are joined by {name!r}: the order of {', '.join(moved)} is not that of {files[0].name}"

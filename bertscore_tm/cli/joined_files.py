@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeGuard
 
 from bertscore_tm.cli.errors import CommandError, print_message
 from bertscore_tm.cli.files import Table, choose_with, read_table
@@ -25,6 +25,7 @@ class RowKeys:
 
     def name_in(self, others: Collection[str]) -> str:
         """Return the name of the ids in an output that has other columns."""
+        # Two columns of one name could not be read again.
         if self.name in others:
             return "key"
         return self.name
@@ -51,6 +52,13 @@ class Systems:
     labels: list[str] | None = None
     paired_by: str | None = None
     keys: RowKeys | None = None
+
+    @property
+    def num_documents(self) -> int | None:
+        """Number of documents, ``None`` if texts are not grouped by document."""
+        if self.documents is None:
+            return None
+        return len(set(self.documents))
 
     def select(self, rows: Sequence[int]) -> Systems:
         """Return the systems with these texts only."""
@@ -97,6 +105,10 @@ class FileOptions:
     key: str | None
     format: str | None
     may_be_parts: bool
+
+    def source_column_or_default(self) -> str:
+        """Return the column of the sources."""
+        return self.source_column or "source"
 
     @classmethod
     def of_one_system(cls, arguments: Namespace) -> FileOptions:
@@ -162,22 +174,11 @@ class Corpus:
         some. Files have blank lines where a candidate has fewer references; these are among them. A null is blank, and
         a text without references gets a blank one.
         """
-        candidates = self.systems[0]
-        names = self.options.reference_column
-        first = len(self.systems)
-        files = self.files[first : first + len(self.reference_files)]
-        if not files and not candidates.has_columns:
-            raise CommandError(f"no references: give -r FILE, or --format if {candidates.name} also contains them")
-        are_plain_lines = not any(table.has_columns for table, _ in files)
-        is_named = names is not None and candidates.has_columns and are_plain_lines
-        if not files or is_named:
-            files.insert(0, self.files[0])
-        else:
-            self._warn_of_unread_references()
         references: list[list[str]] = [[] for _ in self.join.rows[0]]
-        for table, rows_of_texts in files:
+        for table, rows_of_texts in self._files_with_references():
             # A file has one of the default columns, but all named ones.
             alternatives: list[Sequence[str]] = [REFERENCES]
+            names = self.options.reference_column
             if names and table.has_columns:
                 alternatives = [[name] for name in names]
             for columns in alternatives:
@@ -185,33 +186,58 @@ class Corpus:
                 for references_of_text, rows in zip(references, rows_of_texts, strict=True):
                     for row in rows:
                         references_of_text += [text or "" for text in texts[row]]
-        return [references_of_text or [""] for references_of_text in references]
+        for references_of_text in references:
+            if not references_of_text:
+                references_of_text.append("")
+        return references
+
+    def _files_with_references(self) -> list[tuple[Table, Rows]]:
+        """Return the files that have references, with their rows of each text."""
+        candidates = self.systems[0]
+        first = len(self.systems)
+        files = self.files[first : first + len(self.reference_files)]
+        if not files:
+            if not candidates.has_columns:
+                remedy = f"Give -r FILE, or --format if {candidates.name} also contains them"
+                raise CommandError(f"no references: {candidates.name} has lines of text only. {remedy}")
+            return [self.files[0]]
+        have_columns = [table.has_columns for table, _ in files]
+        is_named = self.options.reference_column is not None and candidates.has_columns
+        if is_named and not any(have_columns):
+            # Plain lines have no columns, so the named ones are those of the candidates' file.
+            return [self.files[0], *files]
+        self._warn_of_unread_references()
+        return files
 
     def _warn_of_unread_references(self) -> None:
         """Warn if the first system's file has references next to those of ``-r``."""
         own = self.systems[0]
         for name in self.options.reference_column or REFERENCES:
             if name != self.options.candidate_column and own.has_column(name):
-                warn_user(f"{own.name}: the references in {name!r} are not read, since -r has others")
+                unread = f"{own.name}: the references in {name!r} are not read, because -r has others"
+                warn_user(f"{unread}. To read them, remove -r")
                 return
 
     def read(self, *names: str) -> Systems:
         """Return the texts of the systems, which get these names, in the order of the first."""
+        options = self.options
         texts = {}
-        for name, (table, rows) in zip(names, self.files, strict=False):
-            candidates = table.texts(self.options.candidate_column, remedy=choose_with("--candidate-column"))
+        for name, table, rows in zip(names, self.systems, self.join.rows, strict=False):
+            candidates = table.texts(options.candidate_column, remedy=choose_with("--candidate-column"))
+            # A system has one row for each text.
             texts[name] = [candidates[row] for (row,) in rows]
         sources = None
         if self.source_file is not None:
-            table, rows = self.files[-1]
-            texts_of_rows = table.texts(self.options.source_column or "source", remedy=choose_with("--source-column"))
-            sources = _require_one_value(table, rows, texts_of_rows, "source")
+            texts_of_rows = self.source_file.texts(
+                options.source_column_or_default(), remedy=choose_with("--source-column")
+            )
+            sources = _require_one_value(self.source_file, self.join.rows[-1], texts_of_rows, "source")
         return Systems(
             texts=texts,
             references=self.references(),
-            documents=self._labels(self.options.document_column, "document"),
+            documents=self._labels(options.document_column, "document"),
             sources=sources,
-            labels=self._labels(self.options.group_column, "group"),
+            labels=self._labels(options.group_column, "group"),
             paired_by=self.join.column,
             keys=self.row_keys(),
         )
@@ -234,44 +260,54 @@ class Corpus:
         """Return the value of each text in a column of the first file that has it; ``None`` without the option."""
         if column is None:
             return None
-        with_columns = [(table, rows) for table, rows in self.files if table.has_columns]
+        with_columns = [file for file in self.files if file[0].has_columns]
         if not with_columns:
-            raise CommandError(f"argument --{noun}-column: give a file with columns, such as .tsv or .jsonl")
-        table, rows = max(with_columns, key=lambda file: file[0].has_column(column))
+            names = ", ".join(table.name for table, _ in self.files)
+            message = f"argument --{noun}-column: there are no columns in {names}. Give a file such as .tsv or .jsonl"
+            raise CommandError(message)
+        # If no file has the column, the error names those of the first file.
+        chosen = with_columns[0]
+        for file in with_columns:
+            if file[0].has_column(column):
+                chosen = file
+                break
+        table, rows = chosen
         labels = table.labels(column, remedy=choose_with(f"--{noun}-column"))
         return _require_one_value(table, rows, labels, noun)
 
 
-def read_corpus(options: FileOptions, *others: str | None) -> Corpus:
+def read_corpus(options: FileOptions, *others: str) -> Corpus:
     """Read files of candidates, of references and of sources, and join their rows.
 
     Files of candidates may contain their references and the columns ``others`` too.
     """
     if options.source_column is not None and options.sources is None:
-        raise CommandError("argument --source-column: give --sources FILE too; it may be the file of -c")
-    key = None if options.key == BY_ORDER else options.key
-
-    def read(path: str, *columns: str | None) -> Table:
-        return read_table(path, options.format, [name for name in (*columns, key) if name is not None])
-
+        message = f"argument --source-column: {options.source_column} needs a file of sources"
+        raise CommandError(f"{message}. Give --sources FILE too, which may be the file of -c")
     references = options.reference_column or REFERENCES
     names = [options.candidate_column, *others]
     if options.references is None:
         names += references
-    systems = [read(path, *names) for path in options.candidates]
-    reference_files = [read(path, *references) for path in options.references or ()]
+    systems = [_read(path, options, names) for path in options.candidates]
+    reference_files = [_read(path, options, references) for path in options.references or ()]
+    tables = [*systems, *reference_files]
     if options.may_be_parts:
-        _refuse_parts([*systems, *reference_files], options.candidate_column, references)
+        _refuse_parts(tables, options.candidate_column, references)
     source_file = None
     if options.sources is not None:
-        source_file = read(options.sources, options.source_column or "source")
-    tables = [*systems, *reference_files]
-    if source_file is not None:
+        source_file = _read(options.sources, options, [options.source_column_or_default()])
         tables.append(source_file)
     join = find_join([describe_columns(table, options) for table in tables], len(systems), options.key)
     if join.message:
         print_message(join.message)
     return Corpus(options, systems, reference_files, source_file, join)
+
+
+def _read(path: str, options: FileOptions, columns: Sequence[str]) -> Table:
+    """Read a file of which these columns will be used, and the one that joins it with others."""
+    if options.key not in (None, BY_ORDER):
+        columns = [*columns, options.key]
+    return read_table(path, options.format, columns)
 
 
 def describe_columns(table: Table, options: FileOptions) -> KeyColumns:
@@ -282,22 +318,32 @@ def describe_columns(table: Table, options: FileOptions) -> KeyColumns:
     columns: dict[str, list[Hashable]] = {}
     texts = {options.candidate_column, *(options.reference_column or REFERENCES)}
     if options.sources is not None:
-        texts.add(options.source_column or "source")
+        texts.add(options.source_column_or_default())
     for name in table.column_names():
         values = table.optional_values(name)
-        is_single = values is not None and not any(isinstance(value, list | dict) for value in values)
-        if values is not None and is_single and name not in texts:
-            columns[name] = [normalize_key(value) for value in values]
+        if name not in texts and _has_single_values(values):
+            columns[name] = list(map(normalize_key, values))
     key = options.key
     if key not in (None, BY_ORDER) and table.has_columns:
-        columns[key] = [normalize_key(value) for value in table.values(key, remedy=choose_with("--key"))]
+        # The named key may be within an object, so it is not among the names of the columns.
+        columns[key] = list(map(normalize_key, table.values(key, remedy=choose_with("--key"))))
     return KeyColumns(table.name, num_rows, columns, place=table.place)
+
+
+def _has_single_values(values: list[Any] | None) -> TypeGuard[list[Any]]:
+    """Check whether a column exists and has no arrays or objects."""
+    if values is None:
+        return False
+    return not any(isinstance(value, list | dict) for value in values)
 
 
 def _find_id(table: Table, options: FileOptions) -> str | None:
     """Return the first id that names the rows of a file."""
     described = describe_columns(table, options)
-    names = ["id"] if described.object_keys is not None else [name for name in described.columns if is_id(name)]
+    names = list(filter(is_id, described.columns))
+    if described.object_keys is not None:
+        # The keys of a JSON object have no name of their own.
+        names = ["id"]
     for name in names:
         keys = described.keys(name)
         if None not in keys and len(set(keys)) == len(keys):
@@ -310,7 +356,8 @@ def _refuse_parts(tables: Sequence[Table], candidate_column: str, references: Se
     if len(tables) < 2:
         return
     for table in tables:
-        has_references = any(table.has_column(name) for name in references if name != candidate_column)
+        other_columns = [name for name in references if name != candidate_column]
+        has_references = any(map(table.has_column, other_columns))
         if not (table.has_column(candidate_column) and has_references):
             return
     names = ", ".join(table.name for table in tables)
@@ -322,11 +369,14 @@ def _refuse_parts(tables: Sequence[Table], candidate_column: str, references: Se
 
 def _require_one_value(table: Table, rows: Rows, values: Sequence[str], noun: str) -> list[str]:
     """Return the value of each text. Raise an error if its rows have different ones."""
+    values_of_texts = []
     for first, *others in rows:
         for row in others:
             if values[row] != values[first]:
-                raise table.error(row, f"another row with the same key has another {noun}")
-    return [values[first] for first, *_ in rows]
+                places = f"{values[row]!r:.40}, and that of {table.place(first)} is {values[first]!r:.40}"
+                raise table.error(row, f"the {noun} is {places}. Give rows with the same key one {noun}")
+        values_of_texts.append(values[first])
+    return values_of_texts
 
 
 def _select(values: Any, rows: Sequence[int]) -> Any:

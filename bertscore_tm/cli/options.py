@@ -110,6 +110,12 @@ class ScoringChoice:
             hash=arguments.hash,
         )
 
+    def signature_fields(self) -> dict[str, str | None]:
+        """Return what the signature of a score says of this choice, besides the encoder's and the scores' settings."""
+        if self.strip_thoughts:
+            return {"thoughts": "stripped"}
+        return {"thoughts": None}
+
 
 def positive(text: str) -> int:
     """Return a number from 1, as the type of an argument."""

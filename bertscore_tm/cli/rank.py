@@ -19,6 +19,7 @@ import argparse
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from bertscore_tm.cli import options, output
@@ -32,6 +33,7 @@ from bertscore_tm.utilities.checks import Component
 if TYPE_CHECKING:
     from bertscore_tm.cli.resume import Numbers, Progress, Session
     from bertscore_tm.functional.ranking import Item, ReferencesReduce
+    from bertscore_tm.scoring.settings import ScoreSettings
 
 
 @dataclass(frozen=True)
@@ -74,65 +76,94 @@ def run(arguments: argparse.Namespace, session: Session) -> None:
 
     from bertscore_tm.cli.encoder import build_encoders, read_idf
     from bertscore_tm.cli.resume import compute_items
-    from bertscore_tm.cli.scoring import count_tokens
-    from bertscore_tm.functional.ranking import Item, ranking_fields, score_items
+    from bertscore_tm.functional.ranking import ranking_fields
     from bertscore_tm.matching.scores import selection_f1
     from bertscore_tm.scoring.idf import token_weights
-    from bertscore_tm.scoring.inputs import warn_of_written_lists
     from bertscore_tm.scoring.settings import ScoreSettings
-    from bertscore_tm.scoring.warnings import warn_of_leftovers, warn_of_truncation, warn_of_zeros
 
-    items = []
-    for candidates, references in lines.texts:
-        if choice.strip_thoughts:
-            candidates = [strip_thoughts(candidate) for candidate in candidates]
-        items.append(Item(candidates, references).omit_blank_references())
+    items = _make_items(lines, choice)
     encoder = build_encoders(ranks, choice.encoder)
     weights = ranks.run_on_first(lambda: token_weights(encoder, read_idf(choice.idf, choice.format)))
     settings = ScoreSettings(encoder, weights, f1=selection_f1)
     signature = settings.signature(ranking_fields(items, command.component, command.references_reduce))
-    signature |= {"thoughts": "stripped" if choice.strip_thoughts else None}
-
-    def work(part: Sequence[Item], progress: Progress) -> list[Numbers]:
-        scores, _, _ = score_items(
-            part,
-            settings,
-            component=command.component,
-            references_reduce=command.references_reduce,
-            progress=progress,
-        )
-        return [item_scores.tolist() for item_scores in scores]
-
+    signature |= choice.signature_fields()
+    work = partial(_score, command=command, settings=settings)
     scores = compute_items(session, items, work, unit="line", signature=str(signature))
     if scores is None:
+        # Only the first rank has the scores, and prints.
         return
-    warn_of_leftovers([text for item in items for text in item.candidates], encoder.tokenizer)
-    for item in items:
-        warn_of_written_lists([*item.candidates, *(item.references or ())])
-    distinct = dict.fromkeys(text for item in items for text in (*item.candidates, *(item.references or ())))
-    num_truncated, unknown = count_tokens(list(distinct), encoder.tokenizer)
-    unknown.warn()
-    warn_of_zeros(sum(item_scores.count(0) for item_scores in scores), settings)
-    warn_of_truncation(num_truncated, encoder.tokenizer.max_length)
+    _warn(items, scores, settings)
+    target = session.output
     records = list(map(_make_record, items, scores))
-    if lines.keys is not None:
-        name = lines.keys.name_in(records[0])
-        records = [{name: key, **record} for key, record in zip(lines.keys.values, records, strict=True)]
-    output.write_output("".join(map(output.to_json, records)), session.output.path)
-    best = [record["score"] for record in records if record["score"] is not None]
+    named_records = _add_keys(records, lines.keys)
+    output.write_output("".join(map(output.to_json, named_records)), target.path)
     summary = {
         "num_items": len(items),
         "num_candidates": sum(len(item.candidates) for item in items),
-        "mean_best": sum(best) / len(best) if best else None,
+        "mean_best": _mean_best(records),
         **output.describe_pairing(lines.paired_by),
         "signature": str(signature),
-        "output": session.output.path,
+        "output": target.path,
     }
-    if session.output.is_json:
+    if target.is_json:
         content = output.to_json(summary)
     else:
         content = _format_summary(summary, command.component)
     output.write_output(content, None)
+
+
+def _make_items(lines: _Lines, choice: ScoringChoice) -> list[Item]:
+    """Return what is ranked, without thoughts if so requested, and without blank references next to others."""
+    from bertscore_tm.functional.ranking import Item
+
+    items = []
+    for candidates, references in lines.texts:
+        texts = candidates
+        if choice.strip_thoughts:
+            texts = list(map(strip_thoughts, candidates))
+        items.append(Item(texts, references).omit_blank_references())
+    return items
+
+
+def _score(
+    items: Sequence[Item], progress: Progress, *, command: RankOptions, settings: ScoreSettings
+) -> list[Numbers]:
+    """Return the scores of the candidates of each item."""
+    from bertscore_tm.functional.ranking import score_items
+
+    scores, _, _ = score_items(
+        items,
+        settings,
+        component=command.component,
+        references_reduce=command.references_reduce,
+        progress=progress,
+    )
+    return [item_scores.tolist() for item_scores in scores]
+
+
+def _warn(items: Sequence[Item], scores: Sequence[Numbers], settings: ScoreSettings) -> None:
+    """Warn about texts that are scored in another way than the user may expect, on the rank that prints."""
+    from bertscore_tm.cli.scoring import count_tokens
+    from bertscore_tm.scoring.inputs import warn_of_written_lists
+    from bertscore_tm.scoring.warnings import warn_of_leftovers, warn_of_truncation, warn_of_zeros
+
+    tokenizer = settings.encoder.tokenizer
+    candidates = []
+    # A dictionary has each text once, in the order of the lines.
+    distinct: dict[str, None] = {}
+    for item in items:
+        texts = [*item.candidates, *(item.references or ())]
+        warn_of_written_lists(texts)
+        candidates += item.candidates
+        distinct |= dict.fromkeys(texts)
+    warn_of_leftovers(candidates, tokenizer)
+    num_truncated, unknown = count_tokens(list(distinct), tokenizer)
+    unknown.warn()
+    num_zero = 0
+    for item_scores in scores:
+        num_zero += item_scores.count(0)
+    warn_of_zeros(num_zero, settings)
+    warn_of_truncation(num_truncated, tokenizer.max_length)
 
 
 @dataclass(frozen=True)
@@ -146,7 +177,7 @@ class _Lines:
 
 def _read(files: FileOptions) -> _Lines:
     if not files.candidates:
-        raise CommandError("no candidates: give a FILE of JSON lines with an array of candidates each")
+        raise CommandError("there are no candidates. Give a FILE of JSON lines with an array of candidates each")
     corpus = read_corpus(files)
     candidates = corpus.systems[0].text_lists(files.candidate_column, remedy=choose_with("--candidate-column"))
     references: Sequence[list[str] | None] = [None] * len(candidates)
@@ -155,21 +186,48 @@ def _read(files: FileOptions) -> _Lines:
     return _Lines(list(zip(candidates, references, strict=True)), corpus.join.column, corpus.row_keys())
 
 
-def _format_summary(summary: dict[str, Any], component: str) -> str:
-    best = "no score" if summary["mean_best"] is None else f"{summary['mean_best']:.4f}"
-    return (
-        f"{component} of the best candidates: {best} (mean)\n"
-        f"{output.format_count(summary['num_items'], 'line')}, "
-        f"{output.format_count(summary['num_candidates'], 'candidate')}, {output.format_pairing(summary)}\n"
-        f"signature: {summary['signature']}\n"
-    )
-
-
 def _make_record(item: Item, scores: Numbers) -> dict[str, Any]:
+    """Return the line of the output for an item."""
     import torch
 
     from bertscore_tm.functional.ranking import order_candidates
 
     best = int(order_candidates(torch.tensor(scores, dtype=torch.float32, device="cpu"))[0])
-    rounded = [None if math.isnan(score) else round(score, 6) for score in scores]
+    rounded: list[float | None] = []
+    for score in scores:
+        if math.isnan(score):
+            # A single candidate without references has no score, and JSON has no NaN.
+            rounded.append(None)
+        else:
+            rounded.append(round(score, 6))
     return {"candidate": item.candidates[best], "index": best, "score": rounded[best], "scores": rounded}
+
+
+def _add_keys(records: list[dict[str, Any]], keys: RowKeys | None) -> list[dict[str, Any]]:
+    """Return records with the ids of their lines, if there are any, as the first column."""
+    if keys is None:
+        return records
+    name = keys.name_in(records[0])
+    return [{name: key, **record} for key, record in zip(keys.values, records, strict=True)]
+
+
+def _mean_best(records: Sequence[dict[str, Any]]) -> float | None:
+    """Return the mean score of the best candidates, ``None`` if no line has a score."""
+    best: list[float] = [record["score"] for record in records if record["score"] is not None]
+    if not best:
+        return None
+    return sum(best) / len(best)
+
+
+def _format_summary(summary: dict[str, Any], component: str) -> str:
+    best = "no score"
+    if summary["mean_best"] is not None:
+        best = f"{summary['mean_best']:.4f}"
+    counts = [
+        output.format_count(summary["num_items"], "line"),
+        output.format_count(summary["num_candidates"], "candidate"),
+        output.format_pairing(summary),
+    ]
+    return (
+        f"{component} of the best candidates: {best} (mean)\n{', '.join(counts)}\nsignature: {summary['signature']}\n"
+    )

@@ -85,7 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_source_arguments(group)
     options.add_scoring_arguments(parser)
     group = options.add_output_arguments(parser, (".txt", ".json", ".tsv", ".csv"))
-    help = "also print the scores of each pair; pairs and references count from 1, except in JSON arrays"
+    help = "also print the scores of each pair. Pairs and references count from 1, except in JSON arrays"
     group.add_argument("--per-segment", action="store_true", help=help)
     help = "also print the N pairs with the lowest F1 and their texts, the lowest first"
     group.add_argument("--worst", type=options.positive, metavar="N", help=help)
@@ -116,8 +116,9 @@ def run(arguments: argparse.Namespace, session: Session) -> None:
     _warn_of_unused(arguments)
     target = session.output
     if target.suffix in (".tsv", ".csv") and not command.per_segment:
-        message = f"argument --output: a {target.suffix} file lists the scores of each pair: add --per-segment"
+        message = f"argument --output: a {target.suffix} file lists the scores of each pair. Add --per-segment"
         raise CommandError(message)
+    # A page shows intervals too.
     needs_statistics = command.confidence is not None or target.report is not None
     systems = session.ranks.run_on_first(lambda: _read(command, needs_statistics=needs_statistics))
 
@@ -145,13 +146,14 @@ def run(arguments: argparse.Namespace, session: Session) -> None:
 
 def _warn_of_unused(arguments: argparse.Namespace) -> None:
     """Warn of options of the ``bert-score`` command that have no effect here."""
+    # Both change how the other package works, not its scores.
     unused = []
     if arguments.nthreads is not None:
         unused.append("--nthreads")
     if arguments.use_fast_tokenizer:
         unused.append("--use_fast_tokenizer")
     if unused:
-        warn_user(f"{', '.join(unused)}: no effect here (see bertscore-tm score --help)")
+        warn_user(f"{', '.join(unused)}: no effect here. Remove unused options")
 
 
 def _read(command: ScoreOptions, *, needs_statistics: bool) -> Systems:
@@ -159,33 +161,39 @@ def _read(command: ScoreOptions, *, needs_statistics: bool) -> Systems:
     if needs_statistics:
         from bertscore_tm.statistics import scipy_stats
 
+        # Report that scipy is missing before the texts are scored.
         scipy_stats()
     elif files.document_column is not None:
-        raise CommandError("argument --document-column: it changes intervals only, so give --confidence too")
+        message = f"argument --document-column: {files.document_column} changes intervals only"
+        raise CommandError(f"{message}. Give --confidence 0.95 too, or remove it")
     candidate = command.candidate_text
     references = command.reference_texts
     has_files = any([files.candidates, files.references, files.sources, files.group_column])
     if candidate is not None and references is not None and not has_files:
         return Systems({"candidates": [candidate]}, [references])
     if candidate is not None or references is not None or not files.candidates:
-        raise CommandError("give either -c FILE -r FILE, or --candidate-text TEXT --reference-text TEXT")
+        remedy = "Give either -c FILE -r FILE, or --candidate-text TEXT --reference-text TEXT"
+        raise CommandError(f"files or texts are missing, or both are given. {remedy}")
     return read_corpus(files).read(*files.candidates)
 
 
 def _describe(scored: ScoredSystems, command: ScoreOptions) -> dict[str, Any]:
     """Return the JSON document."""
     document = _summarize(scored, command.confidence)
-    parts = scored.parts()
-    if parts:
-        document["groups"] = [{"group": label, **_summarize(part, command.confidence)} for label, part in parts.items()]
+    groups = []
+    for label, part in scored.parts().items():
+        groups.append({"group": label, **_summarize(part, command.confidence)})
+    if groups:
+        document["groups"] = groups
     document |= output.describe_pairing(scored.systems.paired_by)
     document["signature"] = str(scored.signature)
-    scores = scored.scores[:, 0, :, 0]  # (3, texts)
     if command.num_worst is not None:
-        document["worst"] = [
-            {"row": row + 1, "f1": scores[2, row].item(), **scored.describe_texts(row)}
-            for row in scored.worst(command.num_worst)
-        ]
+        f1 = scored.scores[2, 0, :, 0]  # (texts,)
+        worst = []
+        for row in scored.worst(command.num_worst):
+            # Rows are counted from 1, like the lines of a file.
+            worst.append({"row": row + 1, "f1": f1[row].item(), **scored.describe_texts(row)})
+        document["worst"] = worst
     return document
 
 
@@ -202,34 +210,33 @@ def _describe_segments(scored: ScoredSystems) -> dict[str, Any]:
 
 def _summarize(scored: ScoredSystems, confidence: float | None) -> dict[str, Any]:
     """Return the means and, if requested, their intervals, and counts, by their keys in JSON."""
+    # Means of many scores in float32 would differ in the last printed digit.
     scores = scored.scores[:, 0, :, 0].double()  # (3, texts)
-    documents = scored.systems.documents
     document: dict[str, Any] = dict(zip(output.SCORE_NAMES, scores.mean(-1).tolist(), strict=True))
     if confidence is not None:
         from bertscore_tm.statistics import mean_interval
 
-        lows, highs = mean_interval(scores, confidence, bounds=scored.settings.bounds, groups=documents)
+        lows, highs = mean_interval(scores, confidence, bounds=scored.settings.bounds, groups=scored.systems.documents)
         for number, name in enumerate(output.SCORE_NAMES):
             document[f"{name}_low"] = lows[number].item()
             document[f"{name}_high"] = highs[number].item()
         document["confidence"] = confidence
-        document["num_documents"] = None
-        if documents is not None:
-            document["num_documents"] = len(set(documents))
+        document["num_documents"] = scored.systems.num_documents
     document["num_candidates"] = scores.shape[-1]
     document["num_references"] = scored.num_references
     return document
 
 
 def _format_summary(document: dict[str, Any]) -> str:
+    has_intervals = "confidence" in document
     cells = []
     for name, label in output.SCORE_LABELS.items():
         cell = f"{label} {document[name]:.4f}"
-        if "confidence" in document:
+        if has_intervals:
             cell += f" {output.format_interval(document[f'{name}_low'], document[f'{name}_high'])}"
         cells.append(cell)
     lines = ["  ".join(cells)]
-    if "confidence" in document:
+    if has_intervals:
         line = f"{100 * document['confidence']:g}% intervals of the means"
         if document["num_documents"] is not None:
             line += f" from {output.format_count(document['num_documents'], 'document')}"
@@ -237,21 +244,26 @@ def _format_summary(document: dict[str, Any]) -> str:
     lines.append(f"{output.format_counts(document, ['candidate', 'reference'])}, {output.format_pairing(document)}")
     lines.append(f"signature: {document['signature']}")
     if "groups" in document:
-        interval = f"{100 * document['confidence']:g}% interval of F1"
-        rows = [["group", "texts", *output.SCORE_LABELS.values(), interval]]
-        for group in document["groups"]:
-            means = [f"{group[name]:.4f}" for name in output.SCORE_NAMES]
-            ends = output.format_interval(group["f1_low"], group["f1_high"])
-            rows.append([group["group"], str(group["num_candidates"]), *means, ends])
-        lines.append(output.format_rows(rows).rstrip("\n"))
+        lines.append(_format_groups(document))
     for pair in document.get("worst", ()):
         lines.append(f"\nrow {pair['row']}, F1 {pair['f1']:.4f}\n{output.format_texts(pair)}")
     return "\n".join(lines) + "\n"
 
 
+def _format_groups(document: dict[str, Any]) -> str:
+    interval = f"{100 * document['confidence']:g}% interval of F1"
+    rows = [["group", "texts", *output.SCORE_LABELS.values(), interval]]
+    for group in document["groups"]:
+        means = [f"{group[name]:.4f}" for name in output.SCORE_NAMES]
+        ends = output.format_interval(group["f1_low"], group["f1_high"])
+        rows.append([group["group"], str(group["num_candidates"]), *means, ends])
+    return output.format_rows(rows).rstrip("\n")
+
+
 def _format_table(scored: ScoredSystems, separator: str) -> str:
     """Return a header, and a line per candidate with its id, its scores and, of several, its best reference."""
     best = scored.best_reference[0, :, 0]  # (texts,)
+    # A text with one reference besides blank ones has an index above 0 if a blank one precedes it.
     has_choice = scored.num_references > len(best) or bool(best.any())
     header = ["segment", "layer", *output.SCORE_NAMES]
     if has_choice:
@@ -265,7 +277,8 @@ def _format_table(scored: ScoredSystems, separator: str) -> str:
     # Arrays are read row by row: lists of the scores of a large corpus would take ten times the memory.
     rows = zip(scored.scores[:, 0, :, 0].T.numpy(), best.numpy(), strict=True)
     for number, (scores, best_reference) in enumerate(rows):
-        cells = [str(number + 1), str(scored.settings.encoder.num_layers), *(f"{score:.6f}" for score in scores)]
+        cells = [str(number + 1), str(scored.settings.encoder.num_layers)]
+        cells += [f"{score:.6f}" for score in scores]
         if has_choice:
             cells.append(str(best_reference + 1))
         if keys is not None:

@@ -88,8 +88,7 @@ def score_systems(
     ranks = session.ranks
     choice = take_hash(choice)
     if choice.strip_thoughts:
-        stripped = {name: list(map(strip_thoughts, texts)) for name, texts in systems.texts.items()}
-        systems = replace(systems, texts=stripped)
+        systems = _strip_thoughts(systems)
     # Read before the model, which takes longer.
     table = ranks.run_on_first(lambda: read_baseline(choice.rescale))
     encoder = build_encoders(ranks, choice.encoder)
@@ -97,38 +96,57 @@ def score_systems(
     documents = list(chain.from_iterable(map(omit_blank, systems.references)))
     weights = ranks.run_on_first(lambda: token_weights(encoder, read_idf(choice.idf, choice.format), documents))
     settings = ScoreSettings(encoder, weights, baseline)
-    # All systems' texts for a reference follow each other, so that a reference is encoded once.
-    candidates = list(chain.from_iterable(zip(*systems.texts.values(), strict=True)))
-    pairs = TextPairs(candidates, [references for references in systems.references for _ in systems.texts])
-    scored = _score_pairs(session, pairs.omit_blank_references(), settings, verbose=verbose)
-    if scored is None:
+    pairs = _pairs_of_all_systems(systems)
+    corpus = _score_pairs(session, pairs.omit_blank_references(), settings, verbose=verbose)
+    if corpus is None:
         return None
-    warn_of_leftovers(candidates, encoder.tokenizer)
-    warn_of_written_lists(chain(candidates, chain.from_iterable(systems.references)))
-    warn_about_scores(scored.scores, scored.num_truncated, settings)
-    num_systems = len(systems.texts)
-    num_texts = len(systems.references)
-    scores = rescale_scores(scored.scores, baseline)  # (3, layers, texts * systems)
-    best_reference = pairs.restore_indices(scored.best_reference)  # (layers, texts * systems)
+    warn_of_leftovers(pairs.candidates, encoder.tokenizer)
+    warn_of_written_lists(chain(pairs.candidates, chain.from_iterable(systems.references)))
+    warn_about_scores(corpus.scores, corpus.num_truncated, settings)
+    scores = rescale_scores(corpus.scores, baseline)  # (3, layers, texts * systems)
+    # The scored pairs lack blank references, but users count them.
+    best_reference = pairs.restore_indices(corpus.best_reference)  # (layers, texts * systems)
+    shape = (scores.shape[1], len(systems.references), len(systems.texts))
     return ScoredSystems(
         systems=systems,
-        scores=scores.reshape(*scores.shape[:2], num_texts, num_systems),
-        best_reference=best_reference.reshape(scores.shape[1], num_texts, num_systems),
+        scores=scores.reshape(3, *shape),
+        best_reference=best_reference.reshape(shape),
         settings=settings,
-        signature=settings.signature() | {"thoughts": "stripped" if choice.strip_thoughts else None},
+        signature=settings.signature() | choice.signature_fields(),
     )
+
+
+def _strip_thoughts(systems: Systems) -> Systems:
+    """Return the systems with the texts of reasoning models without thoughts."""
+    texts = {}
+    for name, texts_of_system in systems.texts.items():
+        texts[name] = list(map(strip_thoughts, texts_of_system))
+    return replace(systems, texts=texts)
+
+
+def _pairs_of_all_systems(systems: Systems) -> TextPairs:
+    """Return the texts of all systems for the first references, then those for the second, and so on.
+
+    A reference is encoded once this way, because its pairs follow each other.
+    """
+    candidates: list[str] = []
+    references = []
+    for texts, references_of_text in zip(zip(*systems.texts.values(), strict=True), systems.references, strict=True):
+        candidates += texts
+        references += [references_of_text] * len(texts)
+    return TextPairs(candidates, references)
 
 
 def _score_pairs(session: Session, texts: TextPairs, settings: ScoreSettings, *, verbose: bool) -> CorpusScores | None:
     """Score a corpus, of which the ranks score parts; the scores on rank 0, ``None`` on all other ranks."""
 
     def work(part: Sequence[tuple[str, list[str]]], progress: Progress) -> list[Numbers]:
-        pairs = TextPairs([candidate for candidate, _ in part], [references for _, references in part])
-        scored = score_corpus(pairs, settings, progress=progress)
+        candidates, references = zip(*part, strict=True)
+        scored = score_corpus(TextPairs(list(candidates), list(references)), settings, progress=progress)
         numbers = torch.cat([scored.scores[:, 0], scored.best_reference])  # (4, pairs)
         return numbers.T.tolist()
 
-    # The scores are kept before rescaling.
+    # The partial file has the scores before rescaling, so its signature has no baseline.
     signature = str(replace(settings, baseline=None).signature())
     pairs = list(zip(texts.candidates, texts.references, strict=True))
     numbers = compute_items(session, pairs, work, unit="pair", signature=signature, verbose=verbose)
@@ -144,6 +162,7 @@ def count_tokens(texts: Sequence[str], tokenizer: TextTokenizer) -> tuple[int, U
     """Return the number of texts that the encoder truncates, and how much of them is unknown."""
     num_truncated = 0
     unknown = UnknownText()
+    # In blocks, because the tokens of a large corpus would take more memory than its texts.
     for start in range(0, len(texts), TEXTS_PER_BLOCK):
         tokenized = tokenizer(texts[start : start + TEXTS_PER_BLOCK])
         num_truncated += tokenized.num_truncated

@@ -141,7 +141,7 @@ def test_the_test_of_documents_is_named(command, tmp_path):
         write_lines(tmp_path / "refs.tsv", ["reference\tarticle", *cells])
         lines = command(*FILES[:-1], "refs.tsv", "--document-column", "article").out.splitlines()
         assert lines[9].endswith(f"{COUNT} documents, paired by order; paired {test} test, Student's t intervals")
-        assert ("t test, since the documents are of unequal size" in lines) == (test == "t")
+        assert ("t test, because the documents have unequal sizes" in lines) == (test == "t")
         assert not any("≤" in line for line in lines)
 
 
@@ -163,7 +163,7 @@ def test_small_p_values_are_printed_and_marked(command, tmp_path):
 
 def test_documents_that_cannot_be_read(command, tmp_path):
     option = ["--document-column", "article"]
-    assert "--document-column: give a file with columns" in command(*FILES, *option, exit_code=2).err
+    assert "--document-column: there are no columns in summaries.txt" in command(*FILES, *option, exit_code=2).err
     write_lines(tmp_path / "refs.tsv", ["reference\tarticle", *(f"{text}\tnews" for text in REFERENCES)])
     assert "no p-values: they need at least 6 documents" in command(*FILES[:-1], "refs.tsv", *option).out
     rows = [{"reference": text, "article": None} for text in REFERENCES]
@@ -240,8 +240,8 @@ def test_layouts(command, tmp_path):
     ("places", "message"),
     [
         ([0, 1, 3], r"outputs.jsonl \(a\) and outputs.jsonl \(b\) must have equal numbers of texts, got 1 and 2"),
-        ([0, 1, 2, 1], "outputs.jsonl:4: 'b' must have the references of 'a', in the same order"),
-        ([1, 3], "has one system; a comparison needs two"),
+        ([0, 1, 2, 1], "outputs.jsonl:4: the references of 'b' are not those of 'a'. Give both the same"),
+        ([1, 3], "has one system, 'b'. Give a file with at least two"),
     ],
 )
 def test_systems_in_a_column_must_fit(command, tmp_path, places, message):
@@ -275,9 +275,9 @@ def test_errors_of_a_system_have_the_lines_of_the_file(command, tmp_path):
     [
         (["-c", "summaries.txt", "-r", "refs.txt"], "different files of at least two systems"),
         (["-c", "summaries.txt", "short.txt", "-r", "refs.txt"], "and short.txt must have equal numbers of texts"),
-        (["-c", "summaries.txt", "openings.txt"], "no references: give -r FILE"),
-        ([*FILES, "--names", "a", "b", "a"], "--names: give 3 different names"),
-        ([*FILES, "--system-column", "system"], "--system-column: give one file with columns"),
+        (["-c", "summaries.txt", "openings.txt"], "there are no references. Give -r FILE"),
+        ([*FILES, "--names", "a", "b", "a"], "--names: got 'a b a'. Give 3 different names"),
+        ([*FILES, "--system-column", "system"], "--system-column: got 3 files. Give one file with columns"),
         ([*FILES, "--confidence", "95"], "--confidence: must be a number between 0 and 1, .* got '95'"),
     ],
 )

@@ -18,6 +18,7 @@ from tests.support.shell import check_error, from_stdin, run_here, write_records
 
 GOOD = b"a cat\na dog\n"
 ROW = b'{"candidate": "a", "reference": "b"}\n'
+ROWS = "Write an array of objects or strings, or an object of texts"
 NOT_TEXTS = "must be a text or an array of texts, got"
 # A file of candidates and references, its content, and the error message after the file's name.
 BAD_FILES = [
@@ -28,40 +29,72 @@ BAD_FILES = [
     ),
     ("c.tsv", b"candidate\treference\na\tb\na\tb\tc\n", "3: 3 columns, but the first line has 2: ['candidate', ..."),
     ("c.csv", b'candidate,reference\n"a\nb",c\na,b,c\n', "4: 3 columns, but the first line has 2: ['candidate', ..."),
-    ("c.csv", b"candidate,reference,candidate\na,b,c\n", "1: more than one column is named 'candidate'"),
-    ("c.csv", b"candidate;reference\na;b\n", "1: one column, 'candidate;reference', whose columns seem to be ..."),
-    ("c.csv", b"candidate;reference\na;b, c\n", "2: 2 columns, but the first line has 1: ['candidate;reference']"),
-    ("c.csv", b'candidate,reference\n"a",b\n"a"b,c\n', "3: not valid CSV: ',' expected after '\"'"),
-    ("c.jsonl", ROW + b'{"candidate": "a"\n', "2: not valid JSON: Expecting ',' delimiter at column 18"),
-    ("c.jsonl", ROW + b"\n" + ROW, "2: not valid JSON: Expecting value at column 1"),
-    ("c.jsonl", b'["a", "b"]\n["c"]\n', "1: must be an object, got ['a', 'b']"),
-    ("c.jsonl", b'{"candidate": null, "reference": "b"}\n', f"1: 'candidate' {NOT_TEXTS} None"),
-    ("c.jsonl", b'{"candidate": ["a", "b"]}\n', "1: 'candidate' must be a single text, got an array of 2"),
-    ("c.jsonl", b'{"candidate": "a", "references": ["b", 7]}\n', f"1: 'reference' {NOT_TEXTS} ['b', 7]"),
-    ("c.jsonl", b'{"candidate": [], "reference": "b"}\n', f"1: 'candidate' {NOT_TEXTS} []"),
+    (
+        "c.csv",
+        b"candidate,reference,candidate\na,b,c\n",
+        "1: more than one column is named 'candidate'. Rename one of them",
+    ),
+    (
+        "c.csv",
+        b"candidate;reference\na;b\n",
+        "1: the only column, 'candidate;reference', seems to be separated by ';'. Use commas in .csv and ...",
+    ),
+    (
+        "c.csv",
+        b"candidate;reference\na;b, c\n",
+        "2: 2 columns, but the first line has 1: ['candidate;reference']. Correct the separators ...",
+    ),
+    (
+        "c.csv",
+        b'candidate,reference\n"a",b\n"a"b,c\n',
+        "3: not valid CSV: ',' expected after '\"'. Correct the quotes of this row",
+    ),
+    (
+        "c.jsonl",
+        ROW + b'{"candidate": "a"\n',
+        "2: not valid JSON: Expecting ',' delimiter at column 18. Correct this line",
+    ),
+    ("c.jsonl", ROW + b"\n" + ROW, "2: not valid JSON: Expecting value at column 1. Correct this line"),
+    ("c.jsonl", b'["a", "b"]\n["c"]\n', "1: a row must be an object, got ['a', 'b']. Write it as names and values"),
+    ("c.jsonl", b'{"candidate": null, "reference": "b"}\n', f"1: 'candidate' {NOT_TEXTS} None. Correct this row"),
+    (
+        "c.jsonl",
+        b'{"candidate": ["a", "b"]}\n',
+        "1: 'candidate' must be a single text, got an array of 2. Keep one of them",
+    ),
+    (
+        "c.jsonl",
+        b'{"candidate": "a", "references": ["b", 7]}\n',
+        f"1: 'reference' {NOT_TEXTS} ['b', 7]. Correct this row",
+    ),
+    ("c.jsonl", b'{"candidate": [], "reference": "b"}\n', f"1: 'candidate' {NOT_TEXTS} []. Correct this row"),
     (
         "c.jsonl",
         ROW + b'{"candidate": "a", "reference": "b", "references": ["c"]}\n',
-        "2: the columns 'reference' and 'references' both exist: choose with --reference-column",
+        "2: the columns 'reference' and 'references' both exist. Choose one with --reference-column NAME",
     ),
-    ("c.jsonl", ROW + b'"a cat"\n', "2: must be an object, got 'a cat'"),
+    ("c.jsonl", ROW + b'"a cat"\n', "2: a row must be an object, got 'a cat'. Write it as names and values"),
     (
         "c.jsonl",
         b'{"candidate": "a", "reference": "b", "reference": "c"}\n',
         "1: more than one key of an object is ...",
     ),
     ("c.parquet", GOOD, " not a valid Parquet file: ..."),
-    ("c.xlsx", GOOD, " a spreadsheet: save it as CSV"),
-    ("c.json", b'{"a": 1}\n', " the file must contain a JSON array of objects or strings, or an object of texts"),
-    ("c.json", b'[{"a": 1},\n{"a": 1}\n', "3: not valid JSON: Expecting ',' delimiter at column 1"),
-    ("c.json", b'{"a": "b", "a": "c"}', " more than one key of an object is 'a'"),
-    ("c.json", b'{"version": 1}', " the file must contain a JSON array of objects or strings, or an object of texts"),
-    ("c.json", b'[{"candidate": "a", "reference": "b"}, 7]', " row 2: must be an object, got 7"),
-    ("c.dat", GOOD, " the suffix .dat is not one of txt, tsv, csv, jsonl, json, parquet: give --format"),
-    ("c.txt", "a\nb\nc\n".encode("utf-16-le"), " NUL bytes: the file seems to be UTF-16; convert the file to UTF-8"),
-    ("c.txt", b"\xef\xbb\xbfa\n\xff", "2: not valid UTF-8: invalid start byte; convert the file to UTF-8"),
+    ("c.xlsx", GOOD, " .xlsx files are not read. Save the spreadsheet as CSV"),
+    ("c.json", b'{"a": 1}\n', f" the JSON document is {{'a': 1}}. {ROWS}"),
+    ("c.json", b'[{"a": 1},\n{"a": 1}\n', "3: not valid JSON: Expecting ',' delimiter at column 1. Correct this line"),
+    ("c.json", b'{"a": "b", "a": "c"}', " more than one key of an object is 'a'. Rename one of them"),
+    ("c.json", b'{"version": 1}', f" the JSON document is {{'version': 1}}. {ROWS}"),
+    (
+        "c.json",
+        b'[{"candidate": "a", "reference": "b"}, 7]',
+        " row 2: a row must be an object, got 7. Write it as names and values",
+    ),
+    ("c.dat", GOOD, " the suffix .dat is not one of txt, tsv, csv, jsonl, json, parquet. Give --format NAME"),
+    ("c.txt", "a\nb\nc\n".encode("utf-16-le"), " NUL bytes: the file seems to be UTF-16. Convert the file to UTF-8"),
+    ("c.txt", b"\xef\xbb\xbfa\n\xff", "2: not valid UTF-8: invalid start byte. Convert the file to UTF-8"),
 ]
-TEXTS = "give either -c FILE -r FILE, or --candidate-text TEXT --reference-text TEXT"
+TEXTS = "files or texts are missing, or both are given. Give either -c FILE -r FILE, or --candidate-text TEXT --reference-text TEXT"
 # Content of the files, arguments, and the error message, in which {} is the folder of the files.
 BAD = [
     ({}, "-c no.txt -r no.txt", "no.txt: No such file or directory"),
@@ -69,15 +102,27 @@ BAD = [
     ({}, "", TEXTS),
     ({}, "--candidate-text a", TEXTS),
     ({"c.txt": GOOD}, "-c c.txt --reference-text a", TEXTS),
-    ({"c.txt": b"", "r.txt": b""}, "-c c.txt -r r.txt", "c.txt: the file contains no texts"),
-    ({"c.txt": GOOD}, "-c c.txt", "no references: give -r FILE, or --format if c.txt also contains them"),
+    (
+        {"c.txt": b"", "r.txt": b""},
+        "-c c.txt -r r.txt",
+        "c.txt: the file contains no texts. Give a file with at least one",
+    ),
+    (
+        {"c.txt": GOOD},
+        "-c c.txt",
+        "no references: c.txt has lines of text only. Give -r FILE, or --format if c.txt also contains them",
+    ),
     (
         {"c.txt": GOOD, "r.txt": GOOD, "s.txt": b"one\n"},
         "c.txt r.txt s.txt",
         "c.txt and s.txt must have equal numbers of texts, got 2 and 1. ...",
     ),
     ({"c.txt.gz": gzip.compress(GOOD)[:-9]}, "c.txt.gz c.txt.gz", "c.txt.gz: not a valid gzip file: Compressed ..."),
-    ({"c.txt.gz": GOOD}, "c.txt.gz c.txt.gz", "c.txt.gz: not a valid gzip file: Not a gzipped file (b'a ')"),
+    (
+        {"c.txt.gz": GOOD},
+        "c.txt.gz c.txt.gz",
+        "c.txt.gz: not a valid gzip file: Not a gzipped file (b'a '). Compress it again with gzip",
+    ),
     (
         {"c.tsv": b"a\tb\n"},
         "-c c.tsv --candidate-column 0 --reference-column 2",
@@ -88,12 +133,12 @@ BAD = [
     (
         {"c.csv": b"candidate,doc,doc\na,1,2\n", "r.txt": b"a\n"},
         "-c c.csv -r r.txt --confidence 0.9 --document-column doc",
-        "c.csv:1: more than one column is named 'doc'",
+        "c.csv:1: more than one column is named 'doc'. Rename one of them",
     ),
     ({"c.txt": GOOD}, "c.txt c.txt --idf-from c.dat", "c.dat: No such file or directory"),
     ({}, "-o no/scores.json", "argument --output: the folder {}/no does not exist"),
     ({}, "-o .", "argument --output: . must end with .txt or .json or .tsv or .csv"),
-    ({}, "-o a.csv", "argument --output: a .csv file lists the scores of each pair: add --per-segment"),
+    ({}, "-o a.csv", "argument --output: a .csv file lists the scores of each pair. Add --per-segment"),
     ({}, "-o a.txt --json", "--json and --output a.txt exclude each other: name the file .json, or remove --json"),
     ({}, "--layer=3", "unrecognized arguments: --layer=3 (see bertscore-tm --help)"),
     ({}, "--num-layers five", "argument -l/--num-layers: invalid int value: 'five' (see bertscore-tm score --help)"),
@@ -255,9 +300,7 @@ def test_the_separator_line_of_excel_is_to_be_removed(tmp_path, monkeypatch, cap
     check_error(printed, f"^{path}:1: the line 'sep=' is for Excel, and not a header. Remove this line$")
     Path(path).write_text(rows)
     if separator == ";":
-        check_error(
-            run_here(capsys, "score", path, exit_code=2), "seem to be separated by ';': separate them by commas"
-        )
+        check_error(run_here(capsys, "score", path, exit_code=2), "seems to be separated by ';'. Use commas in .csv")
     else:
         assert read_table(path).rows == RECORDS[:1]
 

@@ -96,29 +96,29 @@ REFUSED = {
     "a null": (
         make_file("h", id=[None, *IDS[1:]]),
         make_file("r", id=BACK),
-        "h and r cannot be joined by 'id': 9 of 11 values are in both files "
+        "h and r differ in 'id': 9 of 11 values are in both "
         "(an empty value in row 1 of h only, '0' in row 10 of r only).",
     ),
     "a null next to an index": (
         make_file("h", index=IDS, id=[None, *IDS[1:]]),
         make_file("r", index=IDS, id=BACK),
-        "9 of 11 values are in both files",
+        "9 of 11 values are in both",
     ),
     "leading zeros": (make_file("h", id=[f"{i:03d}" for i in IDS]), make_file("r", id=BACK), "0 of 20 values"),
     "names with a suffix": (
         make_file("h", imageId=IMAGES),
         make_file("r", imageId=[f"img{i}" for i in BACK]),
-        "0 of 20 values are in both files ('img0.jpg' in row 1 of h only, 'img9' in row 1 of r only)",
+        "0 of 20 values are in both ('img0.jpg' in row 1 of h only, 'img9' in row 1 of r only)",
     ),
     "a third shared": (
         make_file("h", id=IDS),
         make_file("r", id=[i if i < 3 else i + 90 for i in BACK]),
-        "3 of 17 values are in both files",
+        "3 of 17 values are in both",
     ),
     "documents in another order": (
         make_file("h", doc_id=DOCUMENTS, seg_id=SEGMENTS),
         make_file("r", doc_id=DOCUMENTS[::-1], seg_id=SEGMENTS),
-        "2 of 2 values are in both files (some are repeated, or in another order)",
+        "2 of 2 values are in both (some are repeated, or in another order)",
     ),
     "several candidates": (make_file("h", id=[*IDS, *BACK]), make_file("r", id=IDS), "some are repeated"),
     "two names": (
@@ -190,7 +190,7 @@ def test_ids_name_the_rows_of_every_system():
     assert join(*files, systems=2).rows == [IN_ORDER, REVERSED, IN_ORDER]
 
     repeated = make_file("b", id=[0, *IDS[:-1]])
-    with pytest.raises(CommandError, match="9 of 10 values are in both files"):
+    with pytest.raises(CommandError, match="9 of 10 values are in both"):
         join(files[0], repeated, files[2], systems=2)
 
 
@@ -207,7 +207,7 @@ NAMED_ERRORS = {
     "a missing row": (
         [make_file("h", id=IDS), make_file("r", id=IDS[:8])],
         1,
-        "r has no row with the id '8', as h has. 2 of 10 values are missing.",
+        "r has no row with the id '8': it lacks 2 of 10 values of h. Add these rows, or",
     ),
     "repeated in a system": (
         [make_file("a", id=IDS), make_file("b", id=[*IDS, 3])],

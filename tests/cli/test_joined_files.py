@@ -123,9 +123,9 @@ def test_a_key_is_named_where_columns_differ(joined, refused):
 @pytest.mark.parametrize(
     ("candidates", "references", "key", "message"),
     [
-        (CANDIDATES, REFERENCES[:2], [], "c.json and r.json cannot be joined by 'id': 2 of 3 values are in both files"),
-        (CANDIDATES[1:], REFERENCES, [], "c.json and r.json cannot be joined by 'id': 2 of 3 values are in both files"),
-        (CANDIDATES, [{"id": 4, "reference": ""}, *REFERENCES[1:]], [], "'id': 2 of 4 values are in both files"),
+        (CANDIDATES, REFERENCES[:2], [], "c.json and r.json differ in 'id': 2 of 3 values are in both"),
+        (CANDIDATES[1:], REFERENCES, [], "c.json and r.json differ in 'id': 2 of 3 values are in both"),
+        (CANDIDATES, [{"id": 4, "reference": ""}, *REFERENCES[1:]], [], "'id': 2 of 4 values are in both"),
         (
             CANDIDATES,
             [{"id": 4, "reference": ""}, *REFERENCES[1:]],
@@ -165,7 +165,9 @@ def test_references_of_the_candidates_file_are_read_or_mentioned(joined, tmp_pat
     assert printed == ""
     pairs, printed = joined({}, "-c", "c.json", "-r", "more.txt")
     assert pairs == JOINED
-    assert "c.json: the references in 'reference' are not read, since -r has others" in printed
+    assert (
+        "c.json: the references in 'reference' are not read, because -r has others. To read them, remove -r" in printed
+    )
 
 
 def test_the_candidates_are_not_taken_for_references(joined):
@@ -204,4 +206,4 @@ def test_documents_and_systems_are_joined_too(tmp_path, monkeypatch, capsys):
     repeated = [*rows[:-1], rows[0]]
     write_records(tmp_path / "b.jsonl", repeated)
     printed = compare("a.jsonl", "b.jsonl", "-r", "r.jsonl", "--key", "id", exit_code=2)
-    check_error(printed, "b.jsonl has no row with the id '6', as a.jsonl has. 1 of 7 values are missing.")
+    check_error(printed, "b.jsonl has no row with the id '6': it lacks 1 of 7 values of a.jsonl. Add these rows")

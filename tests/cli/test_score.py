@@ -133,7 +133,7 @@ def test_intervals_of_documents(command, tmp_path):
     expected = [document[name + end] for name in SCORES for end in ("", "_low", "_high")]
     assert [float(x) for x in re.findall(r"\d\.\d+", line)] == pytest.approx(expected, abs=6e-5)
     printed = command(*options[:4], *options[6:], exit_code=2).err
-    assert "--document-column: it changes intervals only, so give --confidence too" in printed
+    assert "--document-column: article changes intervals only. Give --confidence 0.95 too, or remove it" in printed
     write_lines(tmp_path / "short.tsv", ["reference\tarticle", *(f"{text}\tnews" for text in references)])
     lines = command("-c", "hyps.txt", "-r", str(tmp_path / "short.tsv"), *options[2:]).out.splitlines()
     assert "90% intervals of the means from 1 document" in lines
@@ -353,7 +353,7 @@ def test_the_options_of_bert_score_are_accepted_and_not_listed(command, folder, 
     baseline = ["--rescale_with_baseline", "--baseline_path", "baseline.csv", "--lang", "en-us"]
     printed = command(*old, *baseline, "--nthreads", "4")
     assert printed.out == command(*new, "--language", "en-us", "--rescale-from", "baseline.csv").out
-    assert printed.err == "bertscore-tm: warning: --nthreads: no effect here (see bertscore-tm score --help)\n"
+    assert printed.err == "bertscore-tm: warning: --nthreads: no effect here. Remove unused options\n"
     with pytest.raises(SystemExit):
         main(["score", "--help"])
     listed = capsys.readouterr().out
