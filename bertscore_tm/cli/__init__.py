@@ -59,6 +59,7 @@ class _StoreOnce(argparse.Action):
         option_string: str | None = None,
     ) -> None:
         assert isinstance(parser, _Parser)
+        # Arguments without an option, files in order, are stored once by argparse itself.
         if option_string is not None:
             if self.dest in parser.given:
                 first = parser.given[self.dest]
@@ -78,14 +79,20 @@ class _Parser(argparse.ArgumentParser):
         self.register("action", "store", _StoreOnce)
 
     def error(self, message: str) -> NoReturn:
-        raise CommandError(f"{message} (see {self.prog} --help)")
+        raise CommandError(f"{message}. See {self.prog} --help")
 
 
 class _Formatter(argparse.RawDescriptionHelpFormatter):
     """Wraps paragraphs to the width of the terminal, and leaves examples as they are."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
-        parts = [part if part.startswith("  ") else textwrap.fill(part, width) for part in text.split("\n\n")]
+        parts = []
+        for part in text.split("\n\n"):
+            # Examples are indented.
+            is_example = part.startswith("  ")
+            if not is_example:
+                part = textwrap.fill(part, width)
+            parts.append(part)
         return "\n\n".join(parts)
 
 
@@ -112,13 +119,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Once per text: catch_warnings makes Python forget what was shown before.
         warnings.simplefilter("default", UserWarning)
         warnings.showwarning = _print_warning
+        if argv is None:
+            argv = sys.argv[1:]
         try:
-            arguments = _parse(sys.argv[1:] if argv is None else list(argv))
+            arguments = _parse(argv)
             _require_files(arguments)
             with PartialFile(arguments.output) as unfinished, join_ranks() as ranks:
                 output = ranks.run_on_first(lambda: choose_output(arguments))
                 arguments.run(arguments, Session(ranks, unfinished, output))
         except KeyboardInterrupt as interrupt:
+            # The partial file adds how to resume.
             print_message(". ".join(["interrupted", *interrupt.args]))
             return _INTERRUPTED
         except BrokenPipeError:
@@ -128,7 +138,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             failure = as_command_error(error)
             print_error(failure)
             return failure.exit_code
-    return FAILED if lost_messages else 0
+    if lost_messages:
+        return FAILED
+    return 0
 
 
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -136,8 +148,8 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     for flag, following in pairwise(argv):
         # A file may be meant for the option, or for the files in order.
         if flag in _FLAGS and (following == "-" or not following.startswith("-")):
-            remedy = f"give {_FLAGS[flag]} {following}, or {flag} after the files"
-            raise CommandError(f"argument {flag}: takes no file, got {following!r}: {remedy}")
+            remedy = f"Give {_FLAGS[flag]} {following}, or {flag} after the files"
+            raise CommandError(f"argument {flag}: takes no file, got {following!r}. {remedy}")
     parser = _Parser(
         prog="bertscore-tm",
         description="BERTScore from the shell: similarity of texts to references, computed from token vectors.",
@@ -146,8 +158,12 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     set_defaults(parser)
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    for name in argv[:1] if argv and argv[0] in COMMANDS else COMMANDS:
+    names: Sequence[str] = COMMANDS
+    if argv and argv[0] in COMMANDS:
+        names = argv[:1]
+    for name in names:
         module = import_module(f"{__name__}.{name.replace('-', '_')}")
+        # The docstring is reStructuredText, where two colons start an example.
         description = str(module.__doc__).replace("::", ":")
         command = commands.add_parser(
             name,
@@ -171,8 +187,12 @@ def _require_files(arguments: argparse.Namespace) -> None:
     """Report a missing file before torch is imported, which takes seconds; of several ranks, the first one will."""
     paths = input_files(arguments)
     if paths.count("-") > 1:
-        raise CommandError("standard input can be read once: give - for one file")
-    for path in paths if is_only_rank() else ():
+        raise CommandError(f"standard input can be read once, got - for {paths.count('-')} files. Give - for one")
+    if not is_only_rank():
+        # All ranks would print the error.
+        return
+    for path in paths:
+        # Path.exists raises an error for a path that is too long, and os.path.exists does not.
         if path != "-" and not os.path.exists(path):  # noqa: PTH110
             raise CommandError(f"{path}: No such file or directory")
 

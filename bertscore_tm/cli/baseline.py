@@ -84,6 +84,7 @@ def _measure(command: BaselineOptions, target: Output) -> None:
 
     encoder = build_encoder(command.encoder, all_layers=True)
     baseline = make_baseline(encoder, texts, command.num_pairs, command.seed)
+    # The table is the result: what is printed below describes it.
     output.write_output(baseline.to_csv(), target.path)
     if baseline.num_truncated:
         truncation = describe_truncation(baseline.num_truncated, encoder.tokenizer.max_length)
@@ -109,11 +110,12 @@ def _format_summary(document: dict[str, Any]) -> str:
     rows = [["layer", *output.SCORE_LABELS.values()]]
     num_layers = len(document["mean"]["f1"])
     for layer in range(num_layers):
-        cells = [
-            f"{document['mean'][name][layer]:.4f} ± {document['standard_error'][name][layer]:.4f}"
-            for name in output.SCORE_NAMES
-        ]
-        rows.append([str(layer), *cells])
+        cells = [str(layer)]
+        for name in output.SCORE_NAMES:
+            mean = document["mean"][name][layer]
+            error = document["standard_error"][name][layer]
+            cells.append(f"{mean:.4f} ± {error:.4f}")
+        rows.append(cells)
     return (
         f"{output.format_rows(rows)}mean ± standard error of "
         f"{document['num_pairs']} random pairs of {document['num_texts']} distinct texts, seed {document['seed']}\n"

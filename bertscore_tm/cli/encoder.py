@@ -2,6 +2,8 @@
 
 import os
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -23,35 +25,38 @@ def take_hash(choice: ScoringChoice) -> ScoringChoice:
 
     The hash may be given as the model too.
     """
-    model = choice.encoder.model
-    text = choice.hash or model or ""
+    text = choice.hash or choice.encoder.model or ""
     settings = catalog.read_hash(text)
     if choice.hash and not settings:
-        raise CommandError(
-            f"argument --hash: not one of bert-score (-custom-rescaled needs its table), got {text!r}. A valid one is "
-            f"{_HASH_EXAMPLE!r}"
-        )
+        # The table of a custom baseline is not in the hash.
+        problem = f"argument --hash: {text!r} is not a hash of bert-score, or one with -custom-rescaled"
+        raise CommandError(f"{problem}. Give one such as {_HASH_EXAMPLE}")
     if not settings:
         return choice
-    encoder = choice.encoder
-    if model is None or model == text:
+    choice = replace(
+        choice,
+        encoder=_take_encoder(choice.encoder, text, settings),
+        idf=choice.idf or settings["idf"],
+        rescale=choice.rescale or settings["rescale"],
+        hash=None,
+    )
+    problem = f"published scores of {text} may differ from these, which do not use its versions"
+    remedy = "Publish the signature of these"
+    if choice.idf is True:
+        remedy = "If its idf counted other texts than the references, pass them with --idf-from FILE"
+    warn_user(f"{problem}. {remedy}")
+    return choice
+
+
+def _take_encoder(encoder: EncoderChoice, text: str, settings: dict[str, Any]) -> EncoderChoice:
+    """Return the encoder with the model and layer of a hash, unless they are given."""
+    if encoder.model is None or encoder.model == text:
         encoder = replace(encoder, model=settings["model"])
     if encoder.options["num_layers"] is None:
         options = encoder.options.copy()
         options["num_layers"] = settings["num_layers"]
         encoder = replace(encoder, options=options)
-    choice = replace(
-        choice,
-        encoder=encoder,
-        idf=choice.idf or settings["idf"],
-        rescale=choice.rescale or settings["rescale"],
-        hash=None,
-    )
-    corpus = ""
-    if choice.idf is True:
-        corpus = ", nor perhaps the texts of its idf (--idf-from)"
-    warn_user(f"{text}: published scores may differ from these, which do not use its versions{corpus}")
-    return choice
+    return encoder
 
 
 def build_encoder(choice: EncoderChoice, *, all_layers: bool = False) -> FrozenEncoder:
@@ -81,7 +86,10 @@ def build_encoders(ranks: RankGroup, choice: EncoderChoice) -> FrozenEncoder:
     encoder = ranks.run_on_all(lambda: build_encoder(choice))
 
     def describe() -> dict[str, object]:
-        precision = fast_half_precision(encoder.device) if encoder.dtype == "auto" else encoder.dtype
+        precision: object = encoder.dtype
+        if precision == "auto":
+            # The choice depends on the device, so ranks may differ.
+            precision = fast_half_precision(encoder.device)
         return {**encoder.option_fields(), "model": encoder.identity, "precision": precision}
 
     ranks.require_equal(describe)
@@ -96,9 +104,11 @@ def choose_device(device: str | None) -> torch.device:
             # Its numbers must be readable, as those of "meta" are not.
             torch.empty(0, dtype=torch.uint8, device=chosen).cpu()
     except (RuntimeError, AssertionError, ImportError) as error:
+        # torch adds a list of devices, or advice for its developers, after the first sentence.
         cause = str(error).splitlines()[0].partition(". ")[0]
-        remedy = f"without --device, {default_device()} is used"
-        raise CommandError(f"argument --device: {device!r} cannot be used here: {cause}; {remedy}") from error
+        remedy = f"Remove --device to use {default_device()}"
+        raise CommandError(f"argument --device: {device!r} cannot be used here: {cause}. {remedy}") from error
+    # torchrun gives the processes of a host one GPU each.
     if str(chosen) == "cuda":
         return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
     return chosen
@@ -106,13 +116,17 @@ def choose_device(device: str | None) -> torch.device:
 
 def read_baseline(rescale: bool | str) -> Rescale:
     """Return the table of ``--rescale-from``, or whether ``--rescale`` is given."""
-    return rescale if isinstance(rescale, bool) else Baseline.read(rescale)
+    if isinstance(rescale, bool):
+        return rescale
+    return Baseline.read(rescale)
 
 
 def read_idf(idf: bool | str, file_format: str | None) -> bool | list[str]:
     """Return whether ``--idf`` counts the references, or the texts of the file of ``--idf-from``."""
     if isinstance(idf, bool):
         return idf
-    is_known = idf.lower().removesuffix(".gz").endswith(tuple(f".{name}" for name in FORMATS))
-    remedy = "Name the column of the texts 'text', which --idf-from reads"
-    return read_texts(idf, None if is_known else file_format, remedy=remedy)
+    suffix = Path(idf.lower().removesuffix(".gz")).suffix
+    if suffix.removeprefix(".") in FORMATS:
+        # --format is that of the texts to score, so a known suffix comes first.
+        file_format = None
+    return read_texts(idf, file_format, remedy="Name the column of the texts 'text', which --idf-from reads")

@@ -19,27 +19,39 @@ class CommandError(Exception):
     """End a command with one line on standard error, which starts with ``file:line:`` if a file causes the error."""
 
     def __init__(self, message: str, exit_code: int = BAD_INPUT) -> None:
+        # The error is one line, also if the text of a library has several.
         super().__init__(" ".join(message.split()))
         self.exit_code = exit_code
 
+    # Ranks send their errors to each other by pickle, which would drop the exit code.
     def __reduce__(self) -> tuple[type[Self], tuple[str, int]]:
         return type(self), (str(self), self.exit_code)
 
 
 def expected_errors() -> tuple[type[Exception], ...]:
     """Return the error classes whose messages are for users; any other error is a bug and keeps its traceback."""
+    expected = (CommandError, ValueError, OSError, ImportError)
+    # If torch is not imported yet, the error cannot be one of its own, and the import takes seconds.
     torch = sys.modules.get("torch")
-    return (CommandError, ValueError, OSError, ImportError, *(() if torch is None else (torch.OutOfMemoryError,)))
+    if torch is None:
+        return expected
+    return (*expected, torch.OutOfMemoryError)
 
 
 def as_command_error(error: Exception) -> CommandError:
     """Return an expected error of the library as one of the command; invalid values and files are bad input."""
     if isinstance(error, CommandError):
         return error
-    message = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else str(error)
+    message = str(error)
+    if isinstance(error, OSError) and error.filename:
+        # Python's own text starts with the number of the error.
+        message = f"{error.filename}: {error.strerror}"
     if isinstance(error, ModuleNotFoundError):
         message += ": pip install 'bertscore-tm[cli,report,parquet]'"
-    return CommandError(message, BAD_INPUT if isinstance(error, ValueError | OSError) else FAILED)
+    exit_code = FAILED
+    if isinstance(error, ValueError | OSError):
+        exit_code = BAD_INPUT
+    return CommandError(message, exit_code)
 
 
 def is_only_rank() -> bool:
@@ -61,7 +73,8 @@ def discard_output() -> None:
 
 def _print_line(line: str) -> None:
     """Print a line on standard error. If it is closed, nobody wants messages; what cannot be written is a failure."""
-    if is_closed(sys.stderr):  # print would take standard output in place of None
+    # print would take standard output in place of None.
+    if is_closed(sys.stderr):
         return
     try:
         print(line, file=sys.stderr, flush=True)
@@ -89,6 +102,7 @@ def print_error(error: CommandError) -> None:
         # The folder that torchrun makes for the ranks, with a folder for each of them.
         claim = Path(record).parents[1] / "bertscore-tm"
         try:
+            # Only one process can create the file, so only one prints.
             claim.touch(exist_ok=False)
             is_first = True
         except FileExistsError:

@@ -119,20 +119,23 @@ class ScoringChoice:
 
 def positive(text: str) -> int:
     """Return a number from 1, as the type of an argument."""
-    if int(text) < 1:
+    number = int(text)
+    if number < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1, got {text!r}")
-    return int(text)
+    return number
 
 
 def _proportion(text: str) -> float:
     """Return a number between 0 and 1, as the type of an argument."""
-    if not 0 < float(text) < 1:
+    number = float(text)
+    if not 0 < number < 1:
         raise argparse.ArgumentTypeError(f"must be a number between 0 and 1, such as 0.95, got {text!r}")
-    return float(text)
+    return number
 
 
 def _output_file(path: str) -> str | None:
-    """Return ``None`` for standard output, whose file, opened by its name, would be written from its start."""
+    """Return the path of an output file, or ``None`` for standard output."""
+    # Opening /dev/stdout would overwrite a log from its start, while standard output appends.
     if path in ("-", "/dev/stdout"):
         return None
     return expand_home(path)
@@ -145,7 +148,7 @@ def add_file_arguments(
     group = parser.add_argument_group("texts")
     help = "the files of -c and then of -r, in order"
     group.add_argument("files", metavar="FILE", nargs="*", type=expand_home, help=help)
-    help = f"{candidates}; - is standard input; files with columns or keys may also contain the references"
+    help = f"{candidates}; - is standard input. Files with columns or keys may also contain the references"
     group.add_argument("-c", "--candidates", metavar="FILE", type=expand_home, help=help)
     add_reference_argument(group)
     return group
@@ -153,22 +156,22 @@ def add_file_arguments(
 
 def add_reference_argument(group: argparse._ArgumentGroup) -> None:
     """Declare the argument for files of references."""
-    help = "references of the candidates, line by line; each further file adds one to every candidate"
+    help = "references of the candidates, line by line. Each further file adds one to every candidate"
     group.add_argument("-r", "--references", metavar="FILE", nargs="+", action="extend", type=expand_home, help=help)
 
 
 def add_source_arguments(group: argparse._ArgumentGroup) -> None:
     """Declare the arguments for the file of the sources and its column."""
-    help = "text that each candidate was generated from, line by line or joined by a key; may be the file of -c"
+    help = "texts from which the candidates were generated, line by line or joined by a key. May be the file of -c"
     group.add_argument("--sources", metavar="FILE", type=expand_home, help=help)
     group.add_argument("--source-column", metavar="NAME", help="column or key of the sources (default: source)")
 
 
 def add_label_arguments(group: argparse._ArgumentGroup) -> None:
     """Declare the arguments for the columns of the documents and of the groups."""
-    help = "column or key of each text's document, in the first file that has it, to resample whole documents"
+    help = "column or key of each text's document, in the first file that has it. Documents are resampled as a whole"
     group.add_argument("--document-column", metavar="NAME", help=help)
-    help = "column or key of each text's group, such as its domain, in the first file that has it, to score each group"
+    help = "column or key of each text's group, such as its domain, in the first file that has it. Scores each group"
     group.add_argument("--group-column", metavar="NAME", help=help)
 
 
@@ -192,10 +195,13 @@ def add_scoring_arguments(
     add("--reference-column", metavar="NAME", action="append", help=help)
     help = "column by which rows of several files are joined, or none for their order (default: an id that all have)"
     add("--key", metavar="NAME", help=help)
-    help = "score candidates without the <think> block of a reasoning model in front; one that is cut off is empty"
+    help = "remove the <think> block of a reasoning model before a candidate. A block that is cut off leaves no text"
     add("--strip-thoughts", action="store_true", help=help)
     add_encoder_arguments(parser)
-    group = parser.add_argument_group("token weights and rescaling" if rescale else "token weights")
+    title = "token weights"
+    if rescale:
+        title = "token weights and rescaling"
+    group = parser.add_argument_group(title)
     choices = group.add_mutually_exclusive_group()
     if of_references:
         choices.add_argument("--idf", action="store_true", help="weight tokens by their idf in the references")
@@ -209,7 +215,7 @@ def add_scoring_arguments(
 
 def add_format_argument(group: argparse._ArgumentGroup) -> None:
     """Declare the argument for the format of the files that are read."""
-    help = f"format of all files: {', '.join(FORMATS)} (default: by suffix, where .txt.gz is .txt; - is txt)"
+    help = f"format of all files: {', '.join(FORMATS)} (default: by suffix, without .gz; for - txt)"
     group.add_argument("--format", choices=FORMATS, metavar="NAME", help=help)
 
 
@@ -233,7 +239,7 @@ def add_encoder_arguments(parser: argparse.ArgumentParser, *, all_layers: bool =
     add = parser.add_argument_group("encoder").add_argument
     add("-m", "--model", metavar="NAME", help="hub model or local folder (default: by --language)")
     add("--language", "--lang", metavar="CODE", help="language of the texts: model and baseline (default: en)")
-    help = "layer whose token vectors are compared; 0 is the embeddings, -1 the last (default: the tuned layer)"
+    help = "layer whose token vectors are compared: 0 is the embeddings, -1 the last (default: the tuned layer)"
     if all_layers:
         help = "use the layers from 0, the embeddings, to L (default: all)"
     add("-l", "--num-layers", metavar="L", type=int, help=help)
@@ -283,15 +289,13 @@ def add_output_argument(parser: argparse.ArgumentParser, suffixes: Sequence[str]
     """Declare the argument for the output file alone, for a command that prints no summary; return its group."""
     parser.set_defaults(suffixes=suffixes)
     is_always_file = len(suffixes) == 1
+    as_path = _output_file
+    if is_always_file:
+        # Standard output is an error here, because it has the summary.
+        as_path = expand_home
     group = parser.add_argument_group("output")
-    group.add_argument(
-        "-o",
-        "--output",
-        metavar="FILE",
-        required=is_always_file,
-        type=expand_home if is_always_file else _output_file,
-        help=f"write the output to this file, in the format of its suffix: {', '.join(suffixes)}",
-    )
+    help = f"write the output to this file, in the format of its suffix: {', '.join(suffixes)}"
+    group.add_argument("-o", "--output", metavar="FILE", required=is_always_file, type=as_path, help=help)
     return group
 
 

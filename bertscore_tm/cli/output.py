@@ -35,9 +35,11 @@ if TYPE_CHECKING:
 SCORE_LABELS = {"precision": "P", "recall": "R", "f1": "F1"}
 
 _FORMATS = {".txt": "plain", ".md": "pipe", ".tex": "latex_booktabs"}
+# Characters that Markdown interprets, each with a backslash in front.
 _MARKDOWN = str.maketrans({character: f"\\{character}" for character in "\\`*_<>|"})
 # Numbers of a JSON document that may be far smaller than a score.
 _SMALL = ("p_value", "p_value_holm", "standard_error", "weights", "shares", "special_share")
+# A minus sign in front of a number, but not a hyphen in a name such as gpt-4.
 _MINUS = re.compile(r"(?<![\w.])-(?=\d)")
 
 
@@ -72,9 +74,8 @@ def choose_output(arguments: argparse.Namespace) -> Output:
     default = ".json" if is_result_json else arguments.suffixes[0]
     suffix = _check_output("output", arguments.output, arguments.suffixes, default, inputs)
     if is_result_json and suffix != ".json":
-        raise CommandError(
-            f"--json and --output {arguments.output} exclude each other: name the file .json, or remove --json"
-        )
+        remedy = "Name the file .json, or remove --json"
+        raise CommandError(f"--json and --output {arguments.output} exclude each other. {remedy}")
     _check_output("report", arguments.report, (".html",), ".html", inputs)
     return Output(arguments.output, suffix, arguments.json, arguments.report, arguments.title)
 
@@ -82,20 +83,23 @@ def choose_output(arguments: argparse.Namespace) -> Output:
 def _check_output(option: str, path: str | None, suffixes: Sequence[str], default: str, inputs: Sequence[str]) -> str:
     """Return the suffix of a file to write, or the default one without a file. Raise an error if it is not allowed."""
     if path in ("-", "/dev/stdout"):
-        raise CommandError(f"argument --{option}: the summary is printed on standard output: give a file, not -")
+        raise CommandError(f"argument --{option}: {path} is standard output, which has the summary. Give a file")
     if path is None:
         return default
     target = Path(path)
     folder = target.resolve().parent
     if not folder.is_dir():
-        raise CommandError(f"argument --{option}: the folder {folder} does not exist")
+        raise CommandError(f"argument --{option}: the folder {folder} does not exist. Create it first")
     if is_special(target):
         return default
-    if any(Path(name).resolve() == target.resolve() for name in inputs):
-        raise CommandError(f"argument --{option}: {path} is read, and would be replaced")
+    for name in inputs:
+        # Two names may be links to one file.
+        if Path(name).resolve() == target.resolve():
+            raise CommandError(f"argument --{option}: {path} is read too, and would be replaced. Give another file")
     suffix = target.suffix.lower()
     if suffix not in suffixes:
-        raise CommandError(f"argument --{option}: {path} must end with {' or '.join(suffixes)}")
+        allowed = " or ".join(suffixes)
+        raise CommandError(f"argument --{option}: {path} has another suffix. Give a file that ends with {allowed}")
     return suffix
 
 
@@ -150,8 +154,9 @@ def write_results(results: Sequence[tuple[str, str | None]], write_page: Callabl
 def _print_result(text: str) -> None:
     """Print on standard output, with escapes for control characters and for those that its encoding lacks."""
     if is_closed(sys.stdout):
-        raise CommandError("standard output is closed: the result was not printed. Give a file with --output", FAILED)
+        raise CommandError("standard output is closed: the result was not printed. Pass --output FILE", FAILED)
     encoding = _encoding_of_output()
+    # With another encoding than UTF-8 a character may have no bytes, and its escape is printed.
     shown = for_terminal(text, keep="\n\t").encode(encoding, "backslashreplace")
     try:
         sys.stdout.write(shown.decode(encoding))
@@ -161,7 +166,8 @@ def _print_result(text: str) -> None:
         raise
     except OSError as error:
         discard_output()
-        raise CommandError(f"standard output: {error.strerror}. The result was not printed", FAILED) from error
+        message = f"standard output: {error.strerror}: the result was not printed. Pass --output FILE"
+        raise CommandError(message, FAILED) from error
 
 
 def _encoding_of_output() -> str:
@@ -177,7 +183,8 @@ def write_report(scored: ScoredSystems, output: Output) -> None:
     systems = scored.systems
     results = {}
     for number, name in enumerate(systems.texts):
-        results[name] = dict(zip(SCORE_NAMES, scored.scores[:, 0, :, number], strict=True))
+        scores_of_system = scored.scores[:, 0, :, number]  # (3, texts)
+        results[name] = dict(zip(SCORE_NAMES, scores_of_system, strict=True))
         results[name]["best_reference"] = scored.best_reference[0, :, number]
     page = Report(
         systems.texts,
@@ -200,7 +207,8 @@ def to_json(document: dict[str, Any]) -> str:
     """
     # JSON has escapes of its own for characters that standard output lacks. Unpaired surrogates cannot be written.
     is_ascii = not _encoding_of_output().lower().startswith("utf")
-    return for_terminal(json.dumps(_round(document), ensure_ascii=is_ascii, allow_nan=False)) + "\n"
+    content = json.dumps(_round(document), ensure_ascii=is_ascii, allow_nan=False)
+    return for_terminal(content) + "\n"
 
 
 def _round(value: Any, *, is_small: bool = False) -> Any:
@@ -211,6 +219,7 @@ def _round(value: Any, *, is_small: bool = False) -> Any:
         return [_round(item, is_small=is_small) for item in value]
     if not isinstance(value, float):
         return value
+    # JSON has no NaN.
     if math.isnan(value):
         return None
     if is_small:
@@ -220,7 +229,9 @@ def _round(value: Any, *, is_small: bool = False) -> Any:
 
 def format_count(number: int, noun: str) -> str:
     """Return a number with its noun in the singular or plural."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+    if number == 1:
+        return f"{number} {noun}"
+    return f"{number} {noun}s"
 
 
 def format_counts(document: dict[str, Any], nouns: Iterable[str]) -> str:
@@ -230,7 +241,9 @@ def format_counts(document: dict[str, Any], nouns: Iterable[str]) -> str:
 
 def describe_pairing(column: str | None) -> dict[str, Any]:
     """Return by what rows of files were paired, for JSON: an id, or ``None`` for their order."""
-    return {"paired_by": "order" if column is None else "key", "key": column}
+    if column is None:
+        return {"paired_by": "order", "key": None}
+    return {"paired_by": "key", "key": column}
 
 
 def format_pairing(document: dict[str, Any]) -> str:
@@ -242,13 +255,20 @@ def format_pairing(document: dict[str, Any]) -> str:
 
 def format_interval(low: float, high: float, sign: str = "") -> str:
     """Return an interval with four decimals, or a dash if there is none."""
-    return "-" if math.isnan(low) else f"[{low:{sign}.4f}, {high:{sign}.4f}]"
+    # A single text has no interval.
+    if math.isnan(low):
+        return "-"
+    return f"[{low:{sign}.4f}, {high:{sign}.4f}]"
 
 
 def format_texts(pair: dict[str, Any]) -> str:
     """Return the texts of a pair, each in a line."""
-    texts = {name.removesuffix("_text"): text for name, text in pair.items() if name.endswith("_text")}
-    return "\n".join(f"{side}: {for_terminal(text)}" for side, text in texts.items())
+    lines = []
+    for name, text in pair.items():
+        side, suffix, _ = name.partition("_text")
+        if suffix:
+            lines.append(f"{side}: {for_terminal(text)}")
+    return "\n".join(lines)
 
 
 def format_rows(rows: Sequence[Sequence[str]], suffix: str = ".txt") -> str:
@@ -262,13 +282,15 @@ def format_rows(rows: Sequence[Sequence[str]], suffix: str = ".txt") -> str:
         |:---------|-----:|
         | a\_b     | 0.41 |
     """
-    cells = [[for_terminal(cell) for cell in row] for row in rows]
+    cells = [list(map(for_terminal, row)) for row in rows]
     if suffix == ".md":
+        # tabulate does not escape characters of Markdown in names of systems.
         cells = [[cell.translate(_MARKDOWN) for cell in row] for row in cells]
     alignment = ["left", *["right"] * (len(rows[0]) - 1)]
     # Numbers are formatted already.
     table: str = tabulate(cells[1:], cells[0], tablefmt=_FORMATS[suffix], colalign=alignment, disable_numparse=True)
     if suffix == ".tex":
+        table = _MINUS.sub("$-$", table).replace("≤", r"$\leq$")
         # LaTeX takes a bracket after the end of a line for a length.
-        table = re.sub(r"^ *\[", "{}[", _MINUS.sub("$-$", table).replace("≤", r"$\leq$"), flags=re.MULTILINE)
+        table = re.sub(r"^ *\[", "{}[", table, flags=re.MULTILINE)
     return f"{table}\n"

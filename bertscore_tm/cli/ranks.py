@@ -22,7 +22,7 @@ T = TypeVar("T")
 _TIMEOUT = timedelta(hours=1)
 _PACKAGES = ("bertscore-tm", "torch", "transformers", "tokenizers")
 _PAGE = "https://github.com/bertscore-tm/bertscore-tm/blob/main/examples/docs/many_machines.md"
-_REMEDY = "The same command resumes from the .partial file of its output, if there is one"
+_REMEDY = "Run the same command again, which resumes if its output has a .partial file"
 
 
 @dataclass(frozen=True)
@@ -59,12 +59,15 @@ class RankGroup:
         """Raise an error on all ranks that names the settings in which one of them differs from rank 0."""
         first, *others = self.gather(describe)
         for rank, settings in enumerate(others, start=1):
-            names = [name for name in first if settings[name] != first[name]]
-            if names:
-                found = ", ".join(f"{name} {settings[name]}" for name in names)
-                expected = ", ".join(f"{name} {first[name]}" for name in names)
-                remedy = "Give all ranks the same model, devices and versions"
-                raise CommandError(f"rank {rank} has {found}, but rank 0 has {expected}. {remedy}")
+            found = []
+            expected = []
+            for name in first:
+                if settings[name] != first[name]:
+                    found.append(f"{name} {settings[name]}")
+                    expected.append(f"{name} {first[name]}")
+            if found:
+                differences = f"rank {rank} has {', '.join(found)}, but rank 0 has {', '.join(expected)}"
+                raise CommandError(f"{differences}. Give all ranks the same model, devices and versions")
 
 
 @contextmanager
@@ -80,8 +83,11 @@ def join_ranks() -> Generator[RankGroup, None, None]:
         # Only small results on the CPU are exchanged, so gloo fits all devices.
         dist.init_process_group("gloo", timeout=_TIMEOUT)
     except RuntimeError as error:
-        raise CommandError(f"could not connect to the other processes: {error}", FAILED) from error
+        # torchrun sets the addresses of the processes, so another launcher may lack them.
+        message = f"could not connect to the other processes: {error}. Start them with torchrun"
+        raise CommandError(message, FAILED) from error
     if "TORCHELASTIC_ERROR_FILE" in os.environ:
+        # torchrun ends a rank by this signal, whose default handler prints nothing.
         signal.signal(signal.SIGTERM, _end_rank)
     try:
         ranks = RankGroup(dist.get_rank(), dist.get_world_size())
@@ -96,12 +102,13 @@ def _require_one_host() -> None:
     num_hosts = os.environ.get("GROUP_WORLD_SIZE", "1")
     num_ranks_here = os.environ.get("LOCAL_WORLD_SIZE", num_ranks)
     if int(num_hosts) > 1 or int(num_ranks_here) < int(num_ranks):
-        raise CommandError(f"the command runs on one host. For several hosts see {_PAGE}")
+        raise CommandError(f"the command runs on one host, but its processes run on several. See {_PAGE}")
 
 
 def _end_rank(*_: Any) -> None:
     """Handle the signal by which torchrun stops a rank when another one has ended, or when it is stopped itself."""
     print_error(CommandError(f"stopped by torchrun, which ends all processes together. {_REMEDY}"))
+    # Destructors of the process group would wait for ranks that have ended.
     os._exit(128 + signal.SIGTERM)
 
 

@@ -57,8 +57,9 @@ def _write_page(command: ReportOptions, target: Output) -> None:
 
     pattern = f"{command.prefix}_step_*.jsonl"
     folder = Path(command.folder)
+    # A training may have written its texts to a folder of their own, as the pages of the callbacks suggest.
     paths = list(folder.glob(pattern)) or list((folder / "texts").glob(pattern))
     if not paths:
-        raise CommandError(f"{folder} has no files {pattern}, as ScoredTextWriter writes them: give --prefix")
+        raise CommandError(f"{folder} has no files {pattern}, as ScoredTextWriter writes them. Give --prefix NAME")
     page = Report.from_files(paths, title=target.title)
     output.write_output(page.to_html().encode(), target.path)

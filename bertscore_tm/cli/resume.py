@@ -4,11 +4,13 @@ import hashlib
 import json
 import math
 import os
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any, Self
 
@@ -47,6 +49,7 @@ class PartialFile:
         if self._file is None or self.path is None:
             return
         if error is None:
+            # The output is complete.
             self.path.unlink()
         self.close()
         if isinstance(error, KeyboardInterrupt):
@@ -54,10 +57,12 @@ class PartialFile:
 
     def resume(self, signature: str, items: Sequence[Any]) -> list[Numbers]:
         """Open the file and return the numbers of the items that a run with the same settings has finished."""
+        # A run of a single step would have nothing to resume from.
         if self.path is None or len(items) <= ITEMS_PER_STEP:
             return []
         self._file = self.path.open("a+b")
         _lock(self._file)
+        # Other texts have other scores, even if the files have the same names.
         digest = hashlib.sha256()
         for item in items:
             digest.update(json.dumps(item, default=vars).encode())
@@ -69,20 +74,26 @@ class PartialFile:
             return []
         first, *lines = content.split(b"\n")
         if first != head.encode() or not lines:
-            remedy = "Delete it to start anew, or repeat that command"
+            remedy = f"Repeat that command, or start anew after rm {shlex.quote(str(self.path))}"
             raise CommandError(f"{self.path} belongs to a run with other files or settings. {remedy}")
         # The last line is empty, or was cut off.
         self._file.truncate(len(content) - len(lines[-1]))
         records = [json.loads(line) for line in lines[:-1]]
         if [record["item"] for record in records] != list(range(len(records))):
-            raise CommandError(f"{self.path} has lines of several runs. Delete it to start anew")
+            remedy = f"Start anew after rm {shlex.quote(str(self.path))}"
+            raise CommandError(f"{self.path} has lines of several runs. {remedy}")
         return [record["numbers"] for record in records]
 
     def append(self, start: int, numbers: Sequence[Numbers]) -> None:
         """Write the numbers of finished items, of which ``start`` is the first."""
-        if self._file is not None:
-            records = [{"item": item, "numbers": values} for item, values in enumerate(numbers, start)]
-            self._write("".join(f"{json.dumps(record)}\n" for record in records))
+        if self._file is None:
+            return
+        lines = []
+        for item, values in enumerate(numbers, start):
+            record = json.dumps({"item": item, "numbers": values})
+            lines.append(f"{record}\n")
+        # One write per step, so that an interruption leaves at most one incomplete line.
+        self._write("".join(lines))
 
     def close(self) -> None:
         """Close the file, and release its lock."""
@@ -94,10 +105,12 @@ class PartialFile:
         try:
             self._file.write(lines.encode())
             self._file.flush()
+            # A power failure loses at most the current step.
             os.fsync(self._file.fileno())
         except OSError as error:
             reason = error.strerror or error
-            raise CommandError(f"{self.path}: {reason}. The same command resumes", FAILED) from error
+            remedy = "Free space on this disk, and run the same command to resume"
+            raise CommandError(f"{self.path}: {reason}. {remedy}", FAILED) from error
 
 
 def _lock(file: IO[bytes]) -> None:
@@ -148,14 +161,24 @@ def compute_items(
     num_finished = ranks.run_on_first(resume)
     if num_finished:
         print_message(f"resuming: {num_finished} of {len(items)} {unit}s are in {unfinished.path}")
-    is_shown = ranks.rank == 0 and not is_closed(sys.stderr) and (verbose or sys.stderr.isatty())
+    is_shown = ranks.rank == 0 and _can_show_progress(verbose=verbose)
+    items_per_step = ranks.size * ITEMS_PER_STEP
     with tqdm(total=len(items), unit=unit, initial=num_finished, disable=not is_shown) as bar:
-        for start in range(num_finished, len(items), ranks.size * ITEMS_PER_STEP):
-            step = items[start : start + ranks.size * ITEMS_PER_STEP]
+        for start in range(num_finished, len(items), items_per_step):
+            step = items[start : start + items_per_step]
             computed = _compute_step(ranks, step, work, bar.update)
             numbers += computed
             ranks.run_on_first(partial(unfinished.append, start, computed))
-    return numbers if ranks.rank == 0 else None
+    if ranks.rank > 0:
+        return None
+    return numbers
+
+
+def _can_show_progress(*, verbose: bool) -> bool:
+    if is_closed(sys.stderr):
+        return False
+    # A log file would get a line for each update, so there the user has to ask for it.
+    return verbose or sys.stderr.isatty()
 
 
 def _compute_step(
@@ -167,7 +190,14 @@ def _compute_step(
     """Compute items, of which each rank takes an equal share."""
     share = math.ceil(len(items) / ranks.size)
     own = items[ranks.rank * share : (ranks.rank + 1) * share]
-    shares = ranks.gather(lambda: work(own, progress) if own else [])
+
+    def work_on_share() -> list[Numbers]:
+        # The last ranks have nothing to do if there are fewer items than ranks.
+        if not own:
+            return []
+        return work(own, progress)
+
+    shares = ranks.gather(work_on_share)
     # The other ranks have computed the rest.
     progress(len(items) - len(own))
-    return [numbers for computed in shares for numbers in computed]
+    return list(chain.from_iterable(shares))

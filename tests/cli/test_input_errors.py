@@ -94,7 +94,7 @@ BAD_FILES = [
     ("c.txt", "a\nb\nc\n".encode("utf-16-le"), " NUL bytes: the file seems to be UTF-16. Convert the file to UTF-8"),
     ("c.txt", b"\xef\xbb\xbfa\n\xff", "2: not valid UTF-8: invalid start byte. Convert the file to UTF-8"),
 ]
-TEXTS = "files or texts are missing, or both are given. Give either -c FILE -r FILE, or --candidate-text TEXT --reference-text TEXT"
+TEXTS = "files or texts are missing, or both are given. Give either -c FILE -r FILE, or --candidate-text TEXT ..."
 # Content of the files, arguments, and the error message, in which {} is the folder of the files.
 BAD = [
     ({}, "-c no.txt -r no.txt", "no.txt: No such file or directory"),
@@ -128,20 +128,20 @@ BAD = [
         "-c c.tsv --candidate-column 0 --reference-column 2",
         "c.tsv:1: no column or key '0'; there are '1', '2'. Choose a column with --candidate-column NAME",
     ),
-    ({}, "- -", "standard input can be read once: give - for one file"),
-    ({"c.txt": GOOD}, "-c - -r c.txt --idf-from -", "standard input can be read once: give - for one file"),
+    ({}, "- -", "standard input can be read once, got - for 2 files. Give - for one"),
+    ({"c.txt": GOOD}, "-c - -r c.txt --idf-from -", "standard input can be read once, got - for 2 files. ..."),
     (
         {"c.csv": b"candidate,doc,doc\na,1,2\n", "r.txt": b"a\n"},
         "-c c.csv -r r.txt --confidence 0.9 --document-column doc",
         "c.csv:1: more than one column is named 'doc'. Rename one of them",
     ),
     ({"c.txt": GOOD}, "c.txt c.txt --idf-from c.dat", "c.dat: No such file or directory"),
-    ({}, "-o no/scores.json", "argument --output: the folder {}/no does not exist"),
-    ({}, "-o .", "argument --output: . must end with .txt or .json or .tsv or .csv"),
+    ({}, "-o no/scores.json", "argument --output: the folder {}/no does not exist. Create it first"),
+    ({}, "-o .", "argument --output: . has another suffix. Give a file that ends with .txt or .json or .tsv or .csv"),
     ({}, "-o a.csv", "argument --output: a .csv file lists the scores of each pair. Add --per-segment"),
-    ({}, "-o a.txt --json", "--json and --output a.txt exclude each other: name the file .json, or remove --json"),
-    ({}, "--layer=3", "unrecognized arguments: --layer=3 (see bertscore-tm --help)"),
-    ({}, "--num-layers five", "argument -l/--num-layers: invalid int value: 'five' (see bertscore-tm score --help)"),
+    ({}, "-o a.txt --json", "--json and --output a.txt exclude each other. Name the file .json, or remove --json"),
+    ({}, "--layer=3", "unrecognized arguments: --layer=3. See bertscore-tm --help"),
+    ({}, "--num-layers five", "argument -l/--num-layers: invalid int value: 'five'. See bertscore-tm score --help"),
 ]
 
 

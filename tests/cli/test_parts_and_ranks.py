@@ -110,7 +110,7 @@ def test_a_killed_run_resumes(command, tmp_path, monkeypatch, case):
     assert incomplete.startswith(f'{{"item": {num_finished}, ')
     other = ["--component", "recall"] if case == "rank" else ["--dtype", "float64"]
     refused = command(*options, *other, exit_code=2).err
-    assert f"{output}.partial belongs to a run with other files or settings. Delete it to start anew" in refused
+    assert f"{output}.partial belongs to a run with other files or settings. Repeat that command, or " in refused
 
     computed, encoded = watch(monkeypatch)
     resumed = command(*options)
@@ -148,7 +148,7 @@ def test_lines_of_two_runs_are_refused(command, tmp_path):
     head, first, *others = unfinished.read_text().split("\n")
     unfinished.write_text("\n".join([head, first, first, *others]))
     printed = command(*arguments, exit_code=2).err
-    assert "out.tsv.partial has lines of several runs. Delete it to start anew" in printed
+    assert "out.tsv.partial has lines of several runs. Start anew after rm " in printed
 
 
 def test_a_second_run_is_refused_while_the_first_writes(command, tmp_path):
@@ -352,7 +352,7 @@ def test_several_hosts_are_refused(monkeypatch, capsys, hosts):
         monkeypatch.setenv(name, value)
     assert main(["score", "--candidate-text", "a", "--reference-text", "b"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("bertscore-tm: error: the command runs on one host. For several hosts see ")
+    assert line.startswith("bertscore-tm: error: the command runs on one host, but its processes run on several. See ")
     assert (ROOT / line.rpartition("/main/")[2]).is_file()
 
 

@@ -49,7 +49,7 @@ def test_a_rank_that_dies_ends_all_ranks_with_one_line(folder, capsys, monkeypat
     (node,) = run_torchrun(folder, "-m", "tests.support.killed_rank", *how, *SCORE, num_ranks=3)
     (line,) = lines_of(node)
     assert line.startswith("bertscore-tm: error: ")
-    assert line.endswith(". The same command resumes from the .partial file of its output, if there is one")
+    assert line.endswith(". Run the same command again, which resumes if its output has a .partial file")
     monkeypatch.setattr(resume, "ITEMS_PER_STEP", 200)
     capsys.readouterr()
     assert main(SCORE) == 0
@@ -62,5 +62,7 @@ def test_a_rank_that_dies_ends_all_ranks_with_one_line(folder, capsys, monkeypat
 def test_each_of_several_hosts_prints_one_line(folder):
     for node in run_torchrun(folder, "-m", "bertscore_tm.cli", *SCORE, num_ranks=2, num_nodes=2):
         (line,) = lines_of(node)
-        assert line.startswith("bertscore-tm: error: the command runs on one host. For several hosts see https://")
+        assert line.startswith(
+            "bertscore-tm: error: the command runs on one host, but its processes run on several. See "
+        )
     assert not list(folder.glob("scores*"))

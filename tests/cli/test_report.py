@@ -130,7 +130,7 @@ def test_a_folder_without_validations_is_an_error(tmp_path, monkeypatch, capsys)
     (tmp_path / "texts").mkdir()
     (tmp_path / "texts" / "val_a_step_1.jsonl").touch()
     printed = run_here(capsys, "report", "texts", "-o", "page.html", exit_code=2)
-    check_error(printed, r"texts has no files val_step_\*\.jsonl, as ScoredTextWriter writes them: give --prefix")
+    check_error(printed, r"texts has no files val_step_\*\.jsonl, as ScoredTextWriter writes them. Give --prefix NAME")
 
 
 def test_intervals_are_those_of_documents(command, tmp_path):
@@ -141,7 +141,10 @@ def test_intervals_are_those_of_documents(command, tmp_path):
     assert data["summary"][0]["f1"] == pytest.approx(expected, abs=6e-5)
 
 
-@pytest.mark.parametrize(("path", "message"), [("page.txt", "must end with .html"), ("-", "give a file, not -")])
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [("page.txt", "Give a file that ends with .html"), ("-", "- is standard output, .* Give a file")],
+)
 def test_files_are_checked_first(command, path, message):
     printed = command("score", "a.txt", "refs.txt", "--report", path, exit_code=2)
     check_error(printed, f"argument --report: .*{message}")

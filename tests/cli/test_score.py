@@ -176,7 +176,7 @@ def test_inputs_are_never_replaced(arguments, tmp_path, monkeypatch, capsys):
         Path(name).write_text("a cat\n")
     Path("link.txt").symlink_to("b.txt")
     assert main(arguments) == 2
-    assert f"argument --output: {arguments[-1]} is read, and would be replaced" in capsys.readouterr().err
+    assert f"argument --output: {arguments[-1]} is read too, and would be replaced" in capsys.readouterr().err
     assert Path("b.txt").read_text() == "a cat\n"
 
 
@@ -186,7 +186,7 @@ def test_inputs_are_never_replaced(arguments, tmp_path, monkeypatch, capsys):
 def test_an_option_never_takes_a_file_given_in_order(capsys, command, flag, file):
     name, *files = command.split()
     printed = run_here(capsys, name, flag, file, *files, exit_code=2)
-    check_error(printed, f"argument {flag}: takes no file, got '{file}': give {flag}-from {file}, or {flag} after the")
+    check_error(printed, f"argument {flag}: takes no file, got '{file}'. Give {flag}-from {file}, or {flag} after the")
 
 
 def test_the_idf_of_references_or_of_a_file(command):
@@ -223,17 +223,19 @@ def test_a_hash_of_the_reference_package_gives_the_options(folder, listed_folder
         assert expected.err == ""
         printed = run_here(capsys, *words, option, text)
         assert printed.out == expected.out
-        corpus = ", nor perhaps the texts of its idf (--idf-from)" if idf else ""
-        said = f"{text}: published scores may differ from these, which do not use its versions{corpus}"
+        remedy = "Publish the signature of these"
+        if idf:
+            remedy = "If its idf counted other texts than the references, pass them with --idf-from FILE"
+        said = f"published scores of {text} may differ from these, which do not use its versions. {remedy}"
         assert printed.err == f"bertscore-tm: warning: {said}\n"
 
 
 def test_an_invalid_hash_shows_a_valid_one(command, minilm):
     given = ["hyps.txt", "refs.txt", "-m", minilm, "-l", "0"]
     printed = command(*given, "--hash", "garbage", exit_code=2)
-    check_error(printed, "^argument --hash: not one of bert-score .*, got 'garbage'. A valid one is '")
-    (example,) = re.findall("A valid one is '(.*)'", printed.err)
-    assert command(*given, "--hash", example).err.endswith("do not use its versions\n")
+    check_error(printed, "^argument --hash: 'garbage' is not a hash of bert-score, .*. Give one such as ")
+    (example,) = re.findall(r"Give one such as (\S+)", printed.err)
+    assert "published scores of" in command(*given, "--hash", example).err
 
 
 def test_options_next_to_a_hash_come_first(command, folder, minilm, capsys):
@@ -294,8 +296,8 @@ def test_a_device_that_is_not_here_is_an_error_with_the_remedy(command, device):
     if kind in ("cuda", "mps", "xpu") and torch.get_device_module(kind).is_available():
         pytest.skip(f"{kind} is here")
     printed = command("-c", "hyps.txt", "-r", "refs.txt", "-l", "1", "--device", device, exit_code=2)
-    remedy = f"without --device, {default_device()} is used"
-    check_error(printed, rf"^argument --device: '{device}' cannot be used here: .{{10,300}}; {remedy}$")
+    remedy = f"Remove --device to use {default_device()}"
+    check_error(printed, rf"^argument --device: '{device}' cannot be used here: .{{10,300}}. {remedy}$")
 
 
 @pytest.mark.parametrize(("start", "end"), [(b"\xef\xbb\xbf", b""), (b"", b"\r\n\n  \n")])
