@@ -78,6 +78,7 @@ def run(arguments: argparse.Namespace, session: Session) -> None:
 def _measure(command: BaselineOptions, target: Output) -> None:
     texts = read_texts(command.corpus, command.format, command.column, remedy=choose_with("--column"))
 
+    # Import torch and transformers after the files are read, so that errors in files are reported soon.
     from bertscore_tm.cli.encoder import build_encoder
     from bertscore_tm.scoring.baselines import make_baseline
     from bertscore_tm.scoring.warnings import describe_truncation

@@ -103,6 +103,7 @@ def run(arguments: argparse.Namespace, session: Session) -> None:
     command = CompareOptions.of(arguments)
     systems = session.ranks.run_on_first(lambda: _read(command))
 
+    # Import torch and transformers after the files are read, so that errors in files are reported soon.
     from bertscore_tm.cli.scoring import score_systems
 
     scored = score_systems(session, command.scoring, systems)
@@ -158,6 +159,7 @@ def _format_summary(document: dict[str, Any], suffix: str) -> str:
 
 def _describe_methods(document: dict[str, Any]) -> list[str]:
     """Return lines with the numbers of texts, the test, the signature and the verdict."""
+    # Documents are resampled as a whole, so their number decides whether there is a test.
     unit = "text"
     if document["num_documents"] is not None:
         unit = "document"
@@ -195,6 +197,7 @@ def _difference_rows(document: dict[str, Any]) -> list[list[str]]:
     label = output.SCORE_LABELS[document["component"]]
     interval = f"{100 * document['confidence']:g}% interval"
     p_values = {"p_value": "p"}
+    # A single difference needs no adjustment.
     if len(document["systems"]) > 2:
         p_values["p_value_holm"] = "p (Holm)"
     outcomes = ("wins", "ties", "losses")
@@ -244,6 +247,7 @@ def _read_systems(command: CompareOptions) -> Systems:
 def _read_column(files: FileOptions, system_column: str) -> Systems:
     """Divide the rows of one file among the systems in a column, which must have the same references."""
     table, systems = _read_one_file(files, system_column)
+    # A dictionary keeps the systems in the order of their first rows.
     rows_of_systems: dict[str, list[int]] = {}
     for row, name in enumerate(table.texts(system_column, remedy=choose_with("--system-column"))):
         rows_of_systems.setdefault(name, []).append(row)
@@ -265,6 +269,7 @@ def _read_column(files: FileOptions, system_column: str) -> Systems:
         selected[name] = systems.select(joined_rows)
         texts[name] = selected[name].texts["all"]
         for text, references in enumerate(selected[name].references):
+            # A paired test needs the same texts, so the references of a text must agree.
             if references != selected[first].references[text]:
                 message = f"the references of {name!r} are not those of {first!r}. Give both the same, in one order"
                 raise table.error(joined_rows[text], message)

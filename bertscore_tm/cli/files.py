@@ -80,6 +80,7 @@ class Table:
 
     def has_column(self, name: str) -> bool:
         """Check whether the first row has a column."""
+        # The other rows are checked when the column is read, with an error for a row without it.
         return self.has_columns and _look_up(self.rows[0], name) is not _MISSING
 
     @property

@@ -113,6 +113,7 @@ class FileOptions:
     @classmethod
     def of_one_system(cls, arguments: Namespace) -> FileOptions:
         """Return the options of a command that scores one system: files in order are -c, unless given, and -r."""
+        # "score c.txt -r r.txt" and "score -c c.txt r.txt" are the same.
         in_order = list(arguments.files)
         candidates = []
         if arguments.candidates is not None:
@@ -213,6 +214,7 @@ class Corpus:
         """Warn if the first system's file has references next to those of ``-r``."""
         own = self.systems[0]
         for name in self.options.reference_column or REFERENCES:
+            # Outputs of other systems may be the references of one.
             if name != self.options.candidate_column and own.has_column(name):
                 unread = f"{own.name}: the references in {name!r} are not read, because -r has others"
                 warn_user(f"{unread}. To read them, remove -r")
@@ -245,6 +247,7 @@ class Corpus:
     def row_keys(self) -> RowKeys | None:
         """Return the ids of the texts: those that joined, or of a single file those that name its rows."""
         name = self.join.column
+        # A single file is not joined, but its ids can join its scores with other files later.
         is_single = len(self.files) == 1 and self.options.key != BY_ORDER
         if name is None and is_single:
             name = _find_id(self.systems[0], self.options)
@@ -253,6 +256,7 @@ class Corpus:
         for table, rows in self.files:
             values = table.optional_values(name)
             if values is not None:
+                # Several rows of a text have the same id.
                 return RowKeys(name, [values[first] for first, *_ in rows])
         return None
 
@@ -287,6 +291,7 @@ def read_corpus(options: FileOptions, *others: str) -> Corpus:
     references = options.reference_column or REFERENCES
     names = [options.candidate_column, *others]
     if options.references is None:
+        # A file without a header is read by numbers only if the columns of the references are numbers too.
         names += references
     systems = [_read(path, options, names) for path in options.candidates]
     reference_files = [_read(path, options, references) for path in options.references or ()]
@@ -316,6 +321,7 @@ def describe_columns(table: Table, options: FileOptions) -> KeyColumns:
     if table.is_object:
         return KeyColumns(table.name, num_rows, object_keys=[normalize_key(row["id"]) for row in table.rows])
     columns: dict[str, list[Hashable]] = {}
+    # Texts are no ids: two systems may produce the same texts in another order.
     texts = {options.candidate_column, *(options.reference_column or REFERENCES)}
     if options.sources is not None:
         texts.add(options.source_column_or_default())

@@ -146,6 +146,7 @@ def add_file_arguments(
 ) -> argparse._ArgumentGroup:
     """Declare the arguments for files of candidates and references, and return their group."""
     group = parser.add_argument_group("texts")
+    # The files may be given with -c and -r instead, so the parser requires none.
     help = "the files of -c and then of -r, in order"
     group.add_argument("files", metavar="FILE", nargs="*", type=expand_home, help=help)
     help = f"{candidates}; - is standard input. Files with columns or keys may also contain the references"
@@ -202,6 +203,7 @@ def add_scoring_arguments(
     if rescale:
         title = "token weights and rescaling"
     group = parser.add_argument_group(title)
+    # Both options set the same value.
     choices = group.add_mutually_exclusive_group()
     if of_references:
         choices.add_argument("--idf", action="store_true", help="weight tokens by their idf in the references")
@@ -287,6 +289,7 @@ def add_output_arguments(parser: argparse.ArgumentParser, suffixes: Sequence[str
 
 def add_output_argument(parser: argparse.ArgumentParser, suffixes: Sequence[str]) -> argparse._ArgumentGroup:
     """Declare the argument for the output file alone, for a command that prints no summary; return its group."""
+    # The check of the output reads them before the command runs.
     parser.set_defaults(suffixes=suffixes)
     is_always_file = len(suffixes) == 1
     as_path = _output_file

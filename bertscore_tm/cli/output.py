@@ -71,7 +71,9 @@ def choose_output(arguments: argparse.Namespace) -> Output:
     inputs = input_files(arguments)
     # With a single format the output is always a file, and --json changes the summary.
     is_result_json = arguments.json and len(arguments.suffixes) > 1
-    default = ".json" if is_result_json else arguments.suffixes[0]
+    default = arguments.suffixes[0]
+    if is_result_json:
+        default = ".json"
     suffix = _check_output("output", arguments.output, arguments.suffixes, default, inputs)
     if is_result_json and suffix != ".json":
         remedy = "Name the file .json, or remove --json"
@@ -90,6 +92,7 @@ def _check_output(option: str, path: str | None, suffixes: Sequence[str], defaul
     folder = target.resolve().parent
     if not folder.is_dir():
         raise CommandError(f"argument --{option}: the folder {folder} does not exist. Create it first")
+    # A device or a pipe has no suffix that says a format.
     if is_special(target):
         return default
     for name in inputs:
@@ -141,6 +144,7 @@ def write_results(results: Sequence[tuple[str, str | None]], write_page: Callabl
     writes.append(write_page)
     errors = []
     for write in writes:
+        # One full disk must not prevent a page on another one.
         try:
             write()
         except expected_errors() as error:

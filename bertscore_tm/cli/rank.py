@@ -74,6 +74,7 @@ def run(arguments: argparse.Namespace, session: Session) -> None:
     ranks = session.ranks
     lines = ranks.run_on_first(lambda: _read(command.files))
 
+    # Import torch and transformers after the files are read, so that errors in files are reported soon.
     from bertscore_tm.cli.encoder import build_encoders, read_idf
     from bertscore_tm.cli.resume import compute_items
     from bertscore_tm.functional.ranking import ranking_fields
@@ -84,6 +85,7 @@ def run(arguments: argparse.Namespace, session: Session) -> None:
     items = _make_items(lines, choice)
     encoder = build_encoders(ranks, choice.encoder)
     weights = ranks.run_on_first(lambda: token_weights(encoder, read_idf(choice.idf, choice.format)))
+    # The harmonic mean would rank a candidate with a negative precision or recall too high.
     settings = ScoreSettings(encoder, weights, f1=selection_f1)
     signature = settings.signature(ranking_fields(items, command.component, command.references_reduce))
     signature |= choice.signature_fields()
@@ -159,6 +161,7 @@ def _warn(items: Sequence[Item], scores: Sequence[Numbers], settings: ScoreSetti
     warn_of_leftovers(candidates, tokenizer)
     num_truncated, unknown = count_tokens(list(distinct), tokenizer)
     unknown.warn()
+    # Real texts do not score exactly 0, so one of them is empty.
     num_zero = 0
     for item_scores in scores:
         num_zero += item_scores.count(0)
@@ -180,6 +183,7 @@ def _read(files: FileOptions) -> _Lines:
         raise CommandError("there are no candidates. Give a FILE of JSON lines with an array of candidates each")
     corpus = read_corpus(files)
     candidates = corpus.systems[0].text_lists(files.candidate_column, remedy=choose_with("--candidate-column"))
+    # Without references, each candidate is scored with the others of its line.
     references: Sequence[list[str] | None] = [None] * len(candidates)
     if files.references is not None or files.reference_column is not None:
         references = corpus.references()
@@ -192,6 +196,7 @@ def _make_record(item: Item, scores: Numbers) -> dict[str, Any]:
 
     from bertscore_tm.functional.ranking import order_candidates
 
+    # The same order as in Python: of equal scores the first is best, and NaN is last.
     best = int(order_candidates(torch.tensor(scores, dtype=torch.float32, device="cpu"))[0])
     rounded: list[float | None] = []
     for score in scores:

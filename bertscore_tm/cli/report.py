@@ -53,6 +53,7 @@ def run(arguments: argparse.Namespace, session: Session) -> None:
 
 
 def _write_page(command: ReportOptions, target: Output) -> None:
+    # Import torch when the command runs, so that errors in arguments are reported soon.
     from bertscore_tm.report import Report
 
     pattern = f"{command.prefix}_step_*.jsonl"

@@ -58,6 +58,7 @@ class ScoreOptions:
     def of(cls, arguments: argparse.Namespace) -> ScoreOptions:
         """Return the options that the arguments give."""
         scoring = ScoringChoice.of(arguments)
+        # bert-score reads the table only if rescaling is requested too.
         if scoring.rescale is True and arguments.baseline_path is not None:
             scoring = replace(scoring, rescale=arguments.baseline_path)
         confidence = arguments.confidence
@@ -122,6 +123,7 @@ def run(arguments: argparse.Namespace, session: Session) -> None:
     needs_statistics = command.confidence is not None or target.report is not None
     systems = session.ranks.run_on_first(lambda: _read(command, needs_statistics=needs_statistics))
 
+    # Import torch and transformers after the files are read, so that errors in files are reported soon.
     from bertscore_tm.cli.scoring import score_systems
 
     scored = score_systems(session, command.scoring, systems, verbose=command.verbose)
@@ -132,11 +134,14 @@ def run(arguments: argparse.Namespace, session: Session) -> None:
     summary = _format_summary(document)
     if target.suffix == ".json":
         if command.per_segment:
+            # Lists of numbers are a fraction of the size of an object per pair.
             document["segments"] = _describe_segments(scored)
         results = [(output.to_json(document), target.path)]
     elif target.suffix == ".csv":
+        # CSV has no comments, so the summary is printed.
         results = [(_format_table(scored, separator=","), target.path), (summary, None)]
     elif command.per_segment:
+        # pandas skips the summary with comment="#".
         comments = "".join(f"# {line}\n" for line in summary.splitlines())
         results = [(comments + _format_table(scored, separator="\t"), target.path)]
     else:
@@ -204,6 +209,7 @@ def _describe_segments(scored: ScoredSystems) -> dict[str, Any]:
     segments["best_reference"] = scored.best_reference[0, :, 0].tolist()
     keys = scored.systems.keys
     if keys is not None:
+        # The ids come first, as in the table.
         segments = {keys.name_in(segments): keys.values, **segments}
     return segments
 

@@ -49,10 +49,11 @@ class ScoredSystems:
 
     def parts(self) -> dict[str, Self]:
         """Return the scores of each group of texts."""
-        rows: dict[str, list[int]] = {}
+        # A dictionary keeps the groups in the order of their first texts.
+        rows_of_groups: dict[str, list[int]] = {}
         for row, label in enumerate(self.systems.labels or []):
-            rows.setdefault(label, []).append(row)
-        return {label: self.select(rows_of_group) for label, rows_of_group in rows.items()}
+            rows_of_groups.setdefault(label, []).append(row)
+        return {label: self.select(rows) for label, rows in rows_of_groups.items()}
 
     @property
     def num_references(self) -> int:
@@ -61,6 +62,7 @@ class ScoredSystems:
 
     def worst(self, count: int) -> list[int]:
         """Return the first system's texts with the lowest F1, the lowest first."""
+        # Equal scores keep the order of the texts, so that the output is the same in each run.
         lowest: list[int] = self.scores[2, 0, :, 0].argsort(stable=True)[:count].tolist()
         return lowest
 
@@ -93,6 +95,7 @@ def score_systems(
     table = ranks.run_on_first(lambda: read_baseline(choice.rescale))
     encoder = build_encoders(ranks, choice.encoder)
     baseline = ranks.run_on_first(lambda: find_baseline(encoder, table))
+    # bert-score counts each reference of a text as a document of its own.
     documents = list(chain.from_iterable(map(omit_blank, systems.references)))
     weights = ranks.run_on_first(lambda: token_weights(encoder, read_idf(choice.idf, choice.format), documents))
     settings = ScoreSettings(encoder, weights, baseline)
@@ -142,7 +145,9 @@ def _score_pairs(session: Session, texts: TextPairs, settings: ScoreSettings, *,
 
     def work(part: Sequence[tuple[str, list[str]]], progress: Progress) -> list[Numbers]:
         candidates, references = zip(*part, strict=True)
-        scored = score_corpus(TextPairs(list(candidates), list(references)), settings, progress=progress)
+        pairs = TextPairs(list(candidates), list(references))
+        scored = score_corpus(pairs, settings, progress=progress)
+        # The index of a reference is exact in float32 up to 16 million references of a text.
         numbers = torch.cat([scored.scores[:, 0], scored.best_reference])  # (4, pairs)
         return numbers.T.tolist()
 

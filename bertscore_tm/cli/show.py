@@ -69,6 +69,7 @@ def run(arguments: argparse.Namespace, session: Session) -> None:
 
 
 def _show(command: ShowOptions, target: Output) -> None:
+    # Import torch and transformers when the command runs, so that errors in arguments are reported soon.
     from bertscore_tm.cli.encoder import build_encoder, read_baseline, read_idf
     from bertscore_tm.functional import align
     from bertscore_tm.scoring.settings import ScoreSettings
@@ -78,6 +79,7 @@ def _show(command: ShowOptions, target: Output) -> None:
     idf = read_idf(command.idf, command.format)
     encoder = build_encoder(command.encoder)
     alignment = align(command.candidate, command.reference, encoder, idf=idf, rescale=rescale)
+    # The alignment itself has no settings, and its score has the signature of these.
     signature = str(ScoreSettings.create(encoder, idf, rescale).signature())
     content: str | bytes
     if target.suffix == ".txt":
@@ -93,6 +95,7 @@ def _show(command: ShowOptions, target: Output) -> None:
     elif target.suffix == ".html":
         content = alignment.to_html()
     else:
+        # Draw in memory, so that the file is written completely or not at all.
         picture = BytesIO()
         alignment.plot().savefig(picture, format=target.suffix.removeprefix("."), dpi=_DOTS_PER_INCH)
         content = picture.getvalue()

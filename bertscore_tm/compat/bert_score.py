@@ -168,35 +168,34 @@ class BERTScorer:
         baseline_path: str | os.PathLike[str] | None = None,
         use_fast_tokenizer: bool = False,
     ) -> None:
-        # bert-score raises AssertionErrors too, here and below.
-        if model_type is None and lang is None:
-            raise AssertionError("neither model_type nor lang is given. Pass lang='en', or the model to use")
-        if rescale_with_baseline and lang is None:
-            raise AssertionError("rescale_with_baseline=True needs the language of the texts. Pass lang=")
-        catalog.require_no_hash("model_type", model_type)
-        if nthreads not in (0, 4):
-            warn_unused(f"nthreads={nthreads}", "texts are tokenized in one batch, without a pool of processes")
-        if use_fast_tokenizer:
-            warn_unused("use_fast_tokenizer=True", "transformers chooses the tokenizer")
+        _check_arguments(model_type, lang, rescale_with_baseline=rescale_with_baseline)
+        _warn_of_unused(nthreads, use_fast_tokenizer=use_fast_tokenizer)
         self.lang = lang
         self.idf = idf
         self.all_layers = all_layers
         self.batch_size = batch_size
         self.nthreads = nthreads
         self.use_fast_tokenizer = use_fast_tokenizer
-        if device is None:
-            device = "cuda" if torch.cuda.is_available() else "cpu"
-        self.device = device
-        self.model_type = _default_model(str(lang)) if model_type is None else model_type
+        self.device = _choose_device(device)
+        if model_type is None:
+            model_type = _default_model(str(lang))
+        self.model_type = model_type
+        encoded_layers = num_layers
+        if all_layers:
+            # bert-score ignores num_layers if all layers are scored.
+            encoded_layers = None
         self.encoder = FrozenEncoder(
-            self.model_type,
-            num_layers=None if all_layers else num_layers,
+            model_type,
+            num_layers=encoded_layers,
             all_layers=all_layers,
             batch_size=batch_size,
             device=self.device,
         )
+        # The language chooses the published baseline, also if the model is given.
         self.encoder.language = lang
-        self.num_layers = self.encoder.num_layers if num_layers is None else num_layers
+        if num_layers is None:
+            num_layers = self.encoder.num_layers
+        self.num_layers = num_layers
         self.rescale_with_baseline = rescale_with_baseline
         self.use_custom_baseline = baseline_path is not None
         self.baseline_path = baseline_path
@@ -237,7 +236,10 @@ class BERTScorer:
         if self._weights is not None:
             warn_user("Overwriting the previous importance weights.")
         documents = as_documents(sents, "sents")
-        self._weights = token_weights(self.encoder, documents) if documents else None
+        self._weights = None
+        # Without texts there are no weights, and score raises an error with idf=True, as in bert-score.
+        if documents:
+            self._weights = token_weights(self.encoder, documents)
 
     def score(
         self,
@@ -248,14 +250,18 @@ class BERTScorer:
         return_hash: bool = False,
     ) -> Scores | tuple[Scores, str]:
         """Score candidates against references, as :func:`score`."""
+        # bert-score raises this class of errors too.
         if self.idf and self._weights is None:
             raise AssertionError("IDF weights are not computed. Pass idf_sents=, or call compute_idf")
         if batch_size is None:
             batch_size = self.batch_size
         require_at_least("batch_size", batch_size, 1)
+        # The batch size does not change the scores, so later calls may keep it.
         self.encoder.batch_size = batch_size
         texts = as_text_pairs(cands, refs, ("cands", "refs"), require_references=True)
-        idf = self._weights if self.idf else False
+        idf: bool | TokenWeights | None = False
+        if self.idf:
+            idf = self._weights
         scores, signature = score_pairs(texts, self.encoder, self.baseline, idf, verbose)
         if return_hash:
             return scores, signature
@@ -266,8 +272,10 @@ class BERTScorer:
         require_matplotlib("plot_example")
         from matplotlib import pyplot as plt
 
-        # With all layers, plot the last one.
-        layer = self.encoder.num_layers if self.all_layers else None
+        layer = None
+        if self.all_layers:
+            # A picture shows one layer: the last one.
+            layer = self.encoder.num_layers
         settings = ScoreSettings(self.encoder, token_weights(self.encoder), self.baseline, layer=layer)
         alignment = compute_alignment(candidate, reference, settings)
         title = "Similarity Matrix"
@@ -279,9 +287,11 @@ class BERTScorer:
             rescaled = (alignment.similarity - expected_f1) / (1 - expected_f1)
             alignment = replace(alignment, similarity=rescaled)
         rows, columns = alignment.similarity.shape
+        # An inch per token, so that the tokens of long texts stay readable.
         figure, ax = plt.subplots(figsize=(columns + 3, rows + 2), layout="constrained")
         draw_alignment(alignment, ax)
         figure.suptitle(title, fontsize=14)
+        # The default of bert-score is an empty name.
         if fname != "":
             figure.savefig(fname, dpi=100)
             print("Saved figure to file: ", fname)
@@ -307,6 +317,7 @@ def score_pairs(
         idf: whether to weight tokens by their idf in the references, or given weights. An empty mapping is ``False``.
         verbose: show a progress bar.
     """
+    # bert-score takes an empty mapping for False.
     source: Idf = bool(idf)
     if isinstance(idf, dict | TokenWeights) and idf:
         source = idf
@@ -315,6 +326,7 @@ def score_pairs(
     settings = ScoreSettings(encoder, weights, baseline)
     corpus = score_and_warn(texts, settings, verbose)
     scores = rescale_scores(corpus.scores, baseline)  # (3, layers, candidates)
+    # bert-score returns a dimension of layers only if all are requested.
     if not encoder.all_layers:
         scores = scores[:, 0]  # (3, candidates)
     precision, recall, f1 = scores
@@ -327,3 +339,29 @@ def _default_model(lang: str) -> str:
     except ValueError:
         # bert-score takes the multilingual model for a variety such as "en-US", and for any other text.
         return _MULTILINGUAL
+
+
+def _check_arguments(model_type: str | None, lang: str | None, *, rescale_with_baseline: bool) -> None:
+    """Raise the errors of bert-score, which are AssertionErrors."""
+    if model_type is None and lang is None:
+        raise AssertionError("neither model_type nor lang is given. Pass lang='en', or the model to use")
+    if rescale_with_baseline and lang is None:
+        raise AssertionError("rescale_with_baseline=True needs the language of the texts. Pass lang=")
+    catalog.require_no_hash("model_type", model_type)
+
+
+def _warn_of_unused(nthreads: int, *, use_fast_tokenizer: bool) -> None:
+    # 4 is the default of bert-score, and 0 asks for no processes.
+    if nthreads not in (0, 4):
+        warn_unused(f"nthreads={nthreads}", "texts are tokenized in one batch, without a pool of processes")
+    if use_fast_tokenizer:
+        warn_unused("use_fast_tokenizer=True", "transformers chooses the tokenizer")
+
+
+def _choose_device(device: str | torch.device | None) -> str | torch.device:
+    """Return the given device, or the default of bert-score, which knows no other accelerators."""
+    if device is not None:
+        return device
+    if torch.cuda.is_available():
+        return "cuda"
+    return "cpu"

@@ -94,20 +94,27 @@ class BERTScore:
             "baseline_path": baseline_path,
             "use_fast_tokenizer": use_fast_tokenizer,
         }
-        try:
-            if predictions is not None or references is not None:
-                self.add_batch(predictions=predictions, references=references)
-            texts = self._texts
-        finally:
-            self._texts = TextPairs([], [])
+        texts = self._take_texts(predictions, references)
         if model_type is None and lang is None:
             raise ValueError("neither model_type nor lang is given. Pass lang='en', or the model to use")
+        # A scorer loads its model, which takes seconds.
         if self._scorer is None or settings != self._settings:
             self._scorer = BERTScorer(**settings)
             self._settings = settings
         scores, signature = score_pairs(texts, self._scorer.encoder, self._scorer.baseline, idf, verbose)
         result: dict[str, Any] = {}
         for name, values in zip(SCORE_NAMES, scores, strict=True):
+            # evaluate returns lists of numbers, not tensors.
             result[name] = values.tolist()
         result["hashcode"] = signature
         return result
+
+    def _take_texts(self, predictions: Sequence[str] | None, references: References | None) -> TextPairs:
+        """Return the pairs that were added, followed by the given pairs, and forget them."""
+        try:
+            if predictions is not None or references is not None:
+                self.add_batch(predictions=predictions, references=references)
+            return self._texts
+        finally:
+            # Forget the pairs after an error too, because the next call has other ones.
+            self._texts = TextPairs([], [])

@@ -88,6 +88,7 @@ def bert_score(
         >>> {name: round(score.item(), 3) for name, score in scores.items()}
         {'precision': 0.965, 'recall': 0.965, 'f1': 0.965}
     """
+    # The function and the class have the same arguments, so both pass them by name.
     encoder, rescale = _translate(locals())
     texts = as_text_pairs(_as_list(preds), _as_list(target), require_references=True)
     if not texts:
@@ -95,6 +96,7 @@ def bert_score(
     baseline = find_baseline(encoder, rescale)
     scores, signature = score_pairs(texts, encoder, baseline, idf, verbose)
     result: dict[str, Any] = dict(zip(SCORE_NAMES, scores, strict=True))
+    # torchmetrics returns lists in this case.
     if not texts:
         result = {name: [0.0] for name in SCORE_NAMES}
     if return_hash:
@@ -141,9 +143,11 @@ class BERTScore(metric.BERTScore):
         **kwargs: Any,
     ) -> None:
         encoder, rescale = _translate(locals())
+        # The function has a progress bar, but a metric does not know how many batches follow.
         if verbose:
             warn_unused("verbose=True", "the metric scores batch by batch, and the training loop shows the progress")
         super().__init__(encoder, idf=idf, rescale=rescale, reduction="none", **kwargs)
+        # The states have to be on the device of the encoder.
         if device is not None:
             self.to(device)
         # torchmetrics has these attributes, too.
@@ -187,7 +191,9 @@ class BERTScore(metric.BERTScore):
 
 
 def _as_list(texts: Any) -> Any:
-    return [texts] if isinstance(texts, str) else texts
+    if isinstance(texts, str):
+        return [texts]
+    return texts
 
 
 def _translate(arguments: Mapping[str, Any]) -> tuple[FrozenEncoder, Rescale]:
@@ -195,6 +201,7 @@ def _translate(arguments: Mapping[str, Any]) -> tuple[FrozenEncoder, Rescale]:
     name = arguments["model_name_or_path"]
     idf = arguments["idf"]
     num_threads = arguments["num_threads"]
+    # The error has the words of torchmetrics.
     if not isinstance(idf, bool):
         raise ValueError(f"Expected argument `idf` to be a boolean, but got {idf}.")
     if num_threads:
@@ -202,7 +209,7 @@ def _translate(arguments: Mapping[str, Any]) -> tuple[FrozenEncoder, Rescale]:
     rescale = _read_rescale(arguments)
     catalog.require_no_hash("model_name_or_path", name)
     if name is None and arguments["model"] is None:
-        warn_user(f"model_name_or_path is not given: using {_DEFAULT_MODEL!r}")
+        warn_user(f"model_name_or_path is not given: using {_DEFAULT_MODEL!r}. Pass the model to use")
     return _make_encoder(arguments, _find_tokenizer(arguments), rescale), rescale
 
 
@@ -210,6 +217,7 @@ def _read_rescale(arguments: Mapping[str, Any]) -> Rescale:
     rescale: Rescale = arguments["rescale_with_baseline"]
     path = arguments["baseline_path"]
     url = arguments["baseline_url"]
+    # torchmetrics reads no table without rescaling, not even a given one.
     if not rescale:
         return rescale
     if path:
@@ -237,11 +245,17 @@ def _make_encoder(
     arguments: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase | None, rescale: Rescale
 ) -> FrozenEncoder:
     """Return the encoder, with at most as many tokens per text as its model allows."""
-    layer = _choose_layer(arguments, rescale)
+    layer: int | None = None
+    if not arguments["all_layers"]:
+        layer = _choose_layer(arguments, rescale)
+    # torchmetrics does not truncate by default.
+    long_text = "error"
+    if arguments["truncation"]:
+        long_text = "truncate"
     options: dict[str, Any] = {
-        "num_layers": None if arguments["all_layers"] else layer,
+        "num_layers": layer,
         "all_layers": arguments["all_layers"],
-        "long_text": "truncate" if arguments["truncation"] else "error",
+        "long_text": long_text,
         "batch_size": arguments["batch_size"],
         "forward_fn": arguments["user_forward_fn"],
         "device": arguments["device"],
@@ -262,7 +276,9 @@ def _make_encoder(
 
 def _choose_layer(arguments: Mapping[str, Any], rescale: Rescale) -> int:
     """Return the compared layer."""
-    layer: int = -1 if arguments["num_layers"] is None else arguments["num_layers"]
+    layer = -1
+    if arguments["num_layers"] is not None:
+        layer = arguments["num_layers"]
     if arguments["user_forward_fn"] is None:
         return layer
     # The function chooses the vectors, so the layer only chooses a row of the baseline, which may be counted from the

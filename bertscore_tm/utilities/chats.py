@@ -34,6 +34,7 @@ def read_answer(chat: Sequence[Mapping[str, Any]]) -> str:
     answers = [message for message in chat if message.get("role", "assistant") == "assistant"]
     if not answers:
         raise ValueError(f"a chat without a message of the assistant: {chat!r:.80}")
+    # The content of a message that only calls tools is None or missing.
     content = answers[-1].get("content") or ""
     if isinstance(content, str):
         return content

@@ -37,7 +37,10 @@ def write_atomically(path: str | os.PathLike[str], content: str | bytes, *, file
     name = os.fspath(path)
     if filesystem is None:
         name = expand_home(path)
-    data = content.encode(errors="backslashreplace") if isinstance(content, str) else content
+    if isinstance(content, str):
+        data = content.encode(errors="backslashreplace")
+    else:
+        data = content
     # A device cannot be replaced by a file.
     in_place = filesystem is None and is_special(name)
     try:
@@ -51,11 +54,14 @@ def write_atomically(path: str | os.PathLike[str], content: str | bytes, *, file
         reason = error.strerror or error
         if in_place:
             raise OSError(f"{name}: {reason}") from error
-        outcome = "the file keeps its old content" if _exists(name, filesystem) else "no file was written"
+        outcome = "no file was written"
+        if _exists(name, filesystem):
+            outcome = "the file keeps its old content"
         raise OSError(f"{name}: {reason}; {outcome}") from error
 
 
 def _replace_local(target: Path, data: bytes) -> None:
+    # In the same folder, because a file cannot be renamed to another disk. Writers of one file have different names.
     partial = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
     try:
         with partial.open("xb") as file:

@@ -18,7 +18,9 @@ def for_terminal(text: str, keep: str = "") -> str:
 
     def escape(match: re.Match[str]) -> str:
         character = match[0]
-        return character if character in keep else _escape(character)
+        if character in keep:
+            return character
+        return _escape(character)
 
     return _CONTROL.sub(escape, text)
 
