@@ -243,7 +243,7 @@ def test_options_next_to_a_hash_come_first(command, folder, minilm, capsys):
     given = ["hyps.txt", "refs.txt", "-l", "0", "--idf-from", "more.txt"]
     printed = command(*given, "--hash", text)  # with the folder of the model
     assert printed.out == command(*given).out
-    assert printed.err.endswith("do not use its versions\n")
+    assert printed.err.endswith("Publish the signature of these\n")
     check_error(
         run_here(capsys, "baseline", folder / "refs.txt", "-m", text, "-o", folder / "t.csv", exit_code=2),
         "is a hash, not",
