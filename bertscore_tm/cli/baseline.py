@@ -1,8 +1,8 @@
 r"""Make a baseline table for rescaling: the expected score of random pairs of texts, for every layer of a model.
 
 The table has the published format, one row per layer. Other commands read it with "--rescale-from", Python
-with "rescale=". The text file should contain many unrelated texts of the kind and language to be scored, one per line;
-repeated and blank texts are left out.
+with "rescale=". The text file should contain many unrelated texts, one per line, of the kind and language to be scored.
+Repeated and blank texts are left out.
 
 Examples::
 

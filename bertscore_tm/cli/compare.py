@@ -1,15 +1,15 @@
 """Compare the scores of systems on the same references with a paired test.
 
-Every system is compared with the first one, or with all others. Intervals are Student's t; p-values are two-sided. Of
-more than two systems the column "p (Holm)" is adjusted for all pairs, listed or not (Holm 1979): the probability of any
-value below 0.05 without a true difference is at most 0.05. Intervals are not adjusted. With fewer than 6 texts there is
-no p-value, and with permutations that are drawn none below 0.0002, which is then an upper bound.
+Every system is compared with the first one, or with all others. Intervals are Student's t, and p-values are two-sided.
+With more than two systems, the column "p (Holm)" is adjusted for all pairs, listed or not (Holm 1979): the probability
+of any value below 0.05 without a true difference is at most 0.05. Intervals are not adjusted. With fewer than 6 texts
+there is no p-value. Permutations that are drawn give no p-value below 0.0002, which is then an upper bound.
 
-Texts must be independent of each other. If several texts are of one document, name its column with --document-column:
-then documents are resampled as a whole.
+Texts must be independent of each other. If several texts are of one document, name its column with --document-column.
+Then documents are resampled as a whole.
 
-Wins and losses are the numbers of texts that the first system of a difference scores higher or lower, ties those with
-equal scores to 1e-6.
+Wins and losses are the numbers of texts that the first system of a difference scores higher or lower. Ties are the
+texts with equal scores to 1e-6.
 
 Examples::
 
@@ -184,7 +184,8 @@ def _describe_methods(document: dict[str, Any]) -> list[str]:
 
 def _system_rows(document: dict[str, Any]) -> list[list[str]]:
     label = output.SCORE_LABELS[document["component"]]
-    rows = [["system", *output.SCORE_LABELS.values(), f"{100 * document['confidence']:g}% interval of {label}"]]
+    interval = f"{100 * document['confidence']:g}% interval of {label}"
+    rows = [["system", *output.SCORE_LABELS.values(), interval]]
     for system in document["systems"]:
         means = [f"{system[name]:.4f}" for name in output.SCORE_NAMES]
         rows.append([system["name"], *means, output.format_interval(system["low"], system["high"])])
@@ -357,6 +358,7 @@ def _describe_systems(names: Sequence[str], means: Tensor, interval: tuple[Tenso
     low, high = interval  # (systems,)
     systems = []
     for number, name in enumerate(names):
+        ends = {"low": low[number].item(), "high": high[number].item()}
         means_of_system = dict(zip(output.SCORE_NAMES, means[:, number].tolist(), strict=True))
-        systems.append({"name": name, "low": low[number].item(), "high": high[number].item(), **means_of_system})
+        systems.append({"name": name, **ends, **means_of_system})
     return systems

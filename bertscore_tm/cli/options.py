@@ -172,7 +172,7 @@ def add_label_arguments(group: argparse._ArgumentGroup) -> None:
     """Declare the arguments for the columns of the documents and of the groups."""
     help = "column or key of each text's document, in the first file that has it. Documents are resampled as a whole"
     group.add_argument("--document-column", metavar="NAME", help=help)
-    help = "column or key of each text's group, such as its domain, in the first file that has it. Scores each group"
+    help = "column or key of each text's group, such as its domain, in the first file that has it. Each group is scored"
     group.add_argument("--group-column", metavar="NAME", help=help)
 
 

@@ -2,7 +2,7 @@
 
 The candidates are JSON lines with an array of texts under "candidates", made by any program. Without references each
 candidate is scored with the other candidates of its line as references. The output has a line per line of the input:
-the best candidate, its index from 0, and the scores of all candidates; "bertscore-tm score" and "compare" read it. An
+the best candidate, its index from 0, and the scores of all candidates. "bertscore-tm score" and "compare" read it. An
 interrupted run resumes when the same command is given again.
 
 Examples::

@@ -27,9 +27,12 @@ from bertscore_tm.utilities.chats import strip_thoughts
 class ScoredSystems:
     """Scores of systems' texts and the settings that they depend on.
 
-    ``systems`` have no thoughts if so requested, ``scores`` are precision, recall and F1, rescaled if requested, shape
-    (3, layers, texts, systems), and ``best_reference`` is by F1 and counts blank references too, shape (layers, texts,
-    systems). ``signature`` is that of the settings, and says whether thoughts were removed.
+    Args:
+        systems: the texts, without thoughts if so requested.
+        scores: precision, recall and F1, rescaled if requested, shape (3, layers, texts, systems).
+        best_reference: index of the best reference by F1, counting blank ones too, shape (layers, texts, systems).
+        settings: encoder, weights and baseline.
+        signature: the signature of the settings, which also says whether thoughts were removed.
     """
 
     systems: Systems

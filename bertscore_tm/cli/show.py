@@ -1,6 +1,6 @@
 """Show how the tokens of a candidate and a reference match, and how much each adds to the score.
 
-Pairs of files are shown by "bertscore-tm score": --worst prints their texts, --report writes a page with their tokens.
+For pairs of files, use "bertscore-tm score": --worst prints their texts, and --report writes a page with their tokens.
 
 Examples::
 
