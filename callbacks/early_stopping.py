@@ -69,6 +69,7 @@ class BERTScoreEarlyStopping(EarlyStopping):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore the state of a checkpoint, except for the patience."""
+        # Users resume a training with a larger patience because it had stopped too early.
         super().load_state_dict({**state_dict, "patience": self.patience})
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:

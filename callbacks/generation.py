@@ -99,6 +99,7 @@ class HuggingFaceGenerate(ABC):
         if self.postprocess is not None:
             preds = [self.postprocess(text) for text in preds]
         if isinstance(target, Tensor):
+            # Labels are padded with ignore_index, which the tokenizer cannot decode.
             is_reference = self._find_references(target)  # (pairs, tokens)
             rows = [row[is_kept] for row, is_kept in zip(target, is_reference, strict=True)]
             target = self._decode(rows)
@@ -296,6 +297,7 @@ def _from_last_span(is_label: Tensor) -> Tensor:
 
 def _find_generator(pl_module: nn.Module, path: str) -> Any:
     """Return the model that generates, without the wrappers of ``torch.compile`` and DDP."""
+    # A LightningModule may define generate for its own use.
     is_model = hasattr(pl_module, "generate") and not isinstance(pl_module, pl.LightningModule)
     model: Any = pl_module
     if not is_model:

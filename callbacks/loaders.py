@@ -90,6 +90,7 @@ class LoaderScores:
         for metric in self.metrics.values():
             if isinstance(metric, BERTScore):
                 metric.update(batch.preds, batch.target, batch.numbers)
+        # The texts are kept for the listeners and for the other metrics.
         for number, pred, target in zip(batch.numbers, batch.preds, batch.target, strict=True):
             # Keep the first text of an example, as BERTScore does.
             self.texts.setdefault(number, (pred, target))
@@ -115,6 +116,7 @@ class LoaderScores:
         for part in torch.nn.ModuleList(others).modules():
             if isinstance(part, Metric):
                 part.distributed_available_fn = lambda: False
+        # Merging drops the duplicates that the distributed sampler adds.
         texts = list(merge_texts(trainer, self.texts).values())
         # Use the batches of a single process, because some metrics average over updates.
         batch_size = max(gather_objects(trainer, self.batch_size))
@@ -133,6 +135,7 @@ class LoaderScores:
         for name, metric in self.metrics.items():
             computed = metric.compute()
             if isinstance(metric, BERTScore):
+                # On the CPU, so that listeners can hold them without taking memory of an accelerator.
                 scores[name] = {key: computed[key].float().cpu() for key in SCORE_NAMES}
                 # Average in float64, because a float32 sum of many pairs loses digits.
                 computed = {key: values.double().mean() for key, values in scores[name].items()}
@@ -188,6 +191,7 @@ def find_value(key: str, option: str, batch: Any, outputs: Any) -> Any:
     ``option`` is the argument that named the key, for the error.
     """
     for mapping in (batch, outputs):
+        # Either may be any object, such as a tuple or None.
         if isinstance(mapping, Mapping) and key in mapping:
             return mapping[key]
     raise MisconfigurationException(

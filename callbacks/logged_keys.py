@@ -17,6 +17,7 @@ from bertscore_tm.utilities.warnings import warn_user
 
 def find_repeated_keys(metrics: Iterable[tuple[str, Metric]]) -> list[str]:
     """Return the keys under which several of the named metrics log."""
+    # A BERTScore logs four keys, another metric at least its name.
     num_metrics: Counter[str] = Counter()
     for name, metric in metrics:
         if isinstance(metric, BERTScore):
@@ -62,7 +63,8 @@ def _find_callback_remedy(trainer: pl.Trainer, callback: pl.Callback, *, every_n
     """Return the settings with which a callback sees each score once, or ``None`` if it does."""
     if is_of_class(callback, "ModelCheckpoint"):
         return _find_checkpoint_remedy(trainer, callback, every_n=every_n, first=first)
-    # Lightning's EarlyStopping runs after each validation, so it sees a stale score only if some are not scored.
+    # Others, such as Lightning's EarlyStopping, read the key after each validation. They see a stale score only if some
+    # validations are not scored.
     if every_n == 1 or is_of_class(callback, "BERTScoreEarlyStopping"):
         return None
     return "Use BERTScoreEarlyStopping, which waits for the next score"

@@ -81,6 +81,7 @@ class BERTScoreReport(ScoredTextWriter):
         written = super().write_loader(trainer, loader, name)
         if written is None:
             return None
+        # The page is made anew from the files, so that a resumed training shows its earlier validations too.
         self._drop_missing_files(loader.suffix)
         paths = list(self._files[loader.suffix].values())
         report = Report.from_files(paths, settings=settings, num_alignments=self.num_alignments)

@@ -129,6 +129,7 @@ def _write_to_tensorboard(logger: Any, table: SampleTable) -> None:
     for row in [table.columns, separator, *table.rows]:
         cells = " | ".join(_escape_cell(cell) for cell in row)
         lines.append(f"| {cells} |")
+    # TensorBoard renders Markdown, and has no tables of its own.
     logger.experiment.add_text(table.key, "\n".join(lines), table.step)
     for name, figure in table.pictures.items():
         logger.experiment.add_figure(f"{table.key}/{name}", figure, table.step)
@@ -141,6 +142,7 @@ def _write_to_wandb(logger: Any, table: SampleTable) -> None:
 
 
 def _write_to_files(folder: str, table: SampleTable) -> None:
+    # Pictures have the name of their table, so that all files of a validation stand together in a list.
     start = choose_unused(f"{folder}/samples/{table.key}_{table.step_name}", ".csv", "SampleLogger")
     write_file(f"{start}.csv", table.format_csv(), "SampleLogger")
     for name, figure in table.pictures.items():

@@ -233,6 +233,7 @@ class BERTScoreCallback(Callback):
         if not is_training_validation(trainer):
             return
         restart_validation(trainer)
+        # The count is that of all validations of the training, also of those before a checkpoint.
         num_after_first = self._num_validations + 1 - self.first_validation
         self.is_scoring = num_after_first >= 0 and num_after_first % self.every_n_validations == 0
         self.num_scored_validations = max(0, num_after_first // self.every_n_validations + 1)
@@ -248,6 +249,7 @@ class BERTScoreCallback(Callback):
             return
         if is_training_validation(trainer) and self.num_scored_validations == 1:
             self._warn_of_unused_average(trainer)
+        # A single rank reads every example once, so the order of reading numbers them.
         needs_numbers = trainer.world_size > 1 and self.index_key is None
         loaders = list_loaders(trainer, with_numbers=needs_numbers)
         if self.loader_names and len(loaders) not in (1, len(self.loader_names)):
@@ -276,9 +278,11 @@ class BERTScoreCallback(Callback):
         metrics: dict[str, Metric] = {}
         for name, metric in self.metrics.items():
             if isinstance(metric, BERTScore):
+                # A checkpoint is selected by these scores: their F1 has no singularity.
                 copied: Metric = metric.for_selection().per_pair()
             else:
                 copied = metric.clone()
+            # The caller's metric may hold texts of its own.
             copied.to(device).reset()
             metrics[name] = copied
         return metrics

@@ -88,6 +88,7 @@ class RunWriter(TextListener, ABC):
         """
         texts = merge_texts(trainer, loader.texts)
         references = as_references([target for _, target in texts.values()], "target")
+        # As for texts, the first rank wins if several have an example.
         inputs = ChainMap(*gather_objects(trainer, loader.inputs.get(self, {})))
         examples = {}
         for (number, (prediction, _)), target in zip(texts.items(), references, strict=True):
@@ -252,6 +253,7 @@ class ScoredTextWriter(RunWriter):
         scorer, _ = self.find_scorer(trainer)
         path = f"{folder}/{run_name}{loader.suffix}_{scorer.step_name}"
         if not is_training_validation(trainer):
+            # The folder of a training is its own, but a test may run many times at one step.
             path = choose_unused(path, ".jsonl", type(self).__name__)
         return f"{path}.jsonl"
 

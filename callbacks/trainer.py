@@ -58,6 +58,7 @@ def name_run(trainer: pl.Trainer) -> str:
 def find_run_folder(trainer: pl.Trainer, logger: Logger | None) -> str:
     """Return the folder of a logger's run, the one that ModelCheckpoint uses. Only rank 0 knows it."""
     if logger is None:
+        # ModelCheckpoint writes there too.
         return trainer.default_root_dir
     version = logger.version
     if not isinstance(version, str):
@@ -141,6 +142,7 @@ def count_steps(trainer: pl.Trainer) -> int:
 def gather_objects(trainer: pl.Trainer, value: Any) -> list[Any]:
     """Return the picklable objects of all ranks, in the order of the ranks. A collective call."""
     if trainer.world_size == 1:
+        # There is no process group to call.
         return [value]
     gathered: list[Any] = [None] * trainer.world_size
     torch.distributed.all_gather_object(gathered, value)

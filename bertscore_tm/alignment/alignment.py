@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from bertscore_tm.alignment.data import SPECIAL, AlignedText, AlignmentData, EmptyTextError
-from bertscore_tm.alignment.display_tokens import split_for_display
+from bertscore_tm.alignment.display_tokens import DisplayTokens, split_for_display
 from bertscore_tm.alignment.heatmap import draw_alignment
 from bertscore_tm.alignment.page_data import write_alignment
 from bertscore_tm.alignment.table import format_alignment
-from bertscore_tm.encoder import Encoder, as_encoder
-from bertscore_tm.matching.greedy import match_pairs
+from bertscore_tm.encoder import Encoder, FrozenEncoder, as_encoder
+from bertscore_tm.matching.greedy import MatchedTokens, match_pairs
 from bertscore_tm.matching.scores import precision_recall_f1
 from bertscore_tm.matching.vectors import cosine_similarities
 from bertscore_tm.pages.render import write_frame
@@ -34,6 +35,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 DataT = TypeVar("DataT", bound=AlignmentData)
+
+# Indices of the scores of candidate and reference.
+_PRECISION = SCORE_NAMES.index("precision")
+_RECALL = SCORE_NAMES.index("recall")
 
 
 class Alignment(AlignmentData):
@@ -160,8 +165,8 @@ def align(
     for name, side in (("candidate", data.candidate), ("reference", data.reference)):
         if data.is_weighted and not side.weights.any():
             warn_user(
-                f"all tokens of the {name} have weight 0 and add nothing to the score: pass texts that do not "
-                f"all contain them as idf (--idf-from)"
+                f"all tokens of the {name} have weight 0 and add nothing to the score. Pass texts that do not all "
+                f"contain them as idf (--idf-from)"
             )
     return Alignment(**vars(data))
 
@@ -196,11 +201,11 @@ def compute_alignment(
             raise TypeError(f"{name} must be a single string, got {describe_given(text)}")
     encoder = settings.encoder
     if encoder.all_layers and settings.layer is None:
-        raise ValueError("an alignment needs a single layer: pass num_layers=, or an encoder without all_layers=True")
+        raise ValueError("an alignment needs a single layer. Pass num_layers=, or an encoder without all_layers=True")
     tokenized = encoder.tokenizer(list(texts.values()))
     for (name, text), has_content in zip(texts.items(), tokenized.has_content, strict=True):
         if not has_content:
-            raise EmptyTextError(f"{name}={text!r} has no tokens except special ones: pass a text with content")
+            raise EmptyTextError(f"{name}={text!r} has no tokens except special ones. Pass a text with content")
     vectors = encoder.encode(tokenized, settings.device)
     if settings.layer is not None:
         vectors = replace(vectors, vectors=vectors.vectors[settings.layer : settings.layer + 1])
@@ -209,49 +214,83 @@ def compute_alignment(
     pairs = match_pairs(vectors, np.array([0]), np.array([1]))
     scores = torch.stack(precision_recall_f1(pairs, weights.table, settings.f1))  # (3, 1, 1)
     scores = rescale_scores(scores, settings.baseline)
+    precision, recall, f1 = scores.flatten().tolist()
     vectors_of_texts = torch.split(vectors.vectors[0], vectors.texts.lengths.tolist())  # (tokens, width) each
+    # The best matches are computed again from all similarities, because match_pairs returns no indices.
     matrix = cosine_similarities(*vectors_of_texts).cpu()  # (candidate tokens, reference tokens)
-    displayed = [split_for_display(text, encoder.tokenizer) for text in texts.values()]
-    is_content = [torch.tensor(tokens.is_content, device="cpu") for tokens in displayed]
-    if encoder.tokenizer.exclude_special_tokens:
-        # The vectors have no special tokens then, so the masks need none either.
-        is_content = [mask[mask] for mask in is_content]
-
-    sides = []
-    for i, text in enumerate(texts.values()):
-        matched = (pairs.candidate, pairs.reference)[i]
-        similarities = (matrix, matrix.T)[i]  # (tokens, other tokens)
-        content = is_content[i]  # (tokens,)
-        other_content = is_content[1 - i]  # (other tokens,)
-        token_weights = weights.table[matched.ids].cpu().double()  # (tokens,)
-        fractions = token_weights / token_weights.sum().clamp(min=torch.finfo(torch.float64).tiny)
-        # Rescale the candidate's similarities by the baseline of precision, and the reference's by that of recall.
-        rescaled = rescale_scores(matched.best.T.expand(3, 1, -1), settings.baseline)[i, 0]  # (tokens,)
-        shares = fractions * rescaled.cpu().double()  # (tokens,)
-        # Index of each token of the other text without its special tokens.
-        content_index = torch.where(other_content, other_content.cumsum(0) - 1, SPECIAL)  # (other tokens,)
-        sides.append(
-            AlignedText(
-                tokens=displayed[i].tokens,
-                joined=displayed[i].joined,
-                spans=displayed[i].spans,
-                text=text,
-                weights=token_weights[content],
-                best=matched.best[:, 0].cpu()[content],
-                matches=content_index[similarities.argmax(1)][content],
-                shares=shares[content],
-                special_share=float(shares[~content].sum()),
-            )
-        )
+    tokens = split_for_display(candidate, encoder.tokenizer)
+    other_tokens = split_for_display(reference, encoder.tokenizer)
+    content = _find_content(tokens, encoder)  # (candidate tokens,)
+    other_content = _find_content(other_tokens, encoder)  # (reference tokens,)
     return AlignmentData(
-        candidate=sides[0],
-        reference=sides[1],
-        similarity=matrix[is_content[0]][:, is_content[1]],  # without special tokens
-        **dict(zip(SCORE_NAMES, scores.flatten().tolist(), strict=True)),
+        candidate=AlignedText(
+            tokens=tokens.tokens,
+            joined=tokens.joined,
+            spans=tokens.spans,
+            text=candidate,
+            **_measure_tokens(pairs.candidate, matrix, content, other_content, settings, score=_PRECISION),
+        ),
+        reference=AlignedText(
+            tokens=other_tokens.tokens,
+            joined=other_tokens.joined,
+            spans=other_tokens.spans,
+            text=reference,
+            **_measure_tokens(pairs.reference, matrix.T, other_content, content, settings, score=_RECALL),
+        ),
+        similarity=matrix[content][:, other_content],  # without special tokens
+        precision=precision,
+        recall=recall,
+        f1=f1,
         num_truncated=tokenized.num_truncated,
         settings=_describe_settings(settings),
         is_weighted=not weights.is_uniform,
     )
+
+
+def _find_content(tokens: DisplayTokens, encoder: FrozenEncoder) -> Tensor:
+    """Return which of the encoded tokens of a text are not special, shape (tokens,), bool."""
+    is_content = torch.tensor(tokens.is_content, device="cpu")
+    if encoder.tokenizer.exclude_special_tokens:
+        # The vectors have no special tokens then, so the mask needs none either.
+        return is_content[is_content]
+    return is_content
+
+
+def _measure_tokens(
+    matched: MatchedTokens,
+    similarities: Tensor,
+    content: Tensor,
+    other_content: Tensor,
+    settings: ScoreSettings,
+    *,
+    score: int,
+) -> dict[str, Any]:
+    """Return weights, best similarities, matches and shares of the tokens of a text, for :class:`AlignedText`.
+
+    Args:
+        matched: the tokens of the text, with their best similarities.
+        similarities: all similarities, shape (tokens, other tokens).
+        content: tokens that are not special, shape (tokens,), bool.
+        other_content: the same for the other text, shape (other tokens,).
+        settings: the settings of the scores.
+        score: index of the text's score among precision, recall and F1, for the baseline of that score.
+    """
+    table = settings.weights.to(settings.device).table
+    # In float64, so that the shares sum to the score up to its own rounding.
+    weights = table[matched.ids].cpu().double()  # (tokens,)
+    fractions = weights / weights.sum().clamp(min=torch.finfo(torch.float64).tiny)
+    best_of_scores = matched.best.T.expand(len(SCORE_NAMES), 1, -1)  # (3, 1, tokens)
+    rescaled = rescale_scores(best_of_scores, settings.baseline)[score, 0]  # (tokens,)
+    shares = fractions * rescaled.cpu().double()  # (tokens,)
+    # Index of each token of the other text without its special tokens.
+    content_index = torch.where(other_content, other_content.cumsum(0) - 1, SPECIAL)  # (other tokens,)
+    return {
+        "weights": weights[content],
+        "best": matched.best[:, 0].cpu()[content],
+        "matches": content_index[similarities.argmax(1)][content],
+        "shares": shares[content],
+        "special_share": float(shares[~content].sum()),
+    }
 
 
 def _describe_settings(settings: ScoreSettings) -> str:
@@ -262,7 +301,9 @@ def _describe_settings(settings: ScoreSettings) -> str:
     if Path(name).is_dir():
         # Show two folders, because the last one is often named "model" or "checkpoint-500".
         name = "/".join(Path(name).resolve().parts[-2:])
-    layer = encoder.num_layers if settings.layer is None else settings.layer
+    layer = settings.layer
+    if layer is None:
+        layer = encoder.num_layers
     facts = [name, f"layer {layer}"]
     if encoder.tokenizer.exclude_special_tokens:
         facts.append("without special tokens")
@@ -270,7 +311,9 @@ def _describe_settings(settings: ScoreSettings) -> str:
         facts.append("weights as given")
     elif not weights.is_uniform:
         num_documents = weights.source.num_documents
-        noun = "text" if num_documents == 1 else "texts"
+        noun = "texts"
+        if num_documents == 1:
+            noun = "text"
         facts.append(f"idf of {num_documents} {noun}")
     if settings.baseline is not None:
         facts.append(f"rescaled ({settings.baseline.name})")

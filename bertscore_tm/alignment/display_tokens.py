@@ -84,23 +84,43 @@ def _from_offsets(
             tokens[i] = _visible(_bare(spellings[i]))
         elif not piece.isspace():
             words.append((i, end - len(piece.lstrip()), start + len(piece.rstrip())))
-    part = 0  # number of the token among those that share a character, 0 for a token that shares none
+    parts = _number_parts([(start, end) for _, start, end in words])
     reached = 0  # end of the tokens so far
-    for number, (i, start, end) in enumerate(words):
-        shares_with_previous = start < reached
-        is_last = number == len(words) - 1
-        shares_with_next = not is_last and words[number + 1][1] < end
-        if shares_with_previous:
-            part += 1
-        else:
-            part = 1 if shares_with_next else 0
+    for (i, start, end), part in zip(words, parts, strict=True):
         if part > 0:
             tokens[i] += str(part).translate(_SUBSCRIPTS)
+        # A character belongs to the first of the tokens that share it.
         bare_spans[i] = (max(start, reached), max(end, reached))
+        shares_with_previous = start < reached
         follows_character = start > 0 and not text[start - 1].isspace()
         joined[i] = shares_with_previous or follows_character
         reached = max(reached, end)
     return tokens, joined, bare_spans
+
+
+def _number_parts(spans: Sequence[tuple[int, int]]) -> list[int]:
+    """Return the number of each token among those that share a character, from 1, or 0 for one that shares none.
+
+    Example:
+        >>> _number_parts([(0, 3), (4, 5), (4, 5), (4, 6)])
+        [0, 1, 2, 3]
+    """
+    parts = []
+    part = 0
+    reached = 0  # end of the tokens so far
+    following = [*spans[1:], None]
+    for (start, end), next_span in zip(spans, following, strict=True):
+        shares_with_previous = start < reached
+        shares_with_next = next_span is not None and next_span[0] < end
+        if shares_with_previous:
+            part += 1
+        elif shares_with_next:
+            part = 1
+        else:
+            part = 0
+        parts.append(part)
+        reached = max(reached, end)
+    return parts
 
 
 def _from_spelling(hf_tokenizer: Any, spellings: list[str]) -> tuple[list[str], list[bool]]:

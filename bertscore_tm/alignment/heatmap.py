@@ -177,7 +177,7 @@ def _mark_matches(ax: Axes, alignment: AlignmentData, cell: float) -> None:
     for column, row in _list_matches(alignment.reference):
         circles.append(Circle((column, row), _CIRCLE))
     style: dict[str, Any] = {"facecolors": "none", "linewidths": min(1.6, cell * _POINTS_PER_INCH * 0.075)}
-    # Collections, because thousands of single patches would take seconds to draw.
+    # Collections, because thousands of single patches would be slow to draw.
     precision_marks = PatchCollection(squares, edgecolors=_PRECISION_COLOUR, gid="precision-matches", **style)
     recall_marks = PatchCollection(circles, edgecolors=_RECALL_COLOUR, gid="recall-matches", **style)
     ax.add_collection(precision_marks, autolim=False)
@@ -193,7 +193,7 @@ def _label_tokens(axis: Axis, text: AlignedText, cell: float, *, is_upright: boo
     """Label an axis with the tokens of a text, turned if they would be too wide for their cells."""
     cell_in_points = cell * _POINTS_PER_INCH
     font = max(min(_LARGEST_FONT, cell_in_points * 0.7), _SMALLEST_FONT)
-    # In smaller cells, label every second token, or every third one, and so on.
+    # Label every second token, or every third one and so on, in cells that are smaller than a label.
     step = math.ceil(font * 1.2 / cell_in_points)
     families, labels = choose_fonts(_make_labels(text))
     # Center labels on their baselines: a full stop in the middle of the line would look like another character.

@@ -8,7 +8,6 @@ from torch import Tensor
 
 from bertscore_tm.alignment.data import AlignedText, AlignmentData
 from bertscore_tm.pages.render import render_page
-from bertscore_tm.utilities.checks import SCORE_NAMES
 
 
 def write_alignment(alignment: AlignmentData) -> str:
@@ -34,7 +33,11 @@ def describe_alignments(alignments: Mapping[int, AlignmentData], num_references:
     best = max(alignments, key=lambda number: alignments[number].f1)
     scores: list[dict[str, float] | None] = [None] * num_references
     for number, alignment in alignments.items():
-        scores[number] = {name: round(getattr(alignment, name), 4) for name in SCORE_NAMES}
+        scores[number] = {
+            "precision": round(alignment.precision, 4),
+            "recall": round(alignment.recall, 4),
+            "f1": round(alignment.f1, 4),
+        }
     return {"reference": best, "scores": scores, "sides": describe_sides(alignments[best])}
 
 

@@ -9,26 +9,32 @@ import { describeShown } from "./report.js";
 export function compareSystems(adjusted) {
   whenSelected((shown) => {
     if (count < 2) return;
+    const title = `Difference of F1, B − A${describeShown(shown)}`;
     const series = [{ key: "difference", name: "B − A", style: "a" }];
-    document.getElementById("charts").append(histogram(`Difference of F1, B − A${describeShown(shown)}`, "B − A", series, shown));
+    document.getElementById("charts").append(histogram(title, "B − A", series, shown));
     document.getElementById("found").prepend(html("p", { id: "difference" }, ...sayDifference(shown, adjusted)));
   });
 }
-function sayDifference(shown, adjusted) {
-  const better = (sign) => shown.filter((row) => sign * gain(row) > 0).length;
-  let { mean, low, high, wins, p } = data.differences[state.a][state.b];
-  let losses = data.differences[state.b][state.a].wins;
-  if (isFiltered()) {
-    // The data have the numbers of all pairs.
-    ({ mean, low, high } = meanOf(finite(shown.map(difference)), data.gainBounds));
-    wins = better(1);
-    losses = better(-1);
-    p = null;
+
+// Mean difference of the shown pairs with its interval, wins and losses of B, and the p-value if there is one.
+function measureDifference(shown) {
+  if (!isFiltered()) {
+    // The page has the numbers of all pairs, with a test.
+    const { wins: losses } = data.differences[state.b][state.a];
+    return { ...data.differences[state.a][state.b], losses };
   }
-  const ends = low === null ? "" : ` (95% interval ${signed(low)} to ${signed(high)})`;
-  const ofShown = describeShown(shown);
+  const wins = shown.filter((row) => gain(row) > 0).length;
+  const losses = shown.filter((row) => gain(row) < 0).length;
+  // There is no test of pairs that a filter selects, because a filter may select them by their scores.
+  return { ...meanOf(finite(shown.map(difference)), data.gainBounds), wins, losses, p: null };
+}
+
+function sayDifference(shown, adjusted) {
+  const { mean, low, high, wins, losses, p } = measureDifference(shown);
+  const interval = low === null ? "" : ` (95% interval ${signed(low)} to ${signed(high)})`;
+  const pValue = p === null ? "" : `, p ${p}${adjusted}`;
+  let better = `, better in ${countPairs(wins)}, worse in ${losses}`;
+  if (isFiltered()) better += `,${describeShown(shown)}`;
   return [html("bdi", {}, data.names[state.b]), " minus ", html("bdi", {}, data.names[state.a]),
-    ": mean difference of F1 ", html("strong", {}, signed(mean)), ends,
-    p === null ? "" : `, p ${p}${adjusted}`,
-    `, better in ${countPairs(wins)}, worse in ${losses}${ofShown && `,${ofShown}`}`];
+    ": mean difference of F1 ", html("strong", {}, signed(mean)), interval, pValue, better];
 }

@@ -7,12 +7,18 @@ export async function readData() {
   return new Response(unpacked).json();
 }
 
-// Texts only ever become text nodes.
+// An element with attributes and listeners, whose names begin with "on". Texts only ever become text nodes, so that no
+// text of a page is read as markup.
 function create(namespace, tag, attributes, children) {
   const element = document.createElementNS(namespace, tag);
   for (const [name, value] of Object.entries(attributes)) {
-    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
-    else if (value != null && value !== false) element.setAttribute(name, value === true ? "" : value);
+    if (name.startsWith("on")) {
+      element.addEventListener(name.slice(2), value);
+    } else if (value === true) {
+      element.setAttribute(name, "");
+    } else if (value !== undefined && value !== null && value !== false) {
+      element.setAttribute(name, value);
+    }
   }
   element.append(...children);
   return element;
@@ -23,19 +29,28 @@ export const svg = (tag, attributes = {}, ...children) => create("http://www.w3.
 // Let Tab reach one of several elements, and arrow keys the others. They may be in rows; null is a gap.
 export function rove(elements, rowLength) {
   const present = elements.filter(Boolean);
+  const letTabReach = (reached) => {
+    for (const element of present) element.setAttribute("tabindex", element === reached ? "0" : "-1");
+  };
+  letTabReach(present[0]);
+  // Up and down do nothing if the elements are in one row: the step is undefined.
+  const steps = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: rowLength, ArrowUp: -rowLength };
   for (const element of present) {
-    element.setAttribute("tabindex", element === present[0] ? "0" : "-1");
     element.addEventListener("keydown", (event) => {
-      const step = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: rowLength, ArrowUp: -rowLength }[event.key];
+      const step = steps[event.key];
       let place = elements.indexOf(element) + step;
       while (elements[place] === null) place += step;
       if (!elements[place]) return;
       event.preventDefault();
-      for (const other of present) other.setAttribute("tabindex", other === elements[place] ? "0" : "-1");
+      letTabReach(elements[place]);
       elements[place].focus();
     });
   }
   return present;
 }
 
-export const format = (x, digits = 4) => (x === null || Number.isNaN(x) ? "–" : x.toFixed(digits));
+export function format(x, digits = 4) {
+  // JSON has null for numbers that are not finite.
+  if (x === null || Number.isNaN(x)) return "–";
+  return x.toFixed(digits);
+}

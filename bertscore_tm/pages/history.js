@@ -8,10 +8,11 @@ import { showReport } from "./report.js";
 whenSelected(() => {
   if (count < 2) return;
   const f1 = data.summary.map((means) => means.f1);
-  const chart = curve("F1 over the training, and the best validation", f1.map(({ mean }) => mean ?? NaN), f1);
-  document.getElementById("charts").prepend(chart);
+  const means = f1.map(({ mean }) => mean ?? NaN);
+  document.getElementById("charts").prepend(curve("F1 over the training, and the best validation", means, f1));
 });
-const adjusted = data.comparisons > 1
-  ? ` adjusted for the ${data.comparisons} pairs of the first, the best and the last two validations (Holm)` : "";
+let adjusted = "";
+if (data.comparisons > 1)
+  adjusted = ` adjusted for the ${data.comparisons} pairs of the first, the best and the last two validations (Holm)`;
 compareSystems(adjusted);
 showReport();

@@ -35,16 +35,22 @@ def render_page(template: str, data: dict[str, Any], script: str) -> str:
         lstrip_blocks=True,
     )
     data = _escape(data)
+    # allow_nan=False raises an error instead of writing NaN, which a browser's JSON does not read.
     document = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
     joined_script = _join_modules(script)
-    styles = [_FOLDER / "tokens.css", (_FOLDER / template).with_suffix(".css")]
+    styles = []
+    for path in (_FOLDER / "tokens.css", (_FOLDER / template).with_suffix(".css")):
+        if path.exists():
+            styles.append(path.read_text(encoding="utf-8"))
+    # The browser runs only the script with this hash, and none that a text might bring in.
+    script_hash = b64encode(sha256(joined_script.encode()).digest()).decode()
     return environment.get_template(template).render(
         data=data,
+        # The time in the header of gzip is left out, so that equal data have equal pages.
         packed=b64encode(gzip.compress(document, mtime=0)).decode(),
-        style="\n".join(path.read_text(encoding="utf-8") for path in styles if path.exists()),
+        style="\n".join(styles),
         script=joined_script,
-        # The browser runs only the script with this hash, and none that a text might bring in.
-        script_hash=b64encode(sha256(joined_script.encode()).digest()).decode(),
+        script_hash=script_hash,
         date=date.today().isoformat(),
         version=__version__,
     )
@@ -59,6 +65,7 @@ def _join_modules(name: str) -> str:
     modules: dict[str, str] = {}
 
     def add(name: str) -> None:
+        """Add a module after those that it imports. The modules import each other in no circle."""
         text = (_FOLDER / name).read_text(encoding="utf-8")
         for imported in _IMPORT.findall(text):
             if imported not in modules:
@@ -66,6 +73,7 @@ def _join_modules(name: str) -> str:
         modules[name] = _EXPORT.sub("", _IMPORT.sub("", text))
 
     add(name)
+    # The function is async, because the modules await their data.
     return "\n".join(["(async () => {", '"use strict";', *modules.values(), "})();"])
 
 

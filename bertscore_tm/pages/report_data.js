@@ -26,15 +26,29 @@ const emptyRows = data.empty.map((empty) => new Set(empty));
 export const isEmpty = (system, row) => emptyRows[system].has(row);
 
 export const finite = (values) => values.filter(Number.isFinite);
-// Mean and 95% interval: quantile of Student's t by its expansion in 1/n, good to 0.4% from 4 values on.
+const sum = (values) => values.reduce((total, value) => total + value, 0);
+
+// The 97.5% quantile of Student's t with some degrees of freedom, by its expansion in 1 / freedom (Abramowitz and
+// Stegun, 26.7.5). It is good to 0.4% from 3 degrees of freedom on.
+function quantileOfT(freedom) {
+  const z = 1.959964; // the quantile of the normal distribution
+  const first = (z ** 3 + z) / 4;
+  const second = (5 * z ** 5 + 16 * z ** 3 + 3 * z) / 96;
+  const third = (3 * z ** 7 + 19 * z ** 5 + 17 * z ** 3 - 15 * z) / 384;
+  return z + first / freedom + second / freedom ** 2 + third / freedom ** 3;
+}
+
+// Mean and 95% interval, which ends at the bounds of the values.
 export function meanOf(values, bounds) {
-  const n = values.length, mean = values.reduce((sum, x) => sum + x, 0) / n, z = 1.959964, f = n - 1;
+  const n = values.length;
+  const mean = sum(values) / n;
+  // An interval of pairs that depend on each other would need their groups, which the page does not have.
   if (n < 4 || data.isGrouped) return { mean, low: null, high: null };
-  const error = Math.sqrt(values.reduce((sum, x) => sum + (x - mean) ** 2, 0) / f / n);
-  const t = z + (z ** 3 + z) / (4 * f) + (5 * z ** 5 + 16 * z ** 3 + 3 * z) / (96 * f ** 2)
-    + (3 * z ** 7 + 19 * z ** 5 + 17 * z ** 3 - 15 * z) / (384 * f ** 3);
-  const low = Math.max(mean - t * error, bounds.low ?? -Infinity);
-  return { mean, low, high: Math.min(mean + t * error, bounds.high ?? Infinity) };
+  const variance = sum(values.map((value) => (value - mean) ** 2)) / (n - 1);
+  const halfWidth = quantileOfT(n - 1) * Math.sqrt(variance / n);
+  const low = Math.max(mean - halfWidth, bounds.low ?? -Infinity);
+  const high = Math.min(mean + halfWidth, bounds.high ?? Infinity);
+  return { mean, low, high };
 }
 
 export const signed = (x) => (x > 0 ? "+" : "") + format(x);

@@ -64,13 +64,14 @@ def _read_row(line: bytes, place: str) -> dict[str, Any]:
     keys = ["candidate", "references", *SCORE_NAMES]
     for key in keys:
         if not isinstance(row, dict) or key not in row:
-            raise ValueError(f"{place}: has no {key!r}: a row is an object with {', '.join(keys)}")
+            raise ValueError(f"{place}: has no {key!r}. A row is an object with {', '.join(keys)}")
     return dict(row)
 
 
 def _read_rows(path: File) -> Rows:
     """Return the rows of a file, without blank lines."""
     rows = []
+    # Files may be URLs, and lines are read as bytes, because json finds the encoding of each.
     with fsspec.open(path) as file:
         for number, line in enumerate(file, start=1):
             if line.strip():
@@ -102,6 +103,7 @@ def read_history(paths: Sequence[File]) -> History:
             without_rows.append(name)
     if not validations:
         raise ValueError("no validation has rows. Give a file of ScoredTextWriter with at least one row")
+    # A training that was resumed with other data continues with the newer files, so the last one decides.
     last = list(validations.values())[-1]
     with_other_references = []
     with_other_signature = []

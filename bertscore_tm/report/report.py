@@ -241,6 +241,7 @@ class Report:
         """Return everything that the page shows, for JSON."""
         names = list(self.scores)
         f1 = torch.stack([scores[_F1] for scores in self.scores.values()])  # (systems, pairs)
+        # NaN counts as 0, because a mean of NaN would be the best or the worst by chance.
         means = [scores.mean().item() for scores in f1.double().nan_to_num()]
         shown = self._choose_systems(means)
         least, largest = (bound[_F1].item() for bound in self.bounds)
@@ -300,6 +301,7 @@ class Report:
         """Compare each two of the systems whose scores are finite; none if there is one pair of texts."""
         if len(self.references) == 1:
             return {}
+        # The test of a difference needs all of its pairs.
         tested = [system for system in systems if f1[system].isfinite().all()]
         return compare_all_pairs(f1, tested, bounds=bounds, groups=self.groups)
 
@@ -319,6 +321,7 @@ class Report:
         self, a: int, f1: Tensor, span: float, p_values: dict[tuple[int, int], str]
     ) -> list[dict[str, Any]]:
         """Return each system's mean gain over system a, its interval, the number of its wins, and its p-value."""
+        # Each system with each other one, because the page lets its reader choose any two.
         gains = score_gains(f1[a], f1)  # (systems, pairs)
         wins = (gains > 0).sum(1).tolist()
         described: list[dict[str, Any]] = []

@@ -26,6 +26,7 @@ class TextFacts:
     @classmethod
     def read(cls, texts: Iterable[str], tokenizer: TextTokenizer | None) -> TextFacts:
         """Return the facts about texts, which may repeat, by the tokenizer of the scores if it is given."""
+        # Systems share references and often texts, so each text is tokenized once.
         distinct = list(dict.fromkeys(texts))
         if tokenizer is None:
             return cls({text for text in distinct if text.strip()})
@@ -38,7 +39,7 @@ class TextFacts:
                 with_content.add(text)
             size = int(tokenized.text_sizes[i])
             unknown_size = int(tokenized.unknown_sizes[i])
-            # Single unknown characters, such as an emoji, do not matter to a score.
+            # Single unknown characters, such as an emoji, hardly change a score.
             if 10 * unknown_size > size:
                 unknown[text] = f"has {unknown_size:,} unknown of {size:,} {tokenizer.size_unit}"
             if tokenized.truncated[i]:

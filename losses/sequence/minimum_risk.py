@@ -101,6 +101,7 @@ class MinimumRiskLoss(nn.Module):
             )
         has_tokens = mask.any(-1)  # (batch, candidates)
         dtype = torch.promote_types(torch.float32, log_probs.dtype)
+        # The rewards are constants, even if a function of the user returns them with a gradient.
         rewards = rewards.detach().to(has_tokens.device, dtype)
         # Check values on the CPU only, because the check would synchronize an accelerator and break a compiled graph.
         if log_probs.device.type == "cpu" and not torch.compiler.is_compiling():

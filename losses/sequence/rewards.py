@@ -174,30 +174,39 @@ class BERTScoreReward:
                 f"completions and references must have equal lengths, got {len(candidates)} and "
                 f"{len(reference_lists)}. Put several references of one completion into an inner list."
             )
+        # Completions without a reference have no reward, so that the trainer leaves them out.
         rewards: list[float | None] = [None] * len(candidates)
-        closest: list[Any] = [None] * len(candidates)
+        closest: list[str | None] = [None] * len(candidates)
         rows = [i for i, texts in enumerate(reference_lists) if texts]  # completions with a reference
         if rows:
-            texts = TextPairs(candidates, reference_lists).select(rows)
-            raw, best = self._score(texts)
-            is_guarded = self.length_band is not None or self.repeat_ngram_size is not None
-            tokens: dict[str, list[int]] = {}
-            if is_guarded or log_metric is not None:
-                tokens = self._tokenize(texts)
-            scores = self._lower(raw, texts, tokens)
-            for row, score, references_of_row, i in zip(rows, scores.tolist(), texts.references, best, strict=True):
-                rewards[row] = score
-                closest[row] = references_of_row[i]
-            if log_metric is not None:
-                log_metric(f"{self.__name__}/raw", raw.mean().item())
-                log_metric(f"{self.__name__}/lowered", (scores < raw).float().mean().item())
-                num_tokens = sum(len(tokens[candidates[row]]) for row in rows)
-                num_reference_tokens = sum(len(tokens[closest[row]]) for row in rows)
-                if num_reference_tokens > 0:
-                    log_metric(f"{self.__name__}/length_ratio", num_tokens / num_reference_tokens)
+            scored = self._reward(TextPairs(candidates, reference_lists).select(rows), log_metric)
+            for row, reward, reference in zip(rows, *scored, strict=True):
+                rewards[row] = reward
+                closest[row] = reference
         if log_extra is not None:
             log_extra(f"{self.__name__}/closest_reference", closest)
         return rewards
+
+    def _reward(
+        self, texts: TextPairs, log_metric: Callable[[str, float], None] | None
+    ) -> tuple[list[float], list[str]]:
+        """Return the reward of each candidate and its closest reference, and log their means."""
+        raw, best = self._score(texts)  # (candidates,) each
+        closest = [references[i] for references, i in zip(texts.references, best, strict=True)]
+        is_guarded = self.length_band is not None or self.repeat_ngram_size is not None
+        tokens: dict[str, list[int]] = {}
+        if is_guarded or log_metric is not None:
+            # The tokens of the scores are truncated and may come from a cache, so tokenize the whole texts.
+            tokens = self._tokenize(texts)
+        rewards = self._lower(raw, texts, tokens)  # (candidates,)
+        if log_metric is not None:
+            log_metric(f"{self.__name__}/raw", raw.mean().item())
+            log_metric(f"{self.__name__}/lowered", (rewards < raw).float().mean().item())
+            num_tokens = sum(len(tokens[candidate]) for candidate in texts.candidates)
+            num_reference_tokens = sum(len(tokens[reference]) for reference in closest)
+            if num_reference_tokens > 0:
+                log_metric(f"{self.__name__}/length_ratio", num_tokens / num_reference_tokens)
+        return rewards.tolist(), closest
 
     @property
     def encoder(self) -> FrozenEncoder:
@@ -256,6 +265,7 @@ class BERTScoreReward:
         tokenizer = self.encoder.tokenizer
         prepared = tokenizer.prepare(distinct)
         ids = tokenizer.tokenizer(prepared, add_special_tokens=False, verbose=False)["input_ids"]
+        # Group members are often equal texts, which are tokenized once.
         return dict(zip(distinct, ids, strict=True))
 
     def _lower(self, scores: Tensor, texts: TextPairs, tokens: dict[str, list[int]]) -> Tensor:
@@ -287,7 +297,7 @@ def _guard_length(length: int, reference_lengths: Sequence[int], band: tuple[flo
     guards = []
     for reference_length in reference_lengths:
         low = smallest_ratio * reference_length
-        # Without an upper limit this is infinite, or NaN for an empty reference. No length is above either.
+        # This is infinite if there is no upper limit, or NaN for an empty reference. No length is above either.
         high = largest_ratio * reference_length
         if length < low:
             guards.append(length / low)
@@ -303,4 +313,5 @@ def _guard_repetition(ids: Sequence[int], size: int) -> float:
     ngrams = [tuple(ids[i : i + size]) for i in range(len(ids) - size + 1)]
     if not ngrams:
         return 1.0
+    # 1 if all n-grams differ, and 1/n if one is repeated n times.
     return len(set(ngrams)) / len(ngrams)

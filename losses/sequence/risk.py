@@ -103,7 +103,9 @@ class BERTScoreRisk(nn.Module):
         require_positive("temperature", temperature)
         require_positive("weight", weight)
         self.tokenizer = require_tokenizer(tokenizer, "tokenizer")
-        self.reward = BERTScoreReward(encoder) if reward is None else reward
+        if reward is None:
+            reward = BERTScoreReward(encoder)
+        self.reward = reward
         self.num_samples = num_samples
         self.temperature = temperature
         self.max_new_tokens = max_new_tokens
@@ -143,18 +145,22 @@ class BERTScoreRisk(nn.Module):
         texts = list_references(references)
         batch = len(inputs["input_ids"])
         if len(texts) != batch:
-            raise ValueError(f"got references of {len(texts)} inputs for {batch} inputs")
+            raise ValueError(
+                f"got references of {len(texts)} inputs for {batch} inputs. Pass one entry for each input."
+            )
         if labels is not None and len(labels) != batch:
-            raise ValueError(f"got labels of {len(labels)} inputs for {batch} inputs")
+            raise ValueError(f"got labels of {len(labels)} inputs for {batch} inputs. Pass one row for each input.")
         count = self.calls
         if torch.is_grad_enabled():
             self.calls += 1
             if count % self.every:
+                # The constant is on the model's device, so that it can be added to cross-entropy.
                 return torch.zeros((), dtype=torch.float32, device=inputs["input_ids"].device)
         sampled = sample_with_log_probs(
             model, inputs, self.num_samples, max_new_tokens=self.max_new_tokens, temperature=self.temperature
         )
         rewards = self._reward_samples(sampled, texts)  # (batch, samples)
+        # The loss is over a set: a text that was sampled twice must not count twice.
         tokens = sampled.ids.masked_fill(~sampled.mask, -1)
         is_equal = (tokens[:, :, None] == tokens[:, None]).all(-1)  # (batch, samples, samples)
         # A sample is repeated if it equals an earlier sample of the same input.
@@ -230,8 +236,9 @@ class BERTScoreRisk(nn.Module):
         """Return the norms of the gradients of the labels' cross-entropy and of the risk, shape (2,)."""
         ids = pad_sequence(list(labels), batch_first=True, padding_value=-100)[:, None].to(risk.device)
         mask = ids != -100  # (batch, 1, tokens)
-        # Without labels this is NaN, so the measurement is not valid.
+        # This is NaN if there are no labels, so the measurement is not valid.
         cross_entropy = -sequence_log_probs(model, inputs, ids.clamp(min=0), mask).sum() / mask.sum()
+        # The output layer is enough: gradients of all parameters would take a whole backward pass for each loss.
         output: nn.Module = model.get_output_embeddings()  # type: ignore[no-untyped-call]
         trained = [parameter for parameter in output.parameters() if parameter.requires_grad]
         if not trained:
@@ -300,6 +307,10 @@ def _rewards_differ(rewards: Tensor, is_used: Tensor) -> Tensor:
 def _gradient_norm(loss: Tensor, parameters: Sequence[Tensor]) -> Tensor:
     """Return the norm of a loss's gradient with respect to some parameters, shape ()."""
     gradients = torch.autograd.grad(loss, parameters, retain_graph=True, allow_unused=True)
-    norms = [torch.linalg.vector_norm(gradient.float()) for gradient in gradients if gradient is not None]
+    norms = []
+    for gradient in gradients:
+        # Parameters that the loss does not use have no gradient.
+        if gradient is not None:
+            norms.append(torch.linalg.vector_norm(gradient.float()))
     norm: Tensor = torch.linalg.vector_norm(torch.stack(norms))
     return norm

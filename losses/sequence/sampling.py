@@ -180,6 +180,7 @@ def sequence_log_probs(
     num_sequences = ids.shape[1]
     rows = ids.flatten(0, 1)  # (batch * sequences, tokens)
     mask_rows = mask.flatten(0, 1).bool()
+    # Dropout would give other log-probabilities than those from which the samples were drawn.
     with evaluation_mode(model):
         if model.config.is_encoder_decoder:
             logits = _run_encoder_decoder(model, inputs, rows, num_sequences)
@@ -195,7 +196,9 @@ def sequence_log_probs(
 def _run_encoder_decoder(model: Any, inputs: Mapping[str, Tensor], rows: Tensor, rows_per_input: int) -> Tensor:
     """Return the logits of an encoder-decoder that predict each token of the rows."""
     encoded = model.get_encoder()(**inputs)
+    # Encode each input once, and let all of its sequences attend to the same states.
     encoded.last_hidden_state = encoded.last_hidden_state.repeat_interleave(rows_per_input, 0)
+    # The decoder sees the tokens before the one that it predicts, which begin with the start token.
     start = rows.new_full((len(rows), 1), _start_id(model))
     logits: Tensor = model(
         encoder_outputs=encoded,
@@ -212,7 +215,10 @@ def _run_decoder(model: Any, inputs: Mapping[str, Tensor], rows: Tensor, rows_pe
     prompt_mask = inputs["attention_mask"].repeat_interleave(rows_per_input, 0)
     mask = torch.cat([prompt_mask, torch.ones_like(rows)], 1)
     options: dict[str, Any] = {"use_cache": False}
-    wrapped = model.get_base_model() if hasattr(model, "get_base_model") else model
+    wrapped = model
+    if hasattr(model, "get_base_model"):
+        # PEFT's forward takes any arguments.
+        wrapped = model.get_base_model()
     parameters = signature(wrapped.forward).parameters
     # A forward method without input_ids has **kwargs, and hands position ids on.
     takes_positions = "position_ids" in parameters or "input_ids" not in parameters
@@ -239,12 +245,7 @@ def _prepare_inputs(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> dic
             are padded although the model reads padding.
     """
     _require_supported(model)
-    others = []
-    for name, value in inputs.items():
-        if name != "attention_mask" and torch.is_tensor(value) and value.is_floating_point():
-            others.append(name)
-    if others:
-        raise ValueError(f"a generator of texts gets token ids, not {', '.join(others)}. Leave these inputs out.")
+    _require_only_ids(inputs)
     ids = inputs["input_ids"]
     mask = inputs.get("attention_mask")
     if mask is None:
@@ -262,6 +263,7 @@ def _prepare_inputs(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> dic
             f"{model_type} models read padding although the attention_mask excludes it. Pass prompts of one length, "
             f"without padding."
         )
+    # A decoder continues each row at its end, so there must be no padding on the right.
     prompts = []
     for row, is_token in zip(ids, mask.bool(), strict=True):
         prompts.append(row[is_token])
@@ -271,6 +273,16 @@ def _prepare_inputs(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> dic
         "input_ids": pad_sequence(prompts, batch_first=True, padding_value=padding_id, padding_side="left"),
         "attention_mask": pad_sequence(prompt_masks, batch_first=True, padding_side="left"),
     }
+
+
+def _require_only_ids(inputs: Mapping[str, Tensor]) -> None:
+    """Raise a ValueError if an input is a tensor of floating-point numbers, such as pixels or speech."""
+    others = []
+    for name, value in inputs.items():
+        if name != "attention_mask" and torch.is_tensor(value) and value.is_floating_point():
+            others.append(name)
+    if others:
+        raise ValueError(f"a generator of texts gets token ids, not {', '.join(others)}. Leave these inputs out.")
 
 
 def _require_supported(model: PreTrainedModel) -> None:

@@ -29,6 +29,7 @@ def list_references(references: Sequence[Text | Sequence[Text] | None]) -> list[
 def _read_references(entry: Any, name: str) -> list[str]:
     """Return the references of one entry."""
     if entry is None:
+        # Data sets mark rows without a reference like this.
         return []
     is_single = isinstance(entry, str) or is_chat(entry)
     if is_single:

@@ -172,6 +172,7 @@ class VocabularyBridge:
 
     def leads_to(self, encoder: FrozenEncoder) -> bool:
         """Return whether an encoder has the tokenizer for which the bridge was built."""
+        # Comparing the rules reads both tokenizers, so compare the objects first.
         return encoder is self.encoder or have_same_rules(encoder.tokenizer, self.encoder.tokenizer)
 
     def find_pieces(self, tokens: Tensor, content: Tensor, pieces: PieceTable) -> tuple[Tensor, Tensor, Tensor]:
@@ -230,17 +231,21 @@ class VocabularyBridge:
         vocabulary = GeneratorVocabulary.of_bridge(self, encoder, token_weights(encoder), encoder.device)
         scores = []
         with torch.no_grad():
+            # Batches bound the memory, because users pass a hundred texts or more.
             for start in range(0, len(texts), _TEXTS_PER_BATCH):
                 part = texts[start : start + _TEXTS_PER_BATCH]
                 candidate = encode_soft_tokens(embed_texts(part, self, vocabulary), vocabulary)
                 reference = encode_references([[text] for text in part], vocabulary).tokens
                 similarities = cosine_similarities(candidate.vectors, reference.vectors)  # (texts, tokens, tokens)
+                # Match exactly, as the metric does, because a softmax would lower the score of equal texts too.
                 f1 = soft_precision_recall_f1(similarities, candidate.mass, reference.mass, "max")["f1"]  # (texts,)
+                # The metric scores a text without content 0.
                 has_content = candidate.has_content & reference.has_content
                 scores.append(torch.where(has_content, f1, 0.0).double().cpu())
         return float(torch.cat(scores).mean())
 
     def __deepcopy__(self, memo: dict[int, Any]) -> VocabularyBridge:
+        # Trainers copy models with their losses. A bridge never changes, so a copy can share its tables.
         return self
 
     def __repr__(self) -> str:
@@ -249,6 +254,7 @@ class VocabularyBridge:
 
 def embed_texts(texts: Sequence[str], bridge: VocabularyBridge, vocabulary: GeneratorVocabulary) -> SoftTokens:
     """Return the soft tokens of texts, like one-hot predictions of a generator, truncated to the encoder's limit."""
+    # Special tokens are left out, as in the predictions of a generator.
     rows = bridge.generator_tokenizer(
         list(texts), add_special_tokens=False, padding=False, truncation=False, verbose=False
     )["input_ids"]
@@ -265,6 +271,7 @@ def embed_texts(texts: Sequence[str], bridge: VocabularyBridge, vocabulary: Gene
     if tokenizer.max_length is None:
         return tokens
     limit = tokenizer.max_length - tokenizer.num_special_tokens
+    # Truncate pieces and not tokens, because the encoder's limit counts pieces.
     fits = tokens.content.cumsum(1) <= limit  # (texts, positions)
     return replace(tokens, content=tokens.content & fits)
 
@@ -272,8 +279,10 @@ def embed_texts(texts: Sequence[str], bridge: VocabularyBridge, vocabulary: Gene
 def require_fidelity(bridge: VocabularyBridge, encoder: FrozenEncoder, texts: Sequence[str] | None) -> None:
     """Refuse a bridge whose fidelity on the texts is below its minimum, and warn if it is low or not known."""
     if bridge.mode == "identity":
+        # The pieces are those of the metric, so there is nothing to lose.
         return
     if texts is None:
+        # With min_fidelity=0 the user has said that the fidelity does not matter.
         if bridge.min_fidelity > 0:
             warn_user(
                 f"the bridge from the generator's vocabulary (mode={bridge.mode!r}) is not checked. Pass some of the "

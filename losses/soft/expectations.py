@@ -335,6 +335,7 @@ class _HiddenStates:
         if bias is None:
             # With beta=0, addmm ignores what the buffer holds.
             return buffer.addmm_(self.rows, weight.t(), beta=0)
+        # The buffer becomes the bias in each row, and the product is added to it.
         return buffer.copy_(bias).addmm_(self.rows, weight.t())
 
     def start_gradients(self, needed: Sequence[bool]) -> None:
@@ -353,6 +354,7 @@ class _HiddenStates:
         if self._needs_grad_states:
             grad_states = _multiply(grad, self.weight[part].t(), self.settings)  # (rows, features)
             if self._grad_states is not None:
+                # Every chunk of the vocabulary adds to the gradient of all states, unlike to that of weight and bias.
                 grad_states = self._grad_states.add_(grad_states)
             self._grad_states = grad_states
         if self._grad_weight is not None:
@@ -523,10 +525,11 @@ def _add_embedding_gradient_(
         upstream: g / (total u), and its mean.
         settings: the settings.
     """
-    weights = content.weigh_(chunk.logits)  # p times the total, (rows, tokens)
+    weights = content.weigh_(chunk.logits)  # the logits become p times the total, (rows, tokens)
     if chunk.excluded is not None:
         weights.index_fill_(1, chunk.excluded, 0.0)
     difference = _multiply(upstream.rows, embeddings, settings).sub_(upstream.mean)  # (rows, tokens)
+    # Write into a buffer of the chunk, whose logits are not needed any more.
     if grad is None:
         return weights.mul_(difference)
     return grad.addcmul_(weights, difference)

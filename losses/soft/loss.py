@@ -157,6 +157,7 @@ class SoftBERTScoreLoss(nn.Module):
         self.encoder = as_encoder(encoder, single_layer=True)
         require_soft_tokens(self.encoder)
         self.weights = token_weights(self.encoder, idf)
+        # The metric refuses such tokens when it meets one, but every soft prediction has a probability of all of them.
         num_unknown = int(self.weights.table.isnan().sum())
         if num_unknown > 0:
             raise ValueError(
@@ -277,6 +278,7 @@ class SoftBERTScoreLoss(nn.Module):
                     f"labels, or compute the cross-entropy separately."
                 )
             labels = target
+        # This runs the generator at the first call only.
         layer = read_output_layer(lm_head)
         vocabulary = self._load_vocabulary(hidden.device)
         num_tokens = vocabulary.require_size(len(layer.weight), "lm_head has")
@@ -420,7 +422,7 @@ class SoftBERTScoreLoss(nn.Module):
             placement = place_content(content, vocabulary)
             references = encode_labels(labels, content, placement, vocabulary, self.cache_bytes)
             return _ReadTarget(content, references, references.tokens.has_content, placement)
-        # The encoder tokenizes the text of the labels anew.
+        # The encoder has other tokens: decode the labels, and let its tokenizer split their text.
         rows = []
         for row in labels.masked_fill(~content, -1).tolist():
             rows.append([token for token in row if token >= 0])
@@ -453,8 +455,9 @@ class SoftBERTScoreLoss(nn.Module):
         self._num_calls += 1
         if self._num_calls <= self._next_check:
             return
-        self._next_check = 10 * self._num_calls - 1
+        self._next_check = 10 * self._num_calls - 1  # after 1 call: 9, so that the 10th call checks
         if warn_if_misaligned(predictions, target, content, self.ignore_index, vocabulary.control_ids):
+            # One warning is enough.
             self._next_check = sys.maxsize
 
     def _score(
@@ -462,6 +465,7 @@ class SoftBERTScoreLoss(nn.Module):
     ) -> Tensor | tuple[Tensor, dict[str, Tensor]]:
         """Return the loss, and the scores of both matchings where requested."""
         if references.items is not None:
+            # Repeat each candidate for each of its references.
             candidates = candidates.select(references.items)
         targets = references.tokens
         similarities = cosine_similarities(candidates.vectors, targets.vectors)  # (references, tokens, tokens)
@@ -486,6 +490,7 @@ class SoftBERTScoreLoss(nn.Module):
             return reduce_batch(1 - scores[self.component], self.reduction, included)
         scores = score_pairs(self._match, SCORE_NAMES)
         loss = reduce_batch(1 - scores[self.component], self.reduction, included)
+        # The greedy scores show how far the soft ones are from the metric. They need no gradient.
         with torch.no_grad():
             greedy_scores = score_pairs(TOKENWISE_MATCHINGS["max"], SCORE_NAMES)
         for name, score in greedy_scores.items():

@@ -1,5 +1,7 @@
 """Output layers: how a generator computes its logits from its last hidden states."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass, replace
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -22,6 +24,16 @@ class OutputLayer:
     weight: Tensor  # W, (outputs, features)
     bias: Tensor | None  # b, (outputs,)
     scale: float = 1.0  # s, a factor of the hidden states or, equally, of the product
+
+    def first(self, size: int) -> OutputLayer:
+        """Return the layer with its first outputs only."""
+        if size == len(self.weight):
+            # The gradient of a slice would allocate a tensor as large as the weight.
+            return self
+        bias = self.bias
+        if bias is not None:
+            bias = bias[:size]
+        return replace(self, weight=self.weight[:size], bias=bias)
 
     def logits(self, hidden: Tensor, size: int | None = None) -> Tensor:
         """Return the first ``size`` logits of hidden states in float32 or wider, without gradient, shape (..., size).
@@ -73,7 +85,10 @@ def _find_layer(lm_head: nn.Module) -> tuple[nn.Module, OutputLayer]:
                 )
     if generator_bias is not None:
         generator_bias = generator_bias.flatten()
-        bias = generator_bias if bias is None else bias + generator_bias
+        if bias is None:
+            bias = generator_bias
+        else:
+            bias = bias + generator_bias
     return module, OutputLayer(weight, bias)
 
 
@@ -87,7 +102,9 @@ class _Step:
 
 
 # Before torch 2.13, assume_constant_result breaks the graph if an argument is an nn.Module.
-_constant: Any = torch.compiler.assume_constant_result if torch.__version__ >= "2.13" else torch.compiler.disable
+_constant: Any = torch.compiler.disable
+if torch.__version__ >= "2.13":
+    _constant = torch.compiler.assume_constant_result
 
 
 # While torch.compile traces the loss, run this instead of tracing it: the generator's pass is not part of the graph.
@@ -194,8 +211,10 @@ def _generate(generator: Any, module: nn.Module, layer: OutputLayer) -> tuple[Te
             output = generator(**inputs, output_hidden_states=True)
     finally:
         hook.remove()
-    all_states = output.decoder_hidden_states if is_encoder_decoder else output.hidden_states
-    hidden = all_states[-1]
+    if is_encoder_decoder:
+        hidden = output.decoder_hidden_states[-1]
+    else:
+        hidden = output.hidden_states[-1]
     if not calls:
         # The generator used the weight without calling the layer.
         return hidden, hidden, output.logits, output.logits

@@ -160,10 +160,14 @@ def build_piece_table(generator: PreTrainedTokenizerBase, encoder: TextTokenizer
     is_control = torch.ones(vocab_size, dtype=torch.bool, device="cpu")
     is_control[[i for i in ids if i not in special_ids]] = False
     named_ids, identity = _find_named_pieces(generator, encoder, texts)
+    # Tokens of the encoder with the same name need no splitting, which is exact and saves most of the time.
     rows: list[list[list[int]]] = []  # pieces by token and context
     split_ids = []  # tokens without a piece of their name
     for i, piece in enumerate(named_ids):
-        pieces = [piece] if piece >= 0 else []
+        pieces = []
+        if piece >= 0:
+            pieces.append(piece)
+        # Tokens with the encoder's names have one piece in all contexts.
         rows.append([pieces] * len(Context))
         is_text = i not in special_ids and texts[i].strip() != ""
         if piece < 0 and is_text:
@@ -199,6 +203,7 @@ def _find_named_pieces(
         tokenizers split texts into the same tokens. All ids are -1 if the rules differ, or if the encoder lacks a token
         that was not added.
     """
+    # Equal names mean equal pieces only under the same rules: "##ing" continues a word in WordPiece, and in no other.
     none = [-1] * len(texts)
     rules, model = _read_rules(generator)
     encoder_rules, encoder_model = _read_rules(encoder.tokenizer)
@@ -224,6 +229,7 @@ def _find_named_pieces(
 def _read_rules(tokenizer: PreTrainedTokenizerBase) -> tuple[Any, dict[str, Any]]:
     """Return the rules by which a tokenizer splits texts, and its model, which has the vocabulary."""
     if not tokenizer.is_fast:
+        # Such tokenizers are Python code, so compare their classes and settings.
         rules = (type(tokenizer).__name__, tokenizer.init_kwargs)
         return rules, {"vocab": tokenizer.get_vocab()}
     content = json.loads(tokenizer.backend_tokenizer.to_str())
@@ -243,6 +249,7 @@ def have_same_rules(tokenizer: TextTokenizer, other: TextTokenizer) -> bool:
 def _have_equal_models(generator: dict[str, Any], encoder: dict[str, Any], specials: set[str]) -> bool:
     """Return whether two models have the same merges or, without merges, the same tokens except special ones."""
     if "merges" in generator:
+        # The merges of byte-pair encoding determine how a word is split, also if special tokens have other names.
         return bool(generator["merges"] == encoder["merges"])
     return _list_entries(generator, specials) == _list_entries(encoder, specials)
 
@@ -262,6 +269,7 @@ def _split_in_contexts(texts: Sequence[str], encoder: TextTokenizer) -> list[lis
     A text that begins with a space is always split as after a space, except at the start of a text.
     """
     words = [text.strip() for text in texts]
+    # All texts are split in one call per context, because a call per token of a vocabulary would be slow.
     start_rows = _tokenize(encoder.tokenizer, encoder.prepare(texts))
     space_rows = _split_after(Context.SPACE, words, encoder)
     rows = []
@@ -269,6 +277,7 @@ def _split_in_contexts(texts: Sequence[str], encoder: TextTokenizer) -> list[lis
         # An empty row means that every stem merged with the word.
         after_space = after_space or at_start
         rows.append([at_start, after_space, after_space, after_space])
+    # Tokens that begin with a space are never attached to a word.
     attached = [i for i, text in enumerate(texts) if not text[0].isspace()]
     attached_words = [words[i] for i in attached]
     for context in (Context.WORD, Context.OTHER):
@@ -356,6 +365,7 @@ def split_decoded(
         if not is_special:
             owner = int(np.searchsorted(token_ends, end + shift))
             pieces.append(piece)
+            # For an end after that of the last token, searchsorted returns the number of tokens.
             owners.append(min(owner, len(ids) - 1))
     return pieces, owners
 

@@ -121,7 +121,9 @@ class GeneratorVocabulary:
             if has_own_table or not weights.is_uniform:
                 token_weights = pieces.average_weights(encoder_tokens.weights).to(_weights_dtype(table))
             leaves_positions_out = bridge.mode == "mean" and bool(pieces.pieceless.any())
-            changes_positions = bridge.mode == "expand" or leaves_positions_out
+            used_pieces = None
+            if bridge.mode == "expand" or leaves_positions_out:
+                used_pieces = pieces
             return cls(
                 encoder=encoder,
                 encoder_tokens=encoder_tokens,
@@ -132,7 +134,7 @@ class GeneratorVocabulary:
                 weights=token_weights,
                 columns=_join_columns(table, token_weights),
                 encoder_ids=pieces.single_pieces,
-                pieces=pieces if changes_positions else None,
+                pieces=used_pieces,
             )
 
     def require_size(self, size: int, subject: str) -> int:
@@ -251,25 +253,22 @@ class HiddenPredictions:
             rows = rows.masked_fill(~needed[..., None], 0.0)
         if self.layer.scale != 1:
             rows = rows * self.layer.scale
-        weight = self.layer.weight
-        bias = self.layer.bias
+        layer = self.layer
         columns = vocabulary.columns
         excluded = [*vocabulary.control_ids]
-        num_padding = len(weight) - self.num_tokens  # outputs that are not tokens
-        if num_padding > 0 and labels is None:
-            weight = weight[: self.num_tokens]
-            if bias is not None:
-                bias = bias[: self.num_tokens]
-        elif num_padding > 0:
-            # Keep these outputs, because the cross-entropy of the logits includes them.
-            columns = nn.functional.pad(columns, (0, 0, 0, num_padding))
-            excluded += range(self.num_tokens, len(weight))
+        num_outputs = len(layer.weight)
+        if labels is None:
+            layer = layer.first(self.num_tokens)
+        elif num_outputs > self.num_tokens:
+            # Keep the outputs that are not tokens, because the cross-entropy of the logits includes them.
+            columns = nn.functional.pad(columns, (0, 0, 0, num_outputs - self.num_tokens))
+            excluded += range(self.num_tokens, num_outputs)
         result = linear_expected_embedding(
             rows,
-            weight,
+            layer.weight,
             columns,
             labels,
-            linear_bias=bias,
+            linear_bias=layer.bias,
             temperature=self.temperature,
             excluded_ids=excluded,
             ignore_index=self.ignore_index,
@@ -351,10 +350,12 @@ def _as_soft_tokens(
 ) -> SoftTokens:
     """Put expected columns, shape (needed, columns), at their positions, and split them into embeddings and weights."""
     if indices is not None:
+        # Positions without content are 0. They are left out of the encoder's input.
         expected = expected.new_zeros(content.numel(), expected.shape[1]).index_copy(0, indices, expected)
     expected = expected.view(*content.shape, expected.shape[1])  # (batch, positions, columns)
     if vocabulary.weights is None:
         return SoftTokens(expected, content)
+    # The weights are constants, because their gradient would reward tokens for their weight and not for their match.
     return SoftTokens(expected[..., :-1], content, expected[..., -1].detach())
 
 
@@ -428,7 +429,7 @@ def _count_tokens(content: Tensor, encoder: FrozenEncoder, num_special: int) -> 
             f"a row has {longest} tokens, but the encoder {encoder.name!r} takes {most} and its special tokens. "
             f"Tokenize the labels with truncation=True and max_length={most}; with texts as target, end the mask there."
         )
-    # Without special tokens a batch may have no token at all, but the model needs a position.
+    # A batch may have no token at all if the encoder has no special tokens, but the model needs a position.
     return max(longest + num_special, 1)
 
 
@@ -469,7 +470,7 @@ def encode_soft_tokens(
         special_weights = vocabulary.encoder_tokens.special_weights
         weights = _surround(tokens.weights, special_weights, len(before)).gather(1, order) * can_match
     if len(special) == 0:
-        # Without special tokens a batch may have no token at all. Let the model see one, because it needs one.
+        # A batch may have no token at all then. Let the model see one, because it needs one.
         is_first = torch.arange(keys.shape[1], device=keys.device) == 0
         keys = keys | (~keys.any() & is_first)
     vectors = encode_soft(vocabulary.encoder, rows, keys).squeeze(0)  # (batch, tokens, width)

@@ -55,6 +55,7 @@ def soft_precision_recall_f1(
     candidate = _as_mass(candidate, similarities.dtype)
     reference = _as_mass(reference, similarities.dtype)
     candidate_sum, reference_sum = match(similarities, candidate, reference, temperature)
+    # Both sides are divided at once, because on an accelerator small kernels take longer to start than to run.
     sums = torch.stack([candidate_sum, reference_sum])  # (2, batch)
     totals = torch.stack([candidate.weights.sum(1), reference.weights.sum(1)])  # (2, batch)
     # The factor is 1 / total, or 0 for a total of 0, without a division by 0 that would make gradients NaN.
@@ -82,5 +83,9 @@ def reduce_references(scores: Tensor, items: Tensor, num_items: int, how: Litera
         num_items: number of items.
         how: ``"max"`` or ``"mean"``.
     """
-    reduce = "amax" if how == "max" else "mean"
+    if how == "max":
+        reduce = "amax"
+    else:
+        reduce = "mean"
+    # Every item has a reference, so none of the initial values stays.
     return scores.new_full((num_items,), -torch.inf).scatter_reduce(0, items, scores, reduce, include_self=False)

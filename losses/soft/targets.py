@@ -75,6 +75,7 @@ def encode_references(
     encoded = encode_texts(texts, encode, device, cache)
     vectors = encoded.vectors
     rows = np.array([encoded.indices[text] for text in chain.from_iterable(references)])  # (references,)
+    # Texts that repeat were encoded once, and get a row each here.
     index, mask = vectors.texts.locate(rows)  # (references, tokens) each
     keys = send(mask, device)
     padded = vectors.gather(index, keys)  # (1, references, tokens, width)
@@ -85,6 +86,7 @@ def encode_references(
     tokens = EncodedTokens(padded[0], TokenMass(keys, weights), has_content)
     num_items = len(references)
     items = None
+    # With one reference per item, the loss needs no reduction over references.
     if len(rows) != num_items:
         counts = [len(references_of_item) for references_of_item in references]
         items = send(np.repeat(np.arange(num_items), counts), device)  # (references,)
@@ -121,6 +123,7 @@ def encode_labels(
     tokenizer = vocabulary.encoder.tokenizer
     before, after = tokenizer.special_affixes
     content_ids = vocabulary.encoder_ids[labels[content].long()]  # (content tokens of the batch,)
+    # Tuples can be keys of the cache of references, as texts can.
     rows = []
     for row_ids in torch.split(content_ids, content.sum(1).tolist()):
         rows.append((*before, *row_ids.tolist(), *after))
@@ -181,6 +184,7 @@ def warn_if_misaligned(
     if isinstance(target, Tensor):
         return _warn_if_unshifted(predictions, target, ignore_index)
     rows = content.any(1).nonzero()[:, 0]
+    # A cumulative sum has its first maximum at the last position with content.
     last = content[rows].long().cumsum(1).argmax(1)  # (rows,)
     logits = predictions.to_logits(predictions.values[rows, last])  # (rows, vocabulary)
     special_probabilities = logits.float().softmax(-1)[:, [*excluded_ids]].sum(-1)  # (rows,)

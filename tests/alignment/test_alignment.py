@@ -94,7 +94,7 @@ def test_bad_texts(encoder, candidate, reference, error, said):
 
 
 def test_bad_options(minilm, encoder):
-    with pytest.raises(ValueError, match="needs a single layer: pass num_layers="):
+    with pytest.raises(ValueError, match=r"needs a single layer\. Pass num_layers="):
         compute_alignment("a cat", "the cat", ScoreSettings.create(FrozenEncoder(minilm, all_layers=True)))
     with pytest.raises(ValueError, match="idf has no weight for token id"):
         compute_alignment("a cat", "the cat", ScoreSettings.create(encoder, {5: 1.0}))

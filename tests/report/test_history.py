@@ -138,7 +138,7 @@ ROW = {"candidate": "a", "references": ["b"], "precision": 0.5, "recall": 0.5, "
         (b"{'candidate': 'a'}", "not JSON as ScoredTextWriter writes it: Expecting property name"),
         (b"<html>", "not JSON as ScoredTextWriter writes it: Expecting value"),
         (b"\xff\x00\x80", "not JSON as ScoredTextWriter writes it: "),
-        (b'["a"]', "has no 'candidate': a row is an object with candidate, references, precision, recall, f1$"),
+        (b'["a"]', r"has no 'candidate'\. A row is an object with candidate, references, precision, recall, f1$"),
         *(
             (json.dumps({name: ROW[name] for name in ROW if name != key}).encode(), f"has no '{key}': a row is an")
             for key in ROW

@@ -43,3 +43,15 @@ def test_exports_are_imported():
     for script in SCRIPTS:
         for name in EXPORT.findall(read(script)):
             assert (script, name) in used, f"no script imports {name} from {script}"
+
+
+def test_names_are_unique_in_all_scripts():
+    """A page has one scope for all of its scripts, in which a second function of a name would replace the first."""
+    declared = re.compile(r"^(?:export )?(?:async )?(?:const|let|function) (\w+)", re.MULTILINE)
+    owners = {}
+    for script in SCRIPTS:
+        for name in declared.findall(read(script)):
+            owners.setdefault(name, []).append(script)
+    repeated = {name: scripts for name, scripts in owners.items() if len(scripts) > 1}
+    # Each page has one of these two scripts.
+    assert repeated == {"adjusted": ["history.js", "several.js"]}
