@@ -140,7 +140,7 @@ ROW = {"candidate": "a", "references": ["b"], "precision": 0.5, "recall": 0.5, "
         (b"\xff\x00\x80", "not JSON as ScoredTextWriter writes it: "),
         (b'["a"]', r"has no 'candidate'\. A row is an object with candidate, references, precision, recall, f1$"),
         *(
-            (json.dumps({name: ROW[name] for name in ROW if name != key}).encode(), f"has no '{key}': a row is an")
+            (json.dumps({name: ROW[name] for name in ROW if name != key}).encode(), f"has no '{key}'. A row is an")
             for key in ROW
         ),
     ],
