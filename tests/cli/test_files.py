@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertscore_tm.cli import main
-from bertscore_tm.cli.encoder import read_idf
 from bertscore_tm.cli.errors import CommandError
 from bertscore_tm.cli.files import read_table, read_texts
 from tests.support.markdown_blocks import ROOT, anchors
@@ -291,10 +290,3 @@ def test_columns_of_one_name_in_parquet_are_an_error(tmp_path, capsys):
     parquet.write_table(table, tmp_path / "c.parquet")
     printed = run_here(capsys, "score", tmp_path / "c.parquet", exit_code=2)
     check_error(printed, "c.parquet: more than one column is named 'reference'")
-
-
-def test_the_suffix_of_the_idf_file_decides_its_format(tmp_path):
-    (tmp_path / "idf.dat").write_text("a cat\n")
-    (tmp_path / "idf.jsonl").write_text('{"text": "a dog"}\n')
-    read = [read_idf(str(tmp_path / f"idf.{suffix}"), "txt") for suffix in ("dat", "jsonl")]
-    assert read == [["a cat"], ["a dog"]]

@@ -2,21 +2,13 @@
 
 import copy
 import gc
-import re
-import subprocess
-import sys
 import weakref
-from argparse import ArgumentParser
-from inspect import Parameter, signature
-from typing import get_args, get_type_hints
 
 import numpy as np
 import pytest
 import torch
 
 from bertscore_tm import BERTScore, FrozenEncoder, bert_score
-from bertscore_tm.cli.options import add_encoder_arguments
-from bertscore_tm.encoder import EncoderOptions
 from bertscore_tm.encoder.encoder import Batches
 from tests.support.encoders import TEXTS
 from tests.support.models import last_hidden_state, live_models, tiny_model
@@ -152,34 +144,6 @@ def test_loading_prints_nothing_and_keeps_the_random_state(minilm, fresh_tiny, c
     FrozenEncoder(fresh_tiny[0], fresh_tiny[1], num_layers=1).encode(["a"])
     assert torch.equal(torch.get_rng_state(), before)
     assert capfd.readouterr() == ("", "")
-
-
-def test_signature_options_and_shell_agree():
-    """``FrozenEncoder``, the types for ``**options`` and the shell have the same options, values and defaults."""
-    keywords = {
-        name: parameter.default
-        for name, parameter in signature(FrozenEncoder).parameters.items()
-        if parameter.kind is Parameter.KEYWORD_ONLY
-    }
-    types = get_type_hints(EncoderOptions)
-    assert list(types) == list(keywords)
-    hints = get_type_hints(FrozenEncoder.__init__)
-    assert types == {name: hints[name] for name in keywords}
-    documented = re.findall(r"^ {8}(\w+): ", FrozenEncoder.__doc__.partition("Attributes:")[0], re.MULTILINE)
-    assert documented == ["model", "tokenizer", *keywords]
-    parser = ArgumentParser()
-    add_encoder_arguments(parser)
-    flags = {action.dest: action for action in parser._actions if action.dest in keywords}
-    assert list(flags) == [name for name in keywords if name not in ("all_layers", "forward_fn")]
-    assert {name: action.default for name, action in flags.items()} == {name: keywords[name] for name in flags}
-    assert tuple(flags["long_text"].choices) == get_args(types["long_text"])
-    precisions, _ = get_args(types["dtype"])
-    assert tuple(flags["dtype"].choices) == get_args(precisions)
-
-
-def test_the_options_of_the_shell_import_no_torch():
-    program = "import sys, bertscore_tm.cli.options; assert not {'torch', 'transformers'} & sys.modules.keys()"
-    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 def test_a_batch_that_does_not_fit_is_repeated_in_halves():
