@@ -63,8 +63,9 @@ def match_greedily(similarities: Tensor, mask: Tensor, temperature: float = 0.1)
         >>> match_greedily(torch.tensor([[0.2, 0.9, 5.0]]), torch.tensor([True, True, False]))
         tensor([0.9000])
     """
-    excluded = ~mask.unsqueeze(-2)
-    return similarities.masked_fill(excluded, -torch.inf).amax(-1).masked_fill(excluded.all(-1), 0.0)
+    excluded = ~mask.unsqueeze(-2)  # (..., 1, keys)
+    best = similarities.masked_fill(excluded, -torch.inf).amax(-1)  # (..., queries)
+    return best.masked_fill(excluded.all(-1), 0.0)
 
 
 def match_by_softmax(similarities: Tensor, mask: Tensor, temperature: float = 0.1) -> Tensor:
@@ -78,11 +79,13 @@ def match_by_softmax(similarities: Tensor, mask: Tensor, temperature: float = 0.
     """
     if not temperature > 0:
         raise ValueError(f"the matching temperature must be above 0, got {temperature}")
-    excluded = ~mask.unsqueeze(-2)
+    excluded = ~mask.unsqueeze(-2)  # (..., 1, keys)
+    # The similarities of padding may be NaN or infinite, which a weight of 0 would not remove from the sum.
     similarities = similarities.masked_fill(excluded, 0.0)
     # The smallest finite number and not -inf, because the softmax of a row without a key would be NaN.
-    scaled = (similarities / temperature).masked_fill(excluded, torch.finfo(similarities.dtype).min)
-    return (scaled.softmax(-1) * similarities).sum(-1)
+    smallest = torch.finfo(similarities.dtype).min
+    scaled = (similarities / temperature).masked_fill(excluded, smallest)  # (..., queries, keys)
+    return (scaled.softmax(-1) * similarities).sum(-1)  # (..., queries)
 
 
 @dataclass(frozen=True)
@@ -131,25 +134,25 @@ def match_pairs(vectors: TokenVectors, candidates: Ints, references: Ints) -> Ma
     device = vectors.vectors.device
     texts = vectors.texts
     num_texts = len(texts.lengths)
+    sides = np.stack([candidates, references])  # (2, pairs)
     # The similarities of (a, b) and (b, a) are the same, so these are one pair: (smaller index, larger index).
-    smaller = np.minimum(candidates, references)  # (pairs,)
-    larger = np.maximum(candidates, references)  # (pairs,)
+    smaller, larger = np.sort(sides, axis=0)  # (pairs,) each
     codes, numbers = find_distinct((smaller * num_texts + larger).tolist())  # (distinct pairs,), (pairs,)
     if len(codes) == len(numbers):
-        best = _match_distinct(vectors, candidates, references)  # (tokens, layers) each
+        best = _match_distinct(vectors, sides)  # (tokens, layers) each
     else:
         distinct = np.stack([codes // num_texts, codes % num_texts])  # (2, distinct pairs)
-        best = _match_distinct(vectors, distinct[0], distinct[1])  # (tokens, layers) each
-        best = _repeat_pairs(best, texts, distinct, numbers, candidates, references)
+        best = _match_distinct(vectors, distinct)  # (tokens, layers) each
+        best = _repeat_pairs(best, texts, distinct, sides, numbers)  # (tokens, layers) each
     matched = []
-    for indices, similarities in zip((candidates, references), best, strict=True):
+    for indices, similarities in zip(sides, best, strict=True):
         ids = texts.ids[texts.places(indices)]  # (tokens,)
         matched.append(MatchedTokens(send(ids, device), similarities, send(texts.lengths[indices], device)))
     return MatchedPairs(*matched)
 
 
 def _repeat_pairs(
-    best: list[Tensor], texts: TokenizedTexts, distinct: Ints, numbers: Ints, candidates: Ints, references: Ints
+    best: list[Tensor], texts: TokenizedTexts, distinct: Ints, sides: Ints, numbers: Ints
 ) -> list[Tensor]:
     """Return the similarities of all pairs, of their candidates and of their references, from those of distinct pairs.
 
@@ -157,22 +160,22 @@ def _repeat_pairs(
         best: similarities of the tokens of the texts with the smaller and with the larger index, (tokens, layers) each.
         texts: the texts.
         distinct: the smaller and the larger index of each distinct pair, shape (2, distinct pairs).
+        sides: the candidate and the reference of each pair, shape (2, pairs).
         numbers: index of each pair among the distinct ones, shape (pairs,).
-        candidates: index of each candidate, shape (pairs,).
-        references: index of each reference, shape (pairs,).
     """
     device = best[0].device
     # The tokens of the smaller indices of all distinct pairs are followed by those of the larger indices.
     packed = torch.cat(best)  # (tokens of both, layers)
     lengths = texts.lengths[distinct].ravel()  # (2 * distinct pairs,)
-    starts = lengths.cumsum() - lengths  # (2 * distinct pairs,)
-    num_distinct = len(distinct[0])
-    has_larger_candidate = candidates > references  # (pairs,)
+    starts = (lengths.cumsum() - lengths).reshape(distinct.shape)  # (2, distinct pairs)
+    # 0 where the candidate has the smaller index of its pair, 1 where it has the larger one.
+    candidate_row = (sides[0] > sides[1]).astype(np.int64)  # (pairs,)
+    reference_row = 1 - candidate_row  # (pairs,)
     repeated = []
-    for indices, is_larger in ((candidates, has_larger_candidate), (references, ~has_larger_candidate)):
-        first_tokens = starts[numbers + is_larger * num_distinct]  # (pairs,)
+    for indices, row in zip(sides, (candidate_row, reference_row), strict=True):
+        first_tokens = starts[row, numbers]  # (pairs,)
         places = places_of(first_tokens, texts.lengths[indices])  # (tokens,)
-        repeated.append(packed.index_select(0, send(places, device)))
+        repeated.append(packed.index_select(0, send(places, device)))  # (tokens, layers)
     return repeated
 
 
@@ -182,23 +185,26 @@ def find_distinct(numbers: Sequence[int]) -> tuple[Ints, Ints]:
     return np.array([*indices], np.int64), np.array([indices[number] for number in numbers], np.int64)
 
 
-def _match_distinct(vectors: TokenVectors, candidates: Ints, references: Ints) -> list[Tensor]:
-    """Return the best similarity of each token of pairs of texts, of candidates and references, (tokens, layers)."""
+def _match_distinct(vectors: TokenVectors, sides: Ints) -> list[Tensor]:
+    """Return the best similarity of each token of pairs of texts, shape (tokens, layers) for each side.
+
+    ``sides`` has the index of each pair's first and second text, shape (2, pairs).
+    """
     device = vectors.vectors.device
     texts = vectors.texts
     limit = numbers_per_step(device)
     num_layers, _, width = vectors.vectors.shape
-    sides = np.stack([candidates, references])  # (2, pairs)
     lengths = texts.lengths[sides]  # (2, pairs)
     starts = lengths.cumsum(1) - lengths  # (2, pairs)
     best = [vectors.vectors.new_zeros(num_tokens, num_layers) for num_tokens in lengths.sum(1).tolist()]
     scored = np.flatnonzero(texts.has_content[sides].all(0))  # (scored pairs,)
     longer = lengths[:, scored].max(0)  # (scored pairs,)
+    # Numbers in memory for a pair: the similarities, and the padded vectors of both texts.
     costs = (longer * (longer + 2 * width) * num_layers).tolist()
     # All batches use one buffer for each side, because the allocator would be fragmented otherwise.
-    buffers = vectors.vectors.new_empty(2, min(limit, sum(costs)) // 2)
+    buffers = vectors.vectors.new_empty(2, min(limit, sum(costs)) // 2)  # (sides, numbers)
     for batch in token_batches(costs, limit):
-        pairs = scored[batch]
+        pairs = scored[batch]  # (pairs of the batch,)
         masks = []
         states = []
         for indices, buffer in zip(sides[:, pairs], buffers, strict=True):
@@ -206,11 +212,13 @@ def _match_distinct(vectors: TokenVectors, candidates: Ints, references: Ints) -
             padded = vectors.gather(places, None, buffer)  # (layers, pairs, longest, width)
             masks.append(mask)
             states.append(padded.flatten(0, 1).unsqueeze(1))  # (layers * pairs, 1, longest, width)
+        # Each pair is a group of one text per side. Each has the shape (layers * pairs, ...).
         matched = match_blocks(states[0], states[1], limit)
         for of_side, first, mask, similarities in zip(best, starts[:, pairs], masks, matched, strict=True):
             real = send(mask.ravel().nonzero()[0], device)  # (real tokens,)
             chosen = similarities.view(num_layers, -1).index_select(1, real)  # (layers, real tokens)
             places = (first[:, None] + np.arange(mask.shape[1]))[mask]  # (real tokens,)
+            # Pairs without content are not in a batch, and keep the similarity 0.
             of_side.index_copy_(0, send(places, device), chosen.T)
     return best
 
@@ -235,6 +243,6 @@ def match_blocks(states: Tensor, other_states: Tensor, limit: int) -> tuple[Tens
         part = states[:, :, start : start + rows].reshape(groups, -1, width)  # (groups, texts * rows, width)
         block = cosine_similarities(part, other_states.flatten(1, 2))  # (groups, texts * rows, other tokens)
         block = block.view(groups, texts, -1, other_texts, other_length)
-        best[:, :, start : start + rows] = block.amax(-1)
-        torch.maximum(other_best, block.amax(2), out=other_best)
+        best[:, :, start : start + rows] = block.amax(-1)  # (groups, texts, rows, other texts)
+        torch.maximum(other_best, block.amax(2), out=other_best)  # (groups, texts, other texts, other tokens)
     return best, other_best

@@ -27,6 +27,7 @@ class DocumentFrequencies:
             [0, 1, 2, 0]
         """
         documents = segment_ids(lengths, len(ids))  # (tokens,)
+        # A token counts once per document, so count the distinct pairs of document and token.
         distinct = torch.unique(documents * vocab_size + ids.long()) % vocab_size  # (distinct tokens of documents,)
         counts = torch.bincount(distinct, minlength=vocab_size)  # (vocabulary,)
         return cls(counts, torch.tensor(len(lengths), device=ids.device))
@@ -36,7 +37,9 @@ class DocumentFrequencies:
 
     def __radd__(self, other: object) -> DocumentFrequencies:
         """Return the frequencies themselves for the 0 that ``sum`` starts with."""
-        return self if other == 0 else NotImplemented
+        if other == 0:
+            return self
+        return NotImplemented
 
 
 def idf_weights(frequencies: DocumentFrequencies) -> Tensor:
@@ -69,6 +72,7 @@ def harmonic_mean(precision: Tensor, recall: Tensor) -> Tensor:
     """
     total = precision + recall
     defined = total != 0
+    # Divide by 1 where the total is 0, because NaN would remain in the gradient.
     quotient = 2 * precision * recall / torch.where(defined, total, 1)
     return torch.where(defined, quotient, 0.0).clamp(-1, 1)
 
@@ -123,7 +127,8 @@ def best_of_references(scores: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
         (tensor([[0.7000, 0.4000]]), tensor([[1, 0]]))
     """
     num_pairs = scores.shape[1]
-    if num_pairs == len(counts):  # one reference each
+    # Each candidate has at least one reference, and so exactly one here.
+    if num_pairs == len(counts):
         return scores, torch.zeros_like(scores, dtype=torch.long)
     owner = segment_ids(counts, num_pairs)  # (pairs,)
     starts = counts.cumsum(0) - counts  # (candidates,)
@@ -132,6 +137,7 @@ def best_of_references(scores: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
     best = scores.new_full((len(scores), len(counts)), -torch.inf)  # (layers, candidates)
     best = best.scatter_reduce(1, owner, scores, reduce="amax")
     is_best = scores == best.gather(1, owner)  # (layers, pairs)
+    # References that are not the best get the largest number, so that the minimum is the first of the best.
     index = torch.where(is_best, index, num_pairs)  # (layers, pairs)
     first = torch.full_like(best, num_pairs, dtype=torch.long)  # (layers, candidates)
     first = first.scatter_reduce(1, owner, index, reduce="amin")
@@ -159,4 +165,6 @@ def _weighted_mean(tokens: MatchedTokens, weights: Tensor) -> Tensor:
     total = weights.new_zeros(num_pairs, 1).index_add(0, owner, token_weights)  # (pairs, 1)
     sums = weights.new_zeros(num_pairs, tokens.best.shape[1]).index_add(0, owner, weighted)  # (pairs, layers)
     has_weight = total > 0  # (pairs, 1)
-    return torch.where(has_weight, sums / torch.where(has_weight, total, 1), 0.0).T  # (layers, pairs)
+    # Divide by 1 where the total is 0, because 0 / 0 would be NaN.
+    means = sums / torch.where(has_weight, total, 1)  # (pairs, layers)
+    return torch.where(has_weight, means, 0.0).T  # (layers, pairs)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -45,8 +46,10 @@ class TokenizedTexts:
     @classmethod
     def concatenate(cls, parts: Sequence[TokenizedTexts]) -> TokenizedTexts:
         """Return the texts of at least one part, one part after the other."""
-        names = [field.name for field in fields(cls)]
-        return cls(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in names})
+        joined = {}
+        for field in fields(cls):
+            joined[field.name] = np.concatenate([getattr(part, field.name) for part in parts])
+        return cls(**joined)
 
     @cached_property
     def starts(self) -> Ints:
@@ -123,8 +126,9 @@ class TokenVectors:
 
     def split(self) -> list[TokenVectors]:
         """Return each text alone, as views of the vectors."""
-        parts = torch.split(self.vectors, self.texts.lengths.tolist(), dim=1)  # (layers, tokens, width) each
-        return [TokenVectors(self.texts.select(np.array([i])), part) for i, part in enumerate(parts)]
+        parts = torch.split(self.vectors, self.texts.lengths.tolist(), dim=1)  # (layers, tokens of the text, width)
+        texts = [self.texts.select(np.array([i])) for i in range(len(parts))]
+        return [TokenVectors(text, part) for text, part in zip(texts, parts, strict=True)]
 
     def gather(self, index: Ints, mask: Tensor | None, memory: Tensor | None = None) -> Tensor:
         """Return the vectors of tokens, as a padded batch, shape (layers, batch, longest, width).
@@ -133,7 +137,8 @@ class TokenVectors:
         vectors' device. ``memory`` is a buffer for the vectors, used if they fit.
         """
         layers, num_tokens, width = self.vectors.shape
-        if not num_tokens:
+        if num_tokens == 0:
+            # There is no token whose vector could pad.
             return self.vectors.new_zeros(layers, *index.shape, width)
         size = layers * index.size * width
         if memory is None or len(memory) < size:
@@ -141,7 +146,9 @@ class TokenVectors:
         padded = memory[:size].view(layers, -1, width)  # (layers, batch * longest, width)
         torch.index_select(self.vectors, 1, send(index.reshape(-1), self.vectors.device), out=padded)
         padded = padded.view(layers, *index.shape, width)  # (layers, batch, longest, width)
-        return padded if mask is None else padded.masked_fill_(~mask[..., None], 0.0)
+        if mask is None:
+            return padded
+        return padded.masked_fill_(~mask[..., None], 0.0)
 
 
 def places_of(starts: Ints, lengths: Ints) -> Ints:
@@ -151,6 +158,7 @@ def places_of(starts: Ints, lengths: Ints) -> Ints:
         >>> places_of(np.array([5, 0]), np.array([2, 3]))
         array([5, 6, 0, 1, 2])
     """
+    # A text starts at lengths.cumsum() - lengths in the result. Add how far each text is from there, token by token.
     places: Ints = (starts + lengths - lengths.cumsum()).repeat(lengths)  # (tokens,)
     places += np.arange(len(places))
     return places
@@ -162,7 +170,7 @@ def concatenate(parts: Sequence[TokenVectors]) -> TokenVectors:
     if len(parts) == 1 and not parts[0].vectors.is_inference():
         return parts[0]
     texts = TokenizedTexts.concatenate([part.texts for part in parts])
-    return TokenVectors(texts, torch.cat([part.vectors for part in parts], dim=1))
+    return TokenVectors(texts, torch.cat([part.vectors for part in parts], dim=1))  # (layers, tokens, width)
 
 
 def token_batches(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
@@ -176,6 +184,7 @@ def token_batches(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
     """
     batch: list[int] = []
     for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+        # The first item of a batch is its longest.
         if batch and (len(batch) + 1) * lengths[batch[0]] > budget:
             yield batch
             batch = []
@@ -197,7 +206,12 @@ def cosine_similarities(candidate: Tensor, reference: Tensor) -> Tensor:
     """
     dtype = torch.promote_types(torch.float32, candidate.dtype)
     device_type = candidate.device.type
-    exact = exact_products.turned() if device_type == "cuda" else nullcontext()
-    is_autocast = torch.is_autocast_enabled(device_type)
-    with torch.autocast(device_type, enabled=False) if is_autocast else nullcontext(), exact:
+    # Enter only contexts that change something, because a matching calls this for each of its steps.
+    without_tf32: AbstractContextManager[Any] = nullcontext()
+    if device_type == "cuda":
+        without_tf32 = exact_products.turned()
+    without_autocast: AbstractContextManager[Any] = nullcontext()
+    if torch.is_autocast_enabled(device_type):
+        without_autocast = torch.autocast(device_type, enabled=False)
+    with without_autocast, without_tf32:
         return candidate.to(dtype) @ reference.to(dtype).transpose(-1, -2)
