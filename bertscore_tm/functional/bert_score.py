@@ -1,6 +1,5 @@
 """BERTScore as a function."""
 
-from contextlib import nullcontext
 from itertools import chain
 from typing import Any
 
@@ -75,12 +74,14 @@ def bert_score(
         {'precision': 0.965, 'recall': 0.965, 'f1': 0.965}
     """
     pairs = as_text_pairs(preds, target)
+    # Blank references would count as documents of idf, and score 0 anyway.
     texts = pairs.omit_blank_references()
     encoder = as_encoder(encoder)
     references = list(chain.from_iterable(texts.references))
     settings = ScoreSettings.create(encoder, idf, rescale, references=references)
     scored = score_and_warn(texts, settings, verbose)
     scores = rescale_scores(scored.scores, settings.baseline)  # (3, layers, candidates)
+    # The caller's lists have the blank references too.
     best_reference = pairs.restore_indices(scored.best_reference)  # (layers, candidates)
     if not encoder.all_layers:
         scores = scores[:, 0]
@@ -97,8 +98,9 @@ def score_and_warn(
     verbose: bool = False,
 ) -> CorpusScores:
     """Score a corpus without rescaling, and warn about empty, truncated and unknown texts."""
-    with tqdm(total=len(texts), unit="pair") if verbose else nullcontext() as bar:
-        scored = score_corpus(texts, settings, progress=bar and bar.update)
+    with tqdm(total=len(texts), unit="pair", disable=not verbose) as bar:
+        scored = score_corpus(texts, settings, progress=bar.update)
+    # Warn after the progress bar has ended, because it would be printed again below each warning.
     scored.unknown.warn()
     warn_of_leftovers(texts.candidates, settings.encoder.tokenizer)
     warn_about_scores(scored.scores, scored.num_truncated, settings)

@@ -60,6 +60,7 @@ def score_matrix(
     device = encoder.device
     warn_of_leftovers(rows, encoder.tokenizer)
     weights = token_weights(encoder, idf, columns, device)
+
     unknown = UnknownText()
     candidate_texts = encode_texts(TextPairs([], [rows]), encoder.encode, device)
     vectors = candidate_texts.vectors
@@ -68,6 +69,8 @@ def score_matrix(
     require_known(weights, vectors.texts.ids, encoder.tokenizer)
     num_truncated = vectors.texts.num_truncated
     row_indices = [indices[text] for text in rows]
+
+    # The result is on the CPU, because it may be larger than the memory of an accelerator.
     scores = torch.zeros(len(SCORE_NAMES), len(rows), len(columns), dtype=torch.float32, device="cpu")
     with tqdm(total=len(columns), unit="text", disable=not verbose) as bar:
         # First score the references that are candidates too, because they are encoded already.
@@ -79,14 +82,17 @@ def score_matrix(
                 shared_indices = [indices[columns[i]] for i in shared]
             scores[..., shared] = score_all_pairs(vectors, weights.table, row_indices, shared_indices).cpu()
             bar.update(len(shared))
+
         others = [[text] for text in dict.fromkeys(columns) if text not in indices]
         texts = TextPairs([], others)
-        for _, _, encoded in encode_steps(texts, plan_steps(texts, encoder, device), encoder, device):
+        steps = plan_steps(texts, encoder, device)
+        for _, _, encoded in encode_steps(texts, steps, encoder, device):
             unknown.count(encoded.vectors.texts, encoder.tokenizer)
             require_known(weights, encoded.vectors.texts.ids, encoder.tokenizer)
             num_truncated += encoded.vectors.texts.num_truncated
             # The vectors of this step's references follow those of the candidates.
             both = concatenate([vectors, encoded.vectors])
+            # A text may occur in several columns, which all get its scores in this step.
             step = [i for i, text in enumerate(columns) if text in encoded.indices]
             step_indices = [len(indices) + encoded.indices[columns[i]] for i in step]
             scores[..., step] = score_all_pairs(both, weights.table, row_indices, step_indices).cpu()

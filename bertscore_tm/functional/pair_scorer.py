@@ -1,7 +1,7 @@
 """Score batches of rows in other processes and on other machines."""
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cached_property, lru_cache
 from typing import Any, Unpack
 
@@ -59,14 +59,17 @@ class PairScorer:
     ) -> None:
         if not isinstance(model, str | os.PathLike):
             raise TypeError(
-                f"model must be the name or folder of a model, got a {full_class_name(model)}: save a ready model with "
-                f"save_pretrained(folder); the options of an encoder are options of the scorer"
+                f"model must be the name or folder of a model, got a {full_class_name(model)}. Save a ready model with "
+                f"save_pretrained(folder), and pass options of an encoder as options of the scorer"
             )
         self._model = os.fspath(model), tuple(options.items())
         self._columns = candidate, reference
         encoder = as_encoder(FrozenEncoder(model, **options), single_layer=True)
+        # Count the texts of an idf once, instead of in each process.
         weights = token_weights(encoder, idf)
-        self._idf = False if weights.is_uniform else weights
+        self._idf: Idf = False
+        if not weights.is_uniform:
+            self._idf = weights
         if isinstance(rescale, str | os.PathLike):
             # Read the table now, because other machines may not have its file.
             rescale = Baseline.read(rescale)
@@ -80,43 +83,22 @@ class PairScorer:
 
     def __call__(self, batch: Any) -> Any:
         """Return the batch with the columns of scores."""
-        here = ScoreSettings.create(self._encoder, self._idf, self._rescale).signature()
-        if "contents" in here:  # the folder may be at another place on each machine
-            here |= {"model": self.signature["model"]}
-        differences = describe_differences(here, self.signature)
-        if differences:
-            current = self._encoder.file_hashes()
-            files = sorted({name for name, _ in current.items() ^ self._file_hashes.items()})
-            listed = f" Files that differ: {shorten(files)}." if files else ""
-            raise ValueError(
-                f"this process differs from the one that made the scorer in {differences}.{listed} Copy the model's "
-                f"folder to all machines, and install the same versions"
-            )
-        # Attributes of the class, because those of a data frame include its columns.
-        is_arrow, is_frame = (hasattr(type(batch), method) for method in ("append_column", "assign"))
-        names = batch.schema.names if is_arrow else [*batch]
-        if missing := [name for name in self._columns if name not in names]:
-            raise KeyError(f"no column {missing[0]!r} in {', '.join(names)}: pass its name as candidate= or reference=")
-        for name in self._columns:
-            if isinstance(batch[name], str):
-                raise TypeError(
-                    f"column {name!r} has a single text: a scorer takes batches of rows. Call "
-                    f"dataset.map(scorer, batched=True)"
-                )
-        candidates, references = (as_list(batch[name], name, dimensions=2) for name in self._columns)
-        for row, texts in enumerate(zip(candidates, references, strict=False)):
-            if nulls := [side for side, text in enumerate(texts) if not isinstance(text, Iterable)]:
-                raise ValueError(
-                    f"column {self._columns[nulls[0]]!r} has {texts[nulls[0]]!r} instead of a text in row {row} of "
-                    f"a batch, next to {describe_given(texts[1 - nulls[0]])}: drop such rows first"
-                )
+        self._require_signature()
+        # Ask the class, because the attributes of a data frame include its columns.
+        is_arrow = hasattr(type(batch), "append_column")
+        is_frame = hasattr(type(batch), "assign")
+        names = batch.schema.names if is_arrow else list(batch)
+        candidates, references = self._read_columns(batch, names)
         pairs = as_text_pairs(candidates, references, self._columns, require_references=True)
         scores = bert_score(pairs.candidates, pairs.references, self._encoder, idf=self._idf, rescale=self._rescale)
         columns = {name: values.numpy() for name, values in scores.items()}
         if is_frame:
             return batch.assign(**columns)
         if not is_arrow:
-            return batch | columns  # does not read the other columns of a batch of datasets
+            # This does not read the other columns of a batch of datasets.
+            return batch | columns
+
+        # Arrow would add a second column of the same name, so remove the scores of an earlier call.
         from pyarrow import array
 
         batch = batch.drop_columns([name for name in columns if name in names])
@@ -124,7 +106,51 @@ class PairScorer:
             batch = batch.append_column(name, array(values))
         return batch
 
+    def _require_signature(self) -> None:
+        """Raise an error if this process has another model or other versions than the one that made the scorer."""
+        here = ScoreSettings.create(self._encoder, self._idf, self._rescale).signature()
+        if "contents" in here:
+            # The hash of the contents is compared instead, because the folder may have another path on each machine.
+            here |= {"model": self.signature["model"]}
+        differences = describe_differences(here, self.signature)
+        if not differences:
+            return
+        current = self._encoder.file_hashes()
+        files = sorted({name for name, _ in current.items() ^ self._file_hashes.items()})
+        if files:
+            differences += f" (files: {shorten(files)})"
+        raise ValueError(
+            f"this process differs from the one that made the scorer in {differences}. Copy the model's folder to all "
+            f"machines, and install the same versions"
+        )
+
+    def _read_columns(self, batch: Any, names: Sequence[str]) -> tuple[list[Any], list[Any]]:
+        """Return the columns of candidates and references, without a missing value."""
+        columns = []
+        for name in self._columns:
+            if name not in names:
+                raise KeyError(f"no column {name!r} in {', '.join(names)}. Pass its name as candidate= or reference=")
+            if isinstance(batch[name], str):
+                raise TypeError(
+                    f"column {name!r} has a single text, but a scorer takes batches of rows. Call "
+                    f"dataset.map(scorer, batched=True)"
+                )
+            columns.append(as_list(batch[name], name, dimensions=2))
+        candidates, references = columns
+        # Lists of different lengths are an error of the next check.
+        for row, texts in enumerate(zip(candidates, references, strict=False)):
+            for side, text in enumerate(texts):
+                if isinstance(text, Iterable):
+                    continue
+                other_text = texts[1 - side]
+                raise ValueError(
+                    f"column {self._columns[side]!r} has {text!r} instead of a text in row {row} of a batch, next to "
+                    f"{describe_given(other_text)}. Drop such rows first"
+                )
+        return candidates, references
+
     def __getstate__(self) -> dict[str, Any]:
+        # Each process loads the model itself, because weights are large to send.
         return {name: value for name, value in vars(self).items() if name != "_encoder"}
 
 

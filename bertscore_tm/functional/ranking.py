@@ -6,7 +6,6 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import chain
 from typing import Any, Literal
 
 import torch
@@ -16,8 +15,8 @@ from tqdm import tqdm
 from bertscore_tm.encoder import Encoder, Signature, as_encoder
 from bertscore_tm.matching.all_pairs import score_all_pairs
 from bertscore_tm.matching.scores import selection_f1
-from bertscore_tm.scoring.corpus import encode_steps, plan_steps
-from bertscore_tm.scoring.idf import Idf, require_known
+from bertscore_tm.scoring.corpus import EncodedTexts, encode_steps, plan_steps
+from bertscore_tm.scoring.idf import Idf, TokenWeights, require_known
 from bertscore_tm.scoring.inputs import (
     TextPairs,
     as_documents,
@@ -50,6 +49,7 @@ class RankedCandidates:
     scores: list[Tensor]
     order: list[Tensor]
     best: list[str | None]
+    # A function, because a signature reads and hashes the whole model, and most callers need none.
     _signature: Callable[[], Signature] = field(repr=False)
 
     @property
@@ -126,9 +126,12 @@ def rank_candidates(
     if weights is not None and references_reduce == "max":
         raise ValueError("weights= have no effect on references_reduce='max'. Remove one of them.")
     encoder = as_encoder(encoder, single_layer=True)
-    all_candidates = list(chain.from_iterable(item.candidates for item in items))
+    all_candidates: list[str] = []
+    documents: list[str] = []  # of idf
+    for item in items:
+        all_candidates += item.candidates
+        documents += item.references or item.candidates
     warn_of_leftovers(all_candidates, encoder.tokenizer)
-    documents = list(chain.from_iterable(item.references or item.candidates for item in items))
     settings = ScoreSettings.create(encoder, idf, references=documents, f1=selection_f1)
 
     with tqdm(total=len(items), unit="item", disable=not verbose) as bar:
@@ -140,9 +143,12 @@ def rank_candidates(
     warn_of_zeros(num_zeros, settings)
     warn_of_truncation(num_truncated, encoder.tokenizer.max_length)
     order = [order_candidates(item_scores) for item_scores in scores]
-    best = []
+    best: list[str | None] = []
     for item, ranks in zip(items, order, strict=True):
-        best.append(item.candidates[int(ranks[0])] if item.candidates else None)
+        if item.candidates:
+            best.append(item.candidates[int(ranks[0])])
+        else:
+            best.append(None)
     signature = partial(settings.signature, ranking_fields(items, component, references_reduce))
     return RankedCandidates(scores, order, best, signature)
 
@@ -161,6 +167,12 @@ class Item:
     references: list[str] | None = None
     weights: Tensor | None = None
 
+    def texts(self) -> list[str]:
+        """Return the candidates, and then the references if there are any."""
+        if self.references is None:
+            return self.candidates
+        return [*self.candidates, *self.references]
+
     def omit_blank_references(self) -> Item:
         """Return the item without blank references and their weights, unless all references are blank.
 
@@ -169,11 +181,10 @@ class Item:
         if self.references is None:
             return self
         weights = self.weights
-        if weights is not None:
-            if self.references:
-                weights = weights[counted_references(self.references)]
-            else:
-                weights = torch.ones(1, dtype=torch.float64, device="cpu")
+        if weights is not None and self.references:
+            weights = weights[counted_references(self.references)]
+        elif weights is not None:
+            weights = torch.ones(1, dtype=torch.float64, device="cpu")
         return Item(self.candidates, omit_blank(self.references), weights)
 
 
@@ -190,40 +201,44 @@ def score_items(
     Returns:
         The scores of each item's candidates, float32, on the CPU; the number of truncated texts; and the unknown text.
     """
-    scores = []
+    scores: list[Tensor] = []
+    # A set, because a text of several items may be in several steps.
     truncated_texts: set[str] = set()
     unknown = UnknownText()
     encoder = settings.encoder
     weights = settings.weights.to(settings.device)
     # All texts of an item must be in one step, like a candidate's references in a corpus.
-    texts_of_items = []
-    for item in items:
-        texts_of_items.append([*item.candidates, *(item.references or ())])
-    texts = TextPairs([], texts_of_items)
+    texts = TextPairs([], [item.texts() for item in items])
     steps = plan_steps(texts, encoder, settings.device, keep_order=True)
     for step, _, encoded in encode_steps(texts, steps, encoder, settings.device):
         unknown.count(encoded.vectors.texts, encoder.tokenizer)
         is_truncated = encoded.vectors.texts.truncated.tolist()
         truncated_texts.update(text for text, index in encoded.indices.items() if is_truncated[index])
         require_known(weights, encoded.vectors.texts.ids, encoder.tokenizer)
-        matrices = []  # on the device, (3, candidates, references) each
-        for i in step:
-            item = items[i]
-            rows = [encoded.indices[text] for text in item.candidates]
-            columns = None  # the candidates are the references of each other
-            if item.references is not None:
-                columns = [encoded.indices[text] for text in item.references]
-            matrices.append(score_all_pairs(encoded.vectors, weights.table, rows, columns))
-        # Copy all matrices together, because each copy synchronizes an accelerator.
-        values = torch.cat([matrix.flatten() for matrix in matrices]).cpu()
-        parts = torch.split(values, [matrix.numel() for matrix in matrices])
-        for i, part, matrix in zip(step, parts, matrices, strict=True):
-            precision, recall, _ = part.view(matrix.shape)  # (candidates, references) each
+        step_items = [items[i] for i in step]
+        matrices = _match_items(step_items, encoded, weights)
+        for item, (precision, recall, _) in zip(step_items, matrices, strict=True):
+            # The third score of a matrix is the F1 of the metric, which may differ from that of the settings.
             pair_scores = {"precision": precision, "recall": recall, "f1": settings.f1(precision, recall)}
-            scores.append(_reduce_references(items[i], pair_scores[component], references_reduce))
+            scores.append(_reduce_references(item, pair_scores[component], references_reduce))
         if progress is not None:
             progress(len(step))
     return scores, len(truncated_texts), unknown
+
+
+def _match_items(items: Sequence[Item], encoded: EncodedTexts, weights: TokenWeights) -> list[Tensor]:
+    """Score each item's candidates with its references, shape (3, candidates, references) each, on the CPU."""
+    matrices = []  # on the device
+    for item in items:
+        rows = [encoded.indices[text] for text in item.candidates]
+        columns = None  # the candidates are the references of each other
+        if item.references is not None:
+            columns = [encoded.indices[text] for text in item.references]
+        matrices.append(score_all_pairs(encoded.vectors, weights.table, rows, columns))
+    # Copy all matrices together, because each copy synchronizes an accelerator.
+    values = torch.cat([matrix.flatten() for matrix in matrices]).cpu()
+    parts = torch.split(values, [matrix.numel() for matrix in matrices])
+    return [part.view(matrix.shape) for part, matrix in zip(parts, matrices, strict=True)]
 
 
 def ranking_fields(
@@ -234,8 +249,9 @@ def ranking_fields(
     weights_hash = None
     if weights:
         weights_hash = hashlib.sha256(torch.cat(weights).numpy().data).hexdigest()[:8]
-    is_consensus = all(item.references is None for item in items)
-    against = "candidates" if is_consensus else references_reduce
+    against: str = references_reduce
+    if all(item.references is None for item in items):
+        against = "candidates"
     return {"component": component, "against": against, "weights": weights_hash}
 
 
@@ -262,7 +278,7 @@ def _check_items(candidates: Any, references: Any, weights: Any) -> list[Item]:
         if weights is not None:
             item = replace(item, weights=_check_weights(weight_lists[i], f"weights[{i}]", item))
         items.append(item.omit_blank_references())
-        warn_of_written_lists([*item.candidates, *(item.references or ())])
+        warn_of_written_lists(item.texts())
     return items
 
 
@@ -300,6 +316,7 @@ def _reduce_references(item: Item, scores: Tensor, references_reduce: References
     num_candidates = len(scores)
     shares = item.weights  # (references,)
     if shares is None:
+        # float64, because the sums of many weights are rounded.
         shares = torch.ones(num_candidates, dtype=torch.float64, device="cpu")
     if item.references is None:
         # Mask the diagonal instead of subtracting it: the remaining weights may be smaller than the rounding error of a
