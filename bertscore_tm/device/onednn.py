@@ -62,7 +62,9 @@ def this_processor() -> Processor:
     """Return this processor, with the instructions that ``ATEN_CPU_CAPABILITY`` lets torch use."""
     # Linux has the vendor in a file, and Windows has it in the processor's name.
     file = Path("/proc/cpuinfo")
-    description = file.read_text(encoding="utf-8") if file.exists() else platform.processor()
+    description = platform.processor()
+    if file.exists():
+        description = file.read_text(encoding="utf-8")
     vendor = next((name for name in ("GenuineIntel", "AuthenticAMD") if name in description), "")
     # The two checks below are private: a version of torch without one counts as without the instructions.
     has_bfloat16 = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", bool)
@@ -240,7 +242,9 @@ def adapt_layers(model: nn.Module) -> None:
     Linear layers become packed ones. Without a gradient, GELU overwrites its input, which saves a tensor of four times
     the model's width.
     """
-    min_size = 0 if os.environ.get(_SWITCH) == "1" else _MIN_WEIGHT_SIZE
+    min_size = _MIN_WEIGHT_SIZE
+    if os.environ.get(_SWITCH) == "1":
+        min_size = 0
     for module in model.modules():
         if type(module) is nn.Linear:
             weight = module.weight.detach()

@@ -65,14 +65,18 @@ class VectorCache:
         return cached
 
     def add(self, texts: Sequence[Hashable], vectors: TokenVectors, max_bytes: int) -> None:
-        """Cache the vectors of unique texts that are not cached, until the size limit in bytes is reached."""
+        """Cache the vectors of unique texts that are not cached, until the size limit in bytes is reached.
+
+        ``vectors`` are those of these texts, and possibly of further texts after them.
+        """
         num_layers, _, width = vectors.vectors.shape
         bytes_per_token = num_layers * width * vectors.vectors.element_size()
-        sizes = np.cumsum(vectors.texts.lengths) * bytes_per_token  # of each text with all before it, (texts,)
+        lengths = vectors.texts.lengths[: len(texts)]  # (texts,)
+        sizes = np.cumsum(lengths) * bytes_per_token  # of each text with all before it, (texts,)
         count = int((sizes <= max_bytes - self.num_bytes).sum())
         if count == 0:
             return
-        if count < len(texts):
+        if count < len(vectors.texts.lengths):
             # Copy these texts, because views of the batch would keep all of it in memory.
             vectors = vectors.select(np.arange(count))
         self._texts.update(zip(texts[:count], vectors.split(), strict=True))

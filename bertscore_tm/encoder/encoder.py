@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple, TypedDict, Unpack
 import numpy as np
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedTokenizerBase
+from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 from bertscore_tm import catalog
 from bertscore_tm.device.locks import cached_property
@@ -156,18 +156,20 @@ class FrozenEncoder:
         if batch_size is not None:
             require_at_least("batch_size (--batch-size)", batch_size, 1)
         require_choice("long_text", long_text, LongText)
+        dtype_name = _name_dtype(dtype)
+        require_choice("dtype", dtype_name, PrecisionName)
         self._given_tokenizer: PreTrainedTokenizerBase | None = None
         if tokenizer is not None:
             self._given_tokenizer = copy_tokenizer(require_tokenizer(tokenizer, "tokenizer"))
-        self.language: str | None = None
-        self._device = None if device is None else torch.device(device)
-        self.all_layers = all_layers
-        self.batch_size = batch_size
-        dtype_name = _name_dtype(dtype)
-        require_choice("dtype", dtype_name, PrecisionName)
+        self._device: torch.device | None = None
+        if device is not None:
+            self._device = torch.device(device)
         self.dtype: torch.dtype | Literal["auto"] = "auto"
         if dtype_name != "auto":
             self.dtype = getattr(torch, dtype_name)
+        self.language: str | None = None
+        self.all_layers = all_layers
+        self.batch_size = batch_size
         self._forward_fn = forward_fn
         # Settings that change token ids.
         self._tokenizer_settings: dict[str, Any] = {
@@ -176,48 +178,42 @@ class FrozenEncoder:
             "prefix_space": prefix_space,
             "exclude_special_tokens": exclude_special_tokens,
         }
-        ready: nn.Module | None = None
+
+        has_forward_fn = forward_fn is not None
         if isinstance(model, nn.Module):
-            if tokenizer is None:
-                raise ValueError("a ready model needs its tokenizer: pass tokenizer=")
-            source = ModelSource.from_ready(str(getattr(model, "name_or_path", "") or type(model).__name__))
-            ready, config = ready_encoder(model, tokenizer, has_forward_fn=forward_fn is not None)
-            self.config = config
-        elif forward_fn is not None:
-            raise ValueError("forward_fn needs a ready model: pass the model itself and its tokenizer")
+            found = _find_ready(model, tokenizer, has_forward_fn=has_forward_fn)
+        elif has_forward_fn:
+            raise ValueError("forward_fn needs a ready model. Pass the model itself and its tokenizer")
         else:
-            source = ModelSource.from_name(os.fspath(model), revision, trust_remote_code)
-            config = load_config(source)
-            self.config = text_config(config)
-            if source.kind == "hub":
-                # A branch may move between two encoders, or before the weights are loaded.
-                source = replace(source, revision=find_commit(source) or revision)
+            found = _find_by_name(os.fspath(model), revision, trust_remote_code=trust_remote_code)
+        source = found.source
+        ready = found.ready
         self.name = source.name
-        family = family_of(config, ready, trust_remote_code=trust_remote_code)
+        self.config = found.encoder_config
+        family = family_of(found.config, ready, trust_remote_code=trust_remote_code)
         depth: int | None = None
-        if forward_fn is not None:
-            # The function takes ids, and nothing is known about its layers.
-            family = replace(family, takes_embeddings=False)
-        else:
+        if forward_fn is None:
             depth = int(self.config.num_hidden_layers)
             if ready is not None:
                 require_whole(ready, self.config, family)
+        else:
+            # The function takes ids, and nothing is known about its layers.
+            family = replace(family, takes_embeddings=False)
+
         self._listed: tuple[str, int] | None = None
         if listed_as is not None:
             self._listed = catalog.find_listed(listed_as, depth)
         self.num_layers = self._resolve_layer(num_layers)
         # Number of layers whose vectors are returned.
-        self.num_outputs = self.num_layers + 1 if self.all_layers else 1
-        # Identity of code outside transformers, which the result of a probe depends on.
-        code: Hashable = None
-        if ready is not None:
-            code = find_own_classes(ready) or None
-        elif source.trust_remote_code:
-            code = source
-        spec = ModelSpec(self.config, family, self.num_layers, self.all_layers, forward_fn, code)
+        self.num_outputs = 1
+        if all_layers:
+            self.num_outputs = self.num_layers + 1
+        code = _identify_code(ready, source)
+        spec = ModelSpec(self.config, family, self.num_layers, all_layers, forward_fn, code)
         self._backbone = Backbone(source, spec, self.dtype, ready)
         # Token budgets of devices whose memory ran out.
         self._budgets: dict[torch.device, int] = {}
+        # Caches of token vectors by device, and whether they are those of losses.
         self._caches: dict[tuple[torch.device, bool], VectorCache] = {}
 
     @classmethod
@@ -276,16 +272,21 @@ class FrozenEncoder:
             if self.all_layers:
                 raise ValueError("forward_fn returns one layer: all_layers=True is not possible with it")
             if num_layers is None:
-                num_layers = 0 if self._listed is None else self._listed[1]
+                # The number only chooses the row of a baseline, such as that of the listed model.
+                num_layers = 0
+                if self._listed is not None:
+                    num_layers = self._listed[1]
             require_at_least("with forward_fn, which returns one layer, num_layers", num_layers, 0)
             return num_layers
         available = int(self.config.num_hidden_layers)
-        if num_layers is None:
-            num_layers = available if self.all_layers else self._tuned_layer()
+        if num_layers is None and self.all_layers:
+            num_layers = available
+        elif num_layers is None:
+            num_layers = self._tuned_layer()
         layer = self._count_from_zero(num_layers, available, self.name)
         width = self.config.hidden_size
         if self.all_layers and getattr(self.config, "word_embed_proj_dim", width) != width:
-            raise ValueError(f"the layers of {self.name} differ in width: choose one with num_layers, not all_layers")
+            raise ValueError(f"the layers of {self.name} differ in width. Choose one with num_layers, not all_layers")
         return layer
 
     def _tuned_layer(self) -> int:
@@ -342,7 +343,9 @@ class FrozenEncoder:
         """Hashes of the contents of model and tokenizer, which are read once; a hub model's name and revision."""
         model = self._describe_model()
         is_on_hub = self._backbone.source.kind == "hub"
-        parts = [self.name if is_on_hub else model["contents"], model["tokenizer"], model["revision"]]
+        # A model of the hub has no hash, because its name and revision identify the contents.
+        contents = self.name if is_on_hub else model["contents"]
+        parts = [contents, model["tokenizer"], model["revision"]]
         return "#".join(part for part in parts if part is not None)
 
     def file_hashes(self) -> dict[str, str]:
@@ -389,7 +392,13 @@ class FrozenEncoder:
             compared = self.layer_number(layer)
         elif self.all_layers:
             compared = f"0-{self.num_layers}"
-        may_round = self.dtype in (torch.float32, "auto") and may_use_tf32(device or self.device)
+        # Fields that are None are left out of a signature.
+        tf32 = None
+        if self.dtype in (torch.float32, "auto") and may_use_tf32(device or self.device):
+            tf32 = "yes"
+        family = None
+        if self.family.probed:
+            family = "probed"
         forward = None
         if self._forward_fn is not None:
             # Partial functions and callable objects have no name, so that of their class is used.
@@ -397,10 +406,10 @@ class FrozenEncoder:
         return {
             "layer": compared,
             "dtype": _name_dtype(self.dtype),
-            "tf32": "yes" if may_round else None,
+            "tf32": tf32,
             **self.tokenizer.signature_fields(),
             "forward": forward,
-            "family": "probed" if self.family.probed else None,
+            "family": family,
         }
 
     # Encoding is never traced, because the texts of a packed row would attend to each other.
@@ -434,7 +443,7 @@ class FrozenEncoder:
         device = torch.device(device)
         if device.type == "meta":
             raise ValueError(
-                "texts cannot be encoded on the device 'meta', which holds no values: create the metric outside of "
+                "texts cannot be encoded on the device 'meta', which holds no values. Create the metric outside of "
                 "`with torch.device('meta')`"
             )
         if not isinstance(texts, TokenizedTexts):
@@ -469,7 +478,8 @@ class FrozenEncoder:
         batches = Batches(windows.lengths, self._budgets.pop(device, usual_budget), self.batch_size)
         vectors: Tensor | None = None
         # transformers logs messages that need no action where texts are padded, for example by Longformer and BigBird.
-        quiet = nullcontext() if loaded.batching.way == "packed" else quiet_transformers.turned()
+        has_padding = loaded.batching.way != "packed"
+        quiet = quiet_transformers.turned() if has_padding else nullcontext()
         with torch.no_grad(), quiet:
             for batch in batches:
                 lengths = windows.lengths[batch.texts]
@@ -572,15 +582,17 @@ class FrozenEncoder:
         return state
 
     def __repr__(self) -> str:
-        layers = f"layers 0-{self.num_layers}" if self.all_layers else f"layer {self.num_layers}"
+        layers = f"layer {self.num_layers}"
+        if self.all_layers:
+            layers = f"layers 0-{self.num_layers}"
         return f"{type(self).__name__}({self.name!r}, {layers}, {_name_dtype(self.dtype)})"
 
 
 def _warn_of_halved_batch(lengths: Ints, half: int, device: torch.device) -> None:
     """Warn that memory ran out for texts of these lengths, and that half as many are encoded together from now on."""
     warn_user(
-        f"out of memory on {device} with {len(lengths)} texts of up to {lengths[0]} tokens; continuing with batches of "
-        f"{half} (scores are unaffected). Set batch_size (--batch-size) to {half} to avoid the failed attempts"
+        f"out of memory on {device} with {len(lengths)} texts of up to {lengths[0]} tokens, so continuing with batches "
+        f"of {half} (scores are unaffected). Set batch_size (--batch-size) to {half} to avoid the failed attempts"
     )
 
 
@@ -646,6 +658,44 @@ class Batches:
         return half
 
 
+class _FoundModel(NamedTuple):
+    """What is known of a model before its weights are loaded."""
+
+    source: ModelSource
+    config: PretrainedConfig  # of the whole model
+    encoder_config: PretrainedConfig  # of the encoder of texts in it
+    ready: nn.Module | None
+
+
+def _find_ready(model: nn.Module, tokenizer: PreTrainedTokenizerBase | None, *, has_forward_fn: bool) -> _FoundModel:
+    """Find the encoder of a ready model, which needs its tokenizer."""
+    if tokenizer is None:
+        raise ValueError("a ready model needs its tokenizer. Pass tokenizer=")
+    name = getattr(model, "name_or_path", "") or type(model).__name__
+    source = ModelSource.from_ready(str(name))
+    encoder, config = ready_encoder(model, tokenizer, has_forward_fn=has_forward_fn)
+    return _FoundModel(source, config, config, encoder)
+
+
+def _find_by_name(name: str, revision: str | None, *, trust_remote_code: bool) -> _FoundModel:
+    """Find a model by its name on the hub or the path of its folder."""
+    source = ModelSource.from_name(name, revision, trust_remote_code)
+    config = load_config(source)
+    if source.kind == "hub":
+        # A branch may move between two encoders, or before the weights are loaded.
+        source = replace(source, revision=find_commit(source) or revision)
+    return _FoundModel(source, config, text_config(config), ready=None)
+
+
+def _identify_code(ready: nn.Module | None, source: ModelSource) -> Hashable:
+    """Return what identifies a model's code outside transformers, on which the result of a probe depends."""
+    if ready is not None:
+        return find_own_classes(ready) or None
+    if source.trust_remote_code:
+        return source
+    return None
+
+
 def _optional_integer(name: str, value: int | None) -> int | None:
     """Return an integer argument, which may be a NumPy number, or ``None``."""
     if value is None:
@@ -662,12 +712,12 @@ def as_encoder(encoder: Encoder, *, single_layer: bool = False) -> FrozenEncoder
     if not isinstance(encoder, FrozenEncoder):
         if not isinstance(encoder, str | os.PathLike):
             raise TypeError(
-                f"encoder must be a FrozenEncoder, or the name or folder of a model, got a {full_class_name(encoder)}: "
-                f"wrap a ready model as FrozenEncoder(model, tokenizer); of a metric or a loss, pass its .encoder"
+                f"encoder must be a FrozenEncoder, or the name or folder of a model, got a {full_class_name(encoder)}. "
+                f"Pass FrozenEncoder(model, tokenizer) for a ready model, or the .encoder of a metric or a loss"
             )
         encoder = FrozenEncoder(encoder)
     if single_layer and encoder.all_layers:
-        raise ValueError(f"one layer is compared here, but {encoder!r} has all_layers=True: pass one with num_layers=")
+        raise ValueError(f"one layer is compared here, but {encoder!r} has all_layers=True. Pass one with num_layers=")
     return encoder
 
 

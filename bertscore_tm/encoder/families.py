@@ -92,7 +92,9 @@ class Family:
             return int(config.num_hidden_layers)
         # Models with final modules return layer 0 as their output. Others may fail without any layer.
         may_be_empty = bool(self.final_modules) and not self.probed
-        return num_layers if may_be_empty else max(num_layers, 1)
+        if may_be_empty:
+            return num_layers
+        return max(num_layers, 1)
 
     def cut(self, encoder: nn.Module, layers: int) -> None:
         """Drop an encoder's layers above a number, its pooler and its cache for generation, in place."""
@@ -112,7 +114,9 @@ class Family:
         for path, value in values.items():
             parent_path, _, name = path.rpartition(".")
             # The parent may be a configuration, which get_submodule does not find.
-            parent = attrgetter(parent_path)(encoder) if parent_path else encoder
+            parent: Any = encoder
+            if parent_path:
+                parent = attrgetter(parent_path)(encoder)
             setattr(parent, name, value)
 
 

@@ -69,6 +69,14 @@ class ForwardPass:
         lock: held by calls that change the model by hooks or by another attention.
         shared: the forward pass of the first encoder that loaded this model. Holding a reference keeps it in the cache
             of models.
+
+    Attributes:
+        options: keyword arguments that the model accepts.
+        wants_states: the states of several layers are needed, or of another one than the model's last layer.
+        switches_attention: the model changes its attention with the length of the longest text (BigBird).
+        rope_switch: see :func:`_rope_switch`.
+        packed_weight: weight of the model's first layer that oneDNN has packed, if any.
+        first_position: position id of a text's first token.
     """
 
     model: nn.Module
@@ -81,18 +89,22 @@ class ForwardPass:
     shared: ForwardPass | None = None
 
     def __post_init__(self) -> None:
-        # Hooks that wrap the method of an instance may hide its arguments.
+        spec = self.spec
+        family = spec.family
+        # Read the method of the class, because hooks that wrap the method of an instance may hide its arguments.
         parameters = signature(type(self.model).forward).parameters
-        accepts_any = any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters.values())
+        kinds = [parameter.kind for parameter in parameters.values()]
+        accepts_any = Parameter.VAR_KEYWORD in kinds
         self.options = [name for name in _OPTIONS if accepts_any or name in parameters]
-        spec, family = self.spec, self.spec.family
-        # Layer 0 is the state before the first layer.
+
+        # Most models must keep a layer above layer 0, so that their last state is not the chosen one.
         has_further_layers = spec.layers_kept > spec.num_layers
-        self.wants_states = spec.forward_fn is None and (spec.all_layers or has_further_layers)
+        has_own_function = spec.forward_fn is not None
+        self.wants_states = not has_own_function and (spec.all_layers or has_further_layers)
         if family.probed and len(family.layers) == 1:
             # What hidden_states holds differs between models: Mamba's lacks the embedding output.
             self.recorded = family.layers[0]
-        # BigBird changes its attention with the length of the longest text.
+
         self.switches_attention = hasattr(self.model, "set_attention_type")
         self.rope_switch = _rope_switch(spec.config)
         self.packed_weight = find_packed_weight(self.model)
@@ -140,7 +152,9 @@ class ForwardPass:
         batching = self.batching
         positions = UNLIMITED
         if batching.padding:
-            positions = _PADDED_POSITIONS_CPU if inputs.device.type == "cpu" else _PADDED_POSITIONS
+            is_cpu = inputs.device.type == "cpu"
+            positions = _PADDED_POSITIONS_CPU if is_cpu else _PADDED_POSITIONS
+        # Any id can pad, because padding is masked, but the model needs an embedding of it.
         padding_id = getattr(self.spec.config, "pad_token_id", None) or 0
         parts = []  # (layers, tokens, width) each
         for group in group_texts(lengths, batching.padding, positions, batching.texts):
@@ -214,7 +228,7 @@ class ForwardPass:
             ) from error
         if vectors.ndim != 3 or vectors.shape[:2] != mask.shape:
             raise ValueError(
-                f"forward_fn must return one vector per token, shape {(*mask.shape, 'width')}; it returned "
+                f"forward_fn must return one vector per token, shape {(*mask.shape, 'width')}, but returned "
                 f"shape {tuple(vectors.shape)}"
             )
         return vectors[None]  # (1, texts, tokens, width)
@@ -224,33 +238,32 @@ class ForwardPass:
     ) -> tuple[Tensor, Sequence[Tensor] | None]:
         """Return the last hidden state, and the states of all layers, returned or recorded, if they are wanted."""
         records = self.wants_states and self.recorded is not None
-        passed: dict[str, Any] = {"attention_mask": mask.long(), "return_dict": True}
-        passed["output_hidden_states"] = self.wants_states and not records
-        if position_ids is not None:
-            passed["position_ids"] = position_ids
-        arguments = {name: value for name, value in passed.items() if name in self.options}
-        if inputs.is_floating_point():
-            arguments["inputs_embeds"] = inputs
-        else:
-            arguments["input_ids"] = inputs
-        changes_model = records or self.switches_attention
+        passed: dict[str, Any] = {
+            "attention_mask": mask.long(),
+            "position_ids": position_ids,
+            "output_hidden_states": self.wants_states and not records,
+            "return_dict": True,
+        }
+        arguments = {name: passed[name] for name in self.options if passed[name] is not None}
+        input_name = "inputs_embeds" if inputs.is_floating_point() else "input_ids"
+        arguments[input_name] = inputs
+
         restores_random_state = self.draws_numbers and is_eager()
-        if not changes_model and not restores_random_state:
-            # torch.compile did not trace an ExitStack in earlier versions of torch (pytorch/pytorch#146506).
+        needs_lock = records or self.switches_attention or restores_random_state
+        if not needs_lock:
+            # Earlier versions of torch.compile do not trace an ExitStack (pytorch/pytorch#146506).
             output = self.model(**arguments)
             return output.last_hidden_state, getattr(output, "hidden_states", None)
-        states: Sequence[Tensor] | None = None
         with ExitStack() as contexts:
-            if changes_model:
-                # Hooks and another attention change the model, which several threads may run.
-                contexts.enter_context(self.lock)
+            # Hooks and another attention change the model, and draws change torch's random state. Threads share both.
+            contexts.enter_context(self.lock)
+            if restores_random_state:
+                contexts.enter_context(torch.random.fork_rng(devices=[]))
             if self.switches_attention:
                 _choose_attention(self.model, self.spec.config, length=mask.shape[1])
             if records:
                 layers = self.model.get_submodule(cast(str, self.recorded))
-                states = contexts.enter_context(_record_states(layers))
-            if restores_random_state:
-                contexts.enter_context(torch.random.fork_rng(devices=[]))
+                states: Sequence[Tensor] | None = contexts.enter_context(_record_states(layers))
             output = self.model(**arguments)
         if not records:
             states = getattr(output, "hidden_states", None)
@@ -261,19 +274,21 @@ class ForwardPass:
         name, layers = type(self.model).__name__, self.spec.layers_kept
         if not states:
             raise ValueError(
-                f"the forward pass of {name} does not return the hidden states of its layers: let it accept "
+                f"the forward pass of {name} does not return the hidden states of its layers. Let it accept "
                 f"output_hidden_states, or pass forward_fn=, a function that returns token vectors"
             )
         if len(states) != layers + 1:
             raise ValueError(
-                f"{name} returned {len(states)} hidden states for {layers} layers, which must be one more: set "
+                f"{name} returned {len(states)} hidden states, not {layers + 1} for {layers} layers. Set "
                 f"config.num_hidden_layers to the number of its layers"
             )
         return states
 
     def _choose_layers(self, states: Sequence[Tensor], length: int) -> list[Tensor]:
         """Return the states of the layers that the encoder wants, shape (batch, positions, width) each."""
-        first = 0 if self.spec.all_layers else self.spec.num_layers
+        first = self.spec.num_layers
+        if self.spec.all_layers:
+            first = 0
         # BigBird pads texts to whole blocks and keeps the padding in its states.
         chosen = [state[:, :length] for state in states[first : self.spec.num_layers + 1]]
         lengths = [state.shape[1] for state in chosen]
@@ -292,7 +307,8 @@ class ForwardPass:
             if module is not None:  # an OPT may lack it
                 states = [module(state) for state in states]
         if family.final_modules and self.spec.layers_kept == self.spec.num_layers:
-            states[-1] = last  # the model has applied them itself
+            # The model has applied the modules to the output of its last layer itself.
+            states[-1] = last
         return states
 
     def find_batching(self, texts: Sequence[Tensor], candidates: Sequence[Batching], dtype: torch.dtype) -> Trial:
@@ -322,7 +338,7 @@ class ForwardPass:
                     if has_kernel:
                         warn_user(
                             f"torch's attention for texts of different lengths does not take "
-                            f"{type(self.model).__name__} ({difference}): attention has more steps; scores are "
+                            f"{type(self.model).__name__} ({difference}). Attention has more steps, and scores are "
                             f"unaffected"
                         )
         return Trial(None, has_kernel=False, draws_numbers=draws_numbers, recorded=recorded)
@@ -337,14 +353,16 @@ class ForwardPass:
             _, states = self._run_model(text[None], mask, position_ids=None)
         # transformers records layers by hooks of its own, which layers lack that replaced others.
         lacks_states = states is not None and len(states) != self.spec.layers_kept + 1
-        return layers[0] if lacks_states else None
+        if lacks_states:
+            return layers[0]
+        return None
 
     def _compare(self, texts: Sequence[Tensor], alone: Tensor, dtype: torch.dtype) -> str | None:
         """Run texts together; return how the result differs from that of texts alone, or ``None`` if it does not."""
         lengths = np.array([len(text) for text in texts])
         forward = self
         if self.batching.padding:
-            # Texts of any length are padded, to see whether they may be.
+            # Allow any share of padding, because the question is whether padding changes a vector at all.
             forward = replace(self, batching=self.batching._replace(padding=1.0))
         try:
             together = forward.run(torch.cat(list(texts)), lengths)
@@ -370,6 +388,7 @@ def _switched_attention(model: nn.Module, *, packed: bool) -> Iterator[bool]:
 
 def _number_after(padding_id: int, ids: Tensor, lengths: Ints) -> Tensor:
     """Return position ids as RoBERTa numbers them: padding in a text has the position of padding and is not counted."""
+    # The difference of running sums restarts the count at each text.
     counted = (ids != padding_id).long()  # (tokens,)
     total = counted.cumsum(0)  # (tokens,), over all texts
     starts = np.repeat(np.cumsum(lengths) - lengths, lengths)  # (tokens,)
@@ -422,11 +441,19 @@ def _record_states(layers: nn.Module) -> Iterator[list[Tensor]]:
     states: list[Tensor] = []
 
     def record_input(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if not states:  # a module may be called for several layers
-            states.append(args[0] if args else kwargs["hidden_states"])
+        # A module may be called for several layers, and only its first input precedes the first layer.
+        if states:
+            return
+        if args:
+            states.append(args[0])
+        else:
+            states.append(kwargs["hidden_states"])
 
     def record_output(_: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        states.append(output[0] if isinstance(output, tuple | list) else output)
+        # Layers may return further values, such as the weights of their attention.
+        if isinstance(output, tuple | list):
+            output = output[0]
+        states.append(output)
 
     with ExitStack() as hooks:
         for layer in layers.children():

@@ -103,7 +103,7 @@ class ModelSource:
             changed = sorted({name for name, *_ in {*current} ^ {*self.files}})
             raise OSError(
                 f"the contents of {self.location!r} have changed since the encoder was made, or differ on this "
-                f"machine ({shorten(changed)}): create the encoder again, or copy the folder to all machines"
+                f"machine ({shorten(changed)}). Create the encoder again, or copy the folder to all machines"
             )
 
     def identify_again(self, content_hash: str | None) -> ModelSource:
@@ -229,7 +229,9 @@ def computed_buffers(model: nn.Module) -> dict[str, torch.Tensor]:
     buffers = dict(model.named_buffers(remove_duplicate=False))
     computed = {}
     for path, module in model.named_modules(remove_duplicate=False):
-        prefix = f"{path}." if path else ""
+        prefix = ""
+        if path:
+            prefix = f"{path}."
         for name in module._non_persistent_buffers_set:
             if prefix + name in buffers:
                 computed[prefix + name] = buffers[prefix + name]
@@ -311,7 +313,7 @@ def _describe_tensor(tensor: torch.Tensor) -> Any:
         if is_out_of_memory(error):
             raise
         raise ValueError(
-            f"weights of class {kind.__qualname__} cannot be read ({error}): pass the model before it is quantized or "
+            f"weights of class {kind.__qualname__} cannot be read ({error}). Pass the model before it is quantized or "
             f"sharded"
         ) from error
     parts.append(hashlib.sha256(data).hexdigest())

@@ -50,13 +50,20 @@ _PROBE = (
 _MOST_WITHOUT_WORDS = 16
 
 
+def _show_progress_bars(shown: bool) -> None:
+    if shown:
+        transformers_logging.enable_progress_bar()  # type: ignore[no-untyped-call]
+    else:
+        transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+
+
 # Suppresses warnings of transformers that need no action, such as that Longformer pads texts.
 quiet_transformers = ProcessSwitch(
     transformers_logging.get_verbosity, transformers_logging.set_verbosity, logging.ERROR
 )
 _without_progress_bars = ProcessSwitch(
     transformers_logging.is_progress_bar_enabled,
-    lambda shown: transformers_logging.enable_progress_bar() if shown else transformers_logging.disable_progress_bar(),  # type: ignore[no-untyped-call]
+    _show_progress_bars,
     value=False,
 )
 
@@ -113,18 +120,22 @@ def load_tokenizer(source: ModelSource) -> PreTrainedTokenizerBase:
     tokenizer: PreTrainedTokenizerBase = _load("tokenizer", AutoTokenizer, source)
     if not _has_vocabulary(tokenizer):
         raise OSError(
-            f"could not load the tokenizer of {source.name!r}: its files are missing. Save the model's own tokenizer "
-            f"next to the weights with tokenizer.save_pretrained(folder)"
+            f"could not load the tokenizer of {source.name!r}, because its files are missing. Save the model's own "
+            f"tokenizer next to the weights with tokenizer.save_pretrained(folder)"
         )
     file = _find_file(source, "tokenizer.json")
-    saved = None if file is None else Tokenizer.from_file(file)
+    saved: Tokenizer | None = None
+    if file is not None:
+        saved = Tokenizer.from_file(file)
     is_class_of_transformers = tokenizer.is_fast and type(tokenizer).__module__.startswith("transformers.")
     if is_class_of_transformers and _makes_backends(tokenizer):
+        # transformers makes the parts of the backend from the class, whatever the model was trained with.
         if saved is None:
             _restore_normalizer(tokenizer, source)
         else:
             _restore_backend(tokenizer, saved)
     elif saved is not None and not is_class_of_transformers:
+        # A class of the user may differ from the file on purpose, so only warn.
         tokens = tokenizer.convert_ids_to_tokens(tokenizer(_PROBE)["input_ids"])
         _check_tokens(source.name, type(tokenizer).__name__, tuple(tokens), tuple(saved.encode(_PROBE).tokens))
     return tokenizer
@@ -226,16 +237,16 @@ def load_encoder(
     missing = [random[parameter] for parameter in encoder.parameters() if parameter in random]
     if missing:
         raise OSError(
-            f"could not load the weights of {source.name!r}: its file lacks {len(missing)} of them "
-            f"({shorten(missing)}), which would be random numbers. Download the model again, or save a complete one "
+            f"could not load the weights of {source.name!r}, because its file lacks {len(missing)} of them "
+            f"({shorten(missing)}). Download the model again, or save a complete one "
             f"with save_pretrained(folder)"
         )
     unused = _find_unused(info["unexpected_keys"], model, encoder, family)
     if unused:
         raise OSError(
-            f"could not load the weights of {source.name!r}: {type(encoder).__name__} of transformers "
-            f"{transformers_version} does not use {len(unused)} of them ({shorten(unused)}), so it is not the model "
-            f"that was trained. Install a version that uses them (before 5 for position_embedding_type='relative_key')"
+            f"could not load the weights of {source.name!r}, because {type(encoder).__name__} of transformers "
+            f"{transformers_version} does not use {len(unused)} of them ({shorten(unused)}). Install a version that "
+            f"uses them (before 5 for position_embedding_type='relative_key')"
         )
     return encoder
 
@@ -249,7 +260,9 @@ def _find_unused(names: Iterable[str], model: Any, encoder: nn.Module, family: F
         encoder: the encoder in it.
         family: properties of the model's family.
     """
-    root = next(f"{path}." if path else "" for path, module in model.named_modules() if module is encoder)
+    root = next(path for path, module in model.named_modules() if module is encoder)
+    if root:
+        root += "."
     modules = dict(encoder.named_modules())
     unused = []
     for name in sorted(names):
@@ -283,8 +296,8 @@ def require_tokenizer(tokenizer: Any, argument: str) -> PreTrainedTokenizerBase:
     """Return an argument that must be a tokenizer of transformers, with its files."""
     if not isinstance(tokenizer, PreTrainedTokenizerBase):
         raise TypeError(
-            f"{argument} must be a tokenizer of transformers, got a {type(tokenizer).__name__}; "
-            f"wrap one of the tokenizers package with transformers.PreTrainedTokenizerFast(tokenizer_object=...)"
+            f"{argument} must be a tokenizer of transformers, got a {type(tokenizer).__name__}. "
+            f"Wrap one of the tokenizers package with transformers.PreTrainedTokenizerFast(tokenizer_object=...)"
         )
     if not _has_vocabulary(tokenizer):
         raise ValueError(
@@ -324,11 +337,11 @@ def _has_vocabulary(tokenizer: PreTrainedTokenizerBase) -> bool:
     if not isinstance(added, Mapping):
         # transformers loads the tokenizer of mistral-common if the folder has a tekken.json.
         raise TypeError(
-            f"a {type(tokenizer).__name__} lists no added tokens and cannot be used: pass tokenizer= with "
+            f"a {type(tokenizer).__name__} lists no added tokens and cannot be used. Pass tokenizer= with "
             f"transformers.PreTrainedTokenizerFast.from_pretrained(folder), of a folder that has a tokenizer.json"
         )
     if len(tokenizer) - len(added) > _MOST_WITHOUT_WORDS:
         # Counting is enough, and listing a large vocabulary takes long.
         return True
-    # Without their files, the tokenizers of T5 and mBART still have the mark of a word's start.
+    # If their files are missing, the tokenizers of T5 and mBART still have the mark of a word's start.
     return len(set(tokenizer.get_vocab().values()) - added.keys()) > 1

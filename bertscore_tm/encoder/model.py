@@ -187,9 +187,8 @@ class Backbone:
             return padded
         if found == ALONE:
             warn_user(
-                f"{self.source.name} gives a text other vectors next to other texts than alone, as models with "
-                f"dynamic quantization do: encoding one text at a time, which is slow; pass the model in float32 "
-                f"to encode texts together"
+                f"{self.source.name} gives a text other vectors next to other texts, as with dynamic quantization, so "
+                f"texts are encoded one at a time. Pass the model in float32 to encode them faster, in batches"
             )
         return found
 
@@ -212,8 +211,8 @@ class Backbone:
             # Functions are not copied: one that replaces a method runs the original module, with all of its layers.
             if method is not None and method is vars(module_copy).get("forward"):
                 raise ValueError(
-                    f"a forward method of {self.source.name} was replaced by a function, which a frozen copy of the "
-                    f"model could not call: replace it in the class, or pass the model without it"
+                    f"a forward method of {self.source.name} was replaced by a function, which a copy of the model "
+                    f"cannot call. Replace it in the class, or pass the model without it"
                 )
         if self.spec.forward_fn is None:
             if needs_probe(self.spec):
@@ -261,7 +260,7 @@ def _copy_model(model: nn.Module, name: str) -> nn.Module:
             raise
         # Libraries for quantization and sharding raise errors of any class.
         raise ValueError(
-            f"{name} cannot be copied ({type(error).__name__}): pass the model before it is quantized or sharded"
+            f"{name} cannot be copied ({type(error).__name__}). Pass the model before it is quantized or sharded"
         ) from error
 
 

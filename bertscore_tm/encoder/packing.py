@@ -239,24 +239,34 @@ class Row:
         Returns:
             The attended values, shape (tokens, heads, size), contiguous.
         """
-        if pattern is not None and self.has_kernel and _kernel_takes(pattern.window):
-            return _attend_by_kernel(states, self, scale, cast(Window, pattern.window))
-        if pattern is not None and pattern.window == _ALL:
+        window: Window | None = None
+        if pattern is not None:
+            window = pattern.window
+        if window is not None and self.has_kernel and _kernel_takes(window):
+            return _attend_by_kernel(states, self, scale, window)
+        if window == _ALL:
             pattern = None
         if attention is None:
             attention = partial(dot_product, scale=scale)
         parts = []
         for group in self.groups:
-            places = self._find_places(group) if group.is_padded else None
+            places: Tensor | None = None
+            if group.is_padded:
+                places = self._find_places(group)
             batch = [group.pad(state, places).transpose(1, 2) for state in states]  # (texts, heads, longest, size) each
-            if pattern is not None and pattern.window == _CAUSAL and not group.is_padded:
+            if window == _CAUSAL and not group.is_padded:
                 # torch needs no mask for this.
                 attended = attention(batch, None, is_causal=True)
             else:
                 attended = attention(batch, self._mask_scores(group, pattern, bias))
             attended = attended.transpose(1, 2).flatten(0, 1)  # (positions, heads, size)
-            parts.append(attended if places is None else attended.index_select(0, places))
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
+            if places is not None:
+                attended = attended.index_select(0, places)  # (tokens of the group, heads, size)
+            parts.append(attended)
+        # Do not copy the values of a single group.
+        if len(parts) == 1:
+            return parts[0]
+        return torch.cat(parts)
 
     def _find_places(self, group: Group) -> Tensor:
         """Return the places of a group's tokens among its positions, shape (tokens,)."""
@@ -297,7 +307,10 @@ row: ContextVar[Row | None] = ContextVar("row", default=None)
 
 def current_row() -> Row | None:
     """Return the packed row that a model runs on, if it does."""
-    return None if torch.compiler.is_compiling() else row.get()
+    # torch.compile cannot trace context variables. Compiled code has no packed rows, because it pads its texts.
+    if torch.compiler.is_compiling():
+        return None
+    return row.get()
 
 
 def switch_torch_attention(model: nn.Module, *, packed: bool) -> None:
@@ -329,7 +342,7 @@ def register_attention() -> None:
     from transformers import AttentionInterface, AttentionMaskInterface, masking_utils
 
     AttentionInterface.register(_NAME, _attend)
-    # Not imported where it is traced, which torch before 2.13 cannot.
+    # The module is passed on, because torch before 2.13 cannot trace its import.
     AttentionMaskInterface.register(_NAME, partial(_make_pattern, masking_utils))
 
 
@@ -363,7 +376,7 @@ def _find_window(rule: Any, longest: int) -> Window | None:
     """Return the sliding window that a mask function implements for texts of a length, or ``None`` if it is none."""
     # Powers of two, so that the cache has few lengths.
     length = 1 << (longest - 1).bit_length()
-    # By what defines the function, because models create it anew in each forward pass.
+    # The key is what defines the function, because models create it anew in each forward pass.
     key = _rule_key(rule)
     if key is None:
         window = _measure_window(rule, length)
@@ -462,10 +475,10 @@ def _parameters(kernel: Callable[..., Any]) -> frozenset[str]:
     return frozenset(signature(kernel).parameters)
 
 
-def _kernel_takes(window: Window | None) -> bool:
-    """Return whether torch's kernel takes a sliding window, or ``None`` for a pattern that is not a window."""
+def _kernel_takes(window: Window) -> bool:
+    """Return whether torch's kernel takes a sliding window."""
     kernel = _find_kernel()
-    if window is None or kernel is None:
+    if kernel is None:
         return False
     takes_any_window = "window_size" in _parameters(kernel)  # torch 2.11
     return takes_any_window or window in (_ALL, _CAUSAL)

@@ -78,7 +78,9 @@ def _find_text_model(model: nn.Module, model_type: str) -> nn.Module:
     for module in model.modules():
         config = getattr(module, "config", None)
         if getattr(config, "model_type", None) == model_type:
-            return module if module is model else encoder_of(cast(Any, module).base_model)
+            if module is model:
+                return module
+            return encoder_of(cast(Any, module).base_model)
     return model
 
 
@@ -123,7 +125,10 @@ def find_own_classes(model: nn.Module) -> frozenset[type[nn.Module]]:
 
 def require_whole(encoder: nn.Module, config: PretrainedConfig, family: Family) -> None:
     """Raise an error if a ready model has fewer layers or positions than its configuration says, as after a cut."""
-    layers = "num_hidden_groups" if hasattr(config, "num_hidden_groups") else "num_hidden_layers"  # of ALBERT
+    layers = "num_hidden_layers"
+    if hasattr(config, "num_hidden_groups"):
+        # The layers of a group of ALBERT share their weights, so that it has one module per group.
+        layers = "num_hidden_groups"
     counts = []
     for path in family.layers:
         modules = cast(nn.ModuleList, encoder.get_submodule(path))
@@ -136,8 +141,8 @@ def require_whole(encoder: nn.Module, config: PretrainedConfig, family: Family) 
         number = getattr(config, name, count)
         if count < number:
             raise ValueError(
-                f"{type(encoder).__name__} has {count} entries in {path}, but its configuration says {name}={number}: "
-                f"set model.config.{name} = {count}, or pass the whole model"
+                f"{type(encoder).__name__} has {count} entries in {path}, but its configuration says {name}={number}. "
+                f"Set model.config.{name} = {count}, or pass the whole model"
             )
 
 
@@ -352,8 +357,10 @@ class _Probe:
         """Cut the encoder, and check that it gives the same vectors as the whole one."""
         family = self.spec.family
         lists = {path: self.encoder.get_submodule(path) for path in family.layers}
-        # Without a layer to drop, one is dropped for the probe: the norm is applied to lower layers too.
-        tried = self.layer if self.layer < self.layers else max(self.layers - 1, 1)
+        # If no layer is to be dropped, drop one for the probe, because the norm is applied to lower layers too.
+        tried = self.layer
+        if self.layer >= self.layers:
+            tried = max(self.layers - 1, 1)
         expected = self.run_whole(self.ids)[tried]
         family.cut(self.encoder, family.layers_to_keep(tried, self.spec.config))
         if not are_same_vectors(self.forward_pass(tried)(self.ids)[0], expected, torch.float32):

@@ -74,10 +74,14 @@ class _SkipsPairs(_Adapted):
     """
 
     def get_attention_mask(self, mask: Tensor) -> Any:
-        return mask if current_row() else self.original.get_attention_mask(self, mask)
+        if current_row() is not None:
+            return mask
+        return self.original.get_attention_mask(self, mask)
 
     def get_rel_pos(self, states: Tensor, *arguments: Any) -> Any:
-        return states if current_row() else self.original.get_rel_pos(self, states, *arguments)
+        if current_row() is not None:
+            return states
+        return self.original.get_rel_pos(self, states, *arguments)
 
     def compute_position_bias(self, states: Tensor, *arguments: Any) -> Any:
         row = current_row()
@@ -107,7 +111,7 @@ def _t5(module: Any, row: Row, hidden: Tensor, position_bias: Tensor | None) -> 
 def _deberta(module: Any, row: Row, hidden: Tensor, rel_embeddings: Tensor | None) -> tuple[Tensor, None]:
     """Add products with relative positions' vectors to scores (He et al., 2021, https://arxiv.org/abs/2006.03654)."""
     query, key, value = _project_tokens(module, hidden)
-    # In float32, because the model computes it so in every precision.
+    # Compute in float32, because the model does so in every precision.
     sum_of_sizes = torch.tensor(query.shape[-1] * (1.0 + len(module.pos_att_type)), dtype=torch.float32, device="cpu")
     scale = float(sum_of_sizes.sqrt())
     longest = row.longest

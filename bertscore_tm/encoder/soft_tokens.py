@@ -11,9 +11,8 @@ def require_soft_tokens(encoder: FrozenEncoder) -> None:
     """Raise an error if an encoder takes ids only, or returns different vectors for ids and for their embeddings."""
     if not encoder._backbone.spec.family.takes_embeddings:
         raise ValueError(
-            f"soft tokens are passed to a model as inputs_embeds, but {encoder.name} (type "
-            f"{encoder.config.model_type!r}) takes input_ids only, or gives other vectors for them: use another "
-            f"encoder, or a sequence-level loss"
+            f"soft tokens need inputs_embeds, but {encoder.name} (type {encoder.config.model_type!r}) takes input_ids "
+            f"only, or gives other vectors for inputs_embeds. Use another encoder, or a sequence-level loss"
         )
 
 

@@ -78,9 +78,8 @@ class TextTokenizer:
             return None
         if shortest <= self.num_special_tokens:
             raise ValueError(
-                f"the limit of {shortest} tokens, from the tokenizer's model_max_length or the positions of the "
-                f"encoder, leaves no room for text next to the {self.num_special_tokens} special tokens: pass "
-                "max_length= (--max-length)"
+                f"the limit of {shortest} tokens (the tokenizer's model_max_length or the encoder's positions) leaves "
+                f"no room next to the {self.num_special_tokens} special tokens. Pass max_length= (--max-length)"
             )
         return int(shortest)
 
@@ -167,7 +166,7 @@ class TextTokenizer:
         if not isinstance(texts, str | Mapping):
             texts = list(texts)  # checking an iterator would consume it
         if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-            raise TypeError(f"texts must be a list of strings, got {texts!r:.80}: pass a single text as [text]")
+            raise TypeError(f"texts must be a list of strings, got {texts!r:.80}. Pass a single text as [text]")
         prepared = self.prepare(texts)
         ids, full_lengths, is_special = self._encode(prepared)
         if self.long_text == "error" and self.max_length is not None:
@@ -210,16 +209,18 @@ class TextTokenizer:
             return
         token = int(ids[np.argmax(lacks_embedding)])
         raise ValueError(
-            f"the tokenizer has {len(self.tokenizer)} tokens and the model embeddings of {self._num_embeddings}: "
-            f"token {token}, {self.tokens([token])[0]!r}, has none. Use the tokenizer that the model was trained "
-            f"with, or train the model after resize_token_embeddings(len(tokenizer))"
+            f"token {token} ({self.tokens([token])[0]!r}) has no embedding, because the tokenizer has "
+            f"{len(self.tokenizer)} tokens and the model embeddings of {self._num_embeddings}. Use the tokenizer that "
+            f"the model was trained with, or train the model after resize_token_embeddings(len(tokenizer))"
         )
 
     @cached_property
     def _max_word_length(self) -> int | None:
         """Number of letters above which a word is one unknown token; ``None`` for algorithms other than WordPiece."""
         model = getattr(getattr(self.tokenizer, "backend_tokenizer", None), "model", None)
-        return model.max_input_chars_per_word if isinstance(model, WordPiece) else None
+        if isinstance(model, WordPiece):
+            return int(model.max_input_chars_per_word)
+        return None
 
     @cached_property
     def size_unit(self) -> str:
@@ -284,9 +285,8 @@ class TextTokenizer:
             return
         self._has_warned = True
         warn_user(
-            f"the word {word[:20]!r}... has {len(word)} letters. Words of more than {limit} are one unknown token to "
-            f"this encoder, and all of them match each other. Separate the words with spaces, or use an encoder "
-            f"without this limit"
+            f"the word {word[:20]!r}... has {len(word)} letters, and words of more than {limit} are one unknown token, "
+            f"which matches all others. Separate the words with spaces, or use an encoder without this limit"
         )
 
     def _encode(self, texts: list[str]) -> tuple[Ints, Ints, Bools]:
@@ -351,18 +351,24 @@ class TextTokenizer:
         stripped = [text.strip() for text in texts]
         if not self.prefix_space:
             return stripped
-        return [f" {text}" if text else "" for text in stripped]
+        prefixed = []
+        for text in stripped:
+            # An empty text stays empty, because a space would be a token.
+            prefixed.append(f" {text}" if text else "")
+        return prefixed
 
     def signature_fields(self) -> dict[str, object]:
         """Return the settings that change a score, by the names that a signature has for them."""
+        space = "yes" if self.prefix_space else "no"
+        special = "excluded" if self.exclude_special_tokens else None
         long_text: str = self.long_text
         if self.stride is not None:
             long_text += f"/{self.stride}"
         return {
-            "space": "yes" if self.prefix_space else "no",
+            "space": space,
             "limit": self.max_length or "none",
             "long": long_text,
-            "special": "excluded" if self.exclude_special_tokens else None,
+            "special": special,
         }
 
     def tokens(self, ids: Sequence[int]) -> list[str]:

@@ -197,7 +197,7 @@ class BERTScore(Metric):
         """
         if self._combined is not None:
             # unsync would drop the new pairs.
-            raise TorchMetricsUserError("the metric holds the pairs of all ranks: call unsync first")
+            raise TorchMetricsUserError("the metric holds the pairs of all ranks. Call unsync first")
         texts = self._check_texts(preds, target)
         if not texts.candidates:
             return
@@ -233,9 +233,11 @@ class BERTScore(Metric):
         # Overridden because torchmetrics moves the states away during the step, and loses them in case of an error.
         before = {}
         for name, value in self.__dict__.items():
+            # Copy the lists, because updates append to them.
             before[name] = list(value) if isinstance(value, list) else value
         is_empty = hasattr(preds, "__len__") and len(preds) == 0
         if not is_empty:
+            # Check before torchmetrics sets the states aside.
             check_indices(super().metric_state, indices is not None)
         try:
             self._is_step = True
@@ -263,6 +265,7 @@ class BERTScore(Metric):
         if not self._is_step:
             if combined.frequencies is not None:
                 self._num_references = int(combined.frequencies.num_documents)
+            # The validation has ended, so that no other metric needs the matched batch.
             forget_batch(self.encoder, self.device)
             warn = rank_zero_only(warn_about_scores)
             self._warn = functools.partial(warn, scores, combined.num_truncated, self._settings)
@@ -395,7 +398,7 @@ class BERTScore(Metric):
         states = self._read_mergeable(incoming_state)
         if states["scores"] or states.get("reference_counts"):
             check_indices(super().metric_state, bool(states["indices"]))
-        # Counts the update, and drops a cached result.
+        # An empty update counts as one, and drops a cached result.
         self.update([], [])
         for name in self._dtypes:
             setattr(self, name, [*getattr(self, name), *(part.to(self.device) for part in states[name])])
@@ -435,7 +438,8 @@ class BERTScore(Metric):
         # torchmetrics labels every value.
         drawn.xaxis.set_major_locator(MaxNLocator(integer=True))
         if not isinstance(val, list | tuple):
-            drawn.set_xlabel("layer" if self.all_layers else "pair")
+            label = "layer" if self.all_layers else "pair"
+            drawn.set_xlabel(label)
         return drawn.figure, drawn
 
     def _check_texts(self, preds: Texts, target: References) -> TextPairs:
@@ -465,7 +469,7 @@ class BERTScore(Metric):
         with self.sync_context(dist_sync_fn=self.dist_sync_fn, should_sync=is_local, should_unsync=is_local):
             frequencies = self._combine().frequencies
         if frequencies is None or not frequencies.num_documents:
-            raise ValueError("idf=True takes the weights from references, and there are none yet: call update first")
+            raise ValueError("idf=True takes the weights from references, and there are none yet. Call update first")
         return frequencies
 
     def _settings_with_contents(self) -> dict[str, str]:
@@ -502,6 +506,7 @@ class BERTScore(Metric):
             self.reset()
         super()._load_from_state_dict(state_dict, prefix, *args)
         if has_pairs:
+            # torchmetrics then knows that there was an update.
             self.update([], [])
 
     def _wrap_compute(self, compute: Callable[..., Any]) -> Callable[..., Any]:

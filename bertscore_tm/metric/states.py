@@ -72,12 +72,15 @@ def _unpack_side(states: Mapping[str, Tensor], side: str, num_layers: int) -> Ma
 
 def as_indices(indices: Sequence[int] | Tensor, num_pairs: int) -> Tensor:
     """Return the indices of pairs as a tensor, shape (pairs,), int64; an error unless they are one integer per pair."""
-    numbers = indices if isinstance(indices, Tensor) else torch.tensor(indices, device="cpu")
+    if isinstance(indices, Tensor):
+        numbers = indices
+    else:
+        numbers = torch.tensor(indices, device="cpu")
     # An empty list becomes a tensor of floats.
     are_integers = num_pairs == 0 or not (numbers.is_floating_point() or numbers.dtype == torch.bool)
     if numbers.shape != (num_pairs,) or not are_integers:
         raise ValueError(
-            f"indices must be {num_pairs} integers, one per pair; got {numbers.dtype}, shape {tuple(numbers.shape)}"
+            f"indices must be {num_pairs} integers, one per pair, got {numbers.dtype} of shape {tuple(numbers.shape)}"
         )
     return numbers.long()
 
@@ -146,8 +149,8 @@ def _note_on_failure() -> Generator[None, None, None]:
     except RuntimeError as error:
         error.add_note(
             "BERTScore could not gather the scores of all ranks, because another rank has ended or did not answer in "
-            "time. The pairs of this rank are unchanged. To compute their score alone, merge_state this metric into a "
-            "BERTScore with sync_on_compute=False."
+            "time. To score the pairs of this rank alone, merge_state this metric into a BERTScore with "
+            "sync_on_compute=False."
         )
         raise
 
@@ -210,6 +213,7 @@ def combine_ranks(
     headers, rank = _gather_headers(states, collectives, num_pairs)
     _check_headers(headers)
 
+    # With indices, only the first pair of each index is kept.
     keep = None
     if any(header.num_indices for header in headers):
         first_pair = sum(header.num_indices for header in headers[:rank])
@@ -225,6 +229,7 @@ def combine_ranks(
         scores = compute_scores(matched, weighted)[0].movedim(-1, 0)  # (pairs of this rank, 3, layers)
     if keep is not None:
         scores = scores[keep]
+    # All ranks know the headers, so that all of them gather or none does.
     if any(header.num_pairs for header in headers):
         scores = torch.cat(collectives.gather(scores.flatten())).reshape(-1, 3, num_layers)  # (pairs, 3, layers)
     scores = scores.movedim(0, -1)  # (3, layers, pairs)
@@ -237,6 +242,7 @@ def _gather_headers(
     states: Mapping[str, Tensor], collectives: Collectives, num_pairs: int
 ) -> tuple[list[_Header], int]:
     """Return the headers of all ranks, and the place of this rank's among them."""
+    # 62 bits fit into int64. The user's seed must not make the numbers of all ranks equal, so do not ask torch.
     token = secrets.randbits(62)
     counts = torch.tensor([token, num_pairs, len(states["indices"])], device=states["fingerprint"].device)
     header = torch.cat([counts, states["num_truncated"][None], states["fingerprint"]])
@@ -258,7 +264,7 @@ def _check_headers(headers: Sequence[_Header]) -> None:
     has_indices = any(header.num_indices > 0 for header in headers)
     lacks_indices = any(header.num_indices < header.num_pairs for header in headers)
     if has_indices and lacks_indices:
-        raise ValueError("some ranks passed indices to update and others did not: pass them on all ranks or on none")
+        raise ValueError("some ranks passed indices to update and others did not. Pass them on all ranks or on none")
 
 
 def _find_first(indices: Tensor) -> Tensor:

@@ -84,7 +84,7 @@ def make_baseline(
         ([0.39, 0.38, 0.38], True)
     """
     if not getattr(encoder, "all_layers", False):
-        raise ValueError("a baseline table has one row per layer: pass FrozenEncoder(model, all_layers=True)")
+        raise ValueError("a baseline table has one row per layer. Pass FrozenEncoder(model, all_layers=True)")
     require_at_least("num_pairs", num_pairs, 2)
     distinct, num_truncated, longest = _find_distinct(encoder, texts)
     scored = score_corpus(_draw_pairs(distinct, num_pairs, seed), ScoreSettings.create(encoder))
@@ -92,6 +92,7 @@ def make_baseline(
     scores = scored.scores.nan_to_num(0.0).double()  # (3, layers + 1, pairs)
     return MeasuredBaseline(
         mean=scores.mean(-1).T,
+        # The pairs are drawn independently, so that the error falls with their number, not with that of texts.
         standard_error=(scores.var(-1) / num_pairs).sqrt().T,
         num_pairs=num_pairs,
         num_texts=len(distinct),

@@ -86,24 +86,22 @@ def encode_texts(
     found = {*vectors, *new_references}
     others = [text for text in texts.distinct() if text not in found]
 
-    new_texts = [*new_references, *others]
-    batches = [new_texts]
-    if device.type == "cpu" and new_references and others:
+    batches = [[*new_references, *others]]
+    if device.type == "cpu":
         # The last digits of vectors depend on the batch. Later epochs read these references from the cache and encode
         # the other texts alone, so do the same in the first epoch. An accelerator would have to run all layers twice.
         batches = [new_references, others]
-    elif vectors and not new_texts:
-        batches = []
-    encoded = [encode(batch, device) for batch in batches]
+    encoded = [encode(batch, device) for batch in batches if batch]
     if cache is not None and new_references:
-        added = encoded[0]
-        if len(new_references) < len(batches[0]):
-            # Copy the references, because views would keep the vectors of all texts of the batch in memory.
-            added = added.select(np.arange(len(new_references)))
-        cache.vectors.add(new_references, added, cache.max_bytes)
-    all_vectors = concatenate([*vectors.values(), *encoded])
-    indices = {text: i for i, text in enumerate([*vectors, *new_texts])}
-    return EncodedTexts(indices, all_vectors)
+        # The first batch starts with these references.
+        cache.vectors.add(new_references, encoded[0], cache.max_bytes)
+
+    parts = [*vectors.values(), *encoded]
+    if not parts:
+        # Encode no text, because the result must have the encoder's width and dtype.
+        parts = [encode([], device)]
+    indices = {text: i for i, text in enumerate([*vectors, *new_references, *others])}
+    return EncodedTexts(indices, concatenate(parts))
 
 
 def encode_by_ids(
@@ -226,6 +224,7 @@ def compute_scores(matched: MatchedTexts, settings: ScoreSettings) -> tuple[Tens
     for tokens in (matched.candidate, matched.reference):
         require_known(weights, tokens.ids, settings.encoder.tokenizer)
     scores = torch.stack(precision_recall_f1(matched, weights.table, settings.f1))  # (3, layers, pairs)
+    # Precision, recall and F1 take their own maximum each, as if they were further layers.
     best_scores, best = best_of_references(scores.flatten(0, 1), matched.counts)  # (3 * layers, candidates) each
     shape = (*scores.shape[:2], len(matched.counts))  # (3, layers, candidates)
     best_by_f1 = best.view(shape)[2]
@@ -248,7 +247,9 @@ def plan_steps(
     special = encoder.tokenizer.num_special_tokens * _CHARACTERS_PER_TOKEN
     order = list(range(len(texts.references)))
     if not keep_order:
+        # Compare the length of the first reference first, so that the texts of a step differ little in length.
         order.sort(key=lambda i: (len(texts.references[i][0]), texts.references[i]))
+    # Lengths are counted in characters, because the texts are not tokenized yet.
     steps: list[list[int]] = []
     num_characters = 0
     previous = None  # references of the candidate before
@@ -257,6 +258,7 @@ def plan_steps(
         added = special
         if texts.candidates:
             added += len(texts.candidates[i])
+        # Equal references of neighbours are encoded once.
         if references != previous:
             added += sum(len(text) + special for text in references)
         previous = references
@@ -277,6 +279,7 @@ def score_corpus(
     """Score candidates against their references, step by step; progress is called with each number of candidates."""
     encoder = settings.encoder
     device = device_with_index(settings.device)
+    # Move the weights once, instead of in each step.
     settings = replace(settings, weights=settings.weights.to(device))
     # Allocate the results once: small results between large blocks would fragment the allocator's memory. They stay on
     # the device until the end, because copying them would synchronize with an accelerator.
@@ -325,7 +328,9 @@ def match_batch(texts: TextPairs, settings: ScoreSettings, cache_bytes: int = 0)
         for _, part, encoded in encode_steps(texts, steps, encoder, device, cache):
             unknown.count(encoded.vectors.texts, encoder.tokenizer)
             parts.append(match_encoded(part, encoded))
-        matched = parts[0] if len(parts) == 1 else _join_steps(parts)
+        matched = parts[0]
+        if len(parts) > 1:
+            matched = _join_steps(parts)
         latest = _latest[vector_cache] = (texts, matched, unknown)
     _, matched, unknown = latest
     if settings.layer is None:

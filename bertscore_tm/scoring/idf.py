@@ -116,16 +116,18 @@ def token_weights(
     device = torch.device(device)
     source = _as_source(idf, references, encoder.tokenizer, device)
     if isinstance(source, DocumentFrequencies):
-        kind: Literal["references", "texts"] = "references" if idf is True else "texts"
+        kind: Literal["references", "texts"] = "texts"
+        if idf is True:
+            kind = "references"
         if kind == "texts" and not source.num_documents:
-            raise ValueError("idf is empty, so that every token would have weight 0: pass the texts of a corpus")
+            raise ValueError("idf is empty, so that every token would have weight 0. Pass the texts of a corpus")
         weights = weights_by_idf(source, kind)
     else:
         weights = source
     if len(weights.table) != encoder.tokenizer.vocab_size:
         raise ValueError(
             f"idf has weights of {len(weights.table)} tokens, the encoder {encoder.name!r} has "
-            f"{encoder.tokenizer.vocab_size}: pass weights of the encoder's tokens"
+            f"{encoder.tokenizer.vocab_size}. Pass weights of the encoder's tokens"
         )
     return weights.to(device)
 
@@ -139,7 +141,7 @@ def _as_source(
     if idf is True:
         if references is None:
             raise TypeError(
-                "idf=True weights tokens by the references, which are not known here: pass texts to count, such as all "
+                "idf=True weights tokens by the references, which are not known here. Pass texts to count, such as all "
                 "references of the training set, or a BERTScore that has them"
             )
         # The warning about the scores counts truncated references, too.
@@ -192,6 +194,7 @@ def weights_by_idf(frequencies: DocumentFrequencies, kind: Literal["references",
     """Return the idf weights of the references that are scored, or of other texts, with a digest."""
     digest = ""
     if kind == "texts":
+        # The references are the scored texts themselves, so that their number is enough to describe them.
         digest = _digest(frequencies.counts)
     source = WeightSource(kind, int(frequencies.num_documents), digest)
     return TokenWeights(idf_weights(frequencies), source)
@@ -202,11 +205,12 @@ def require_known(weights: TokenWeights, ids: Tensor | Ints, tokenizer: TextToke
     if weights.source.kind != "mapping":
         # All ids have a weight. To look would synchronize with an accelerator.
         return
+    # Ids that a mapping lacks have the weight NaN in the table.
     ids = torch.as_tensor(ids, device=weights.table.device)
     unknown = ids[weights.table[ids].isnan()].tolist()  # (unknown tokens,)
     if unknown:
         raise ValueError(
-            f"idf has no weight for token id {unknown[0]} ({tokenizer.tokens(unknown)[0]!r}): pass a mapping that has "
+            f"idf has no weight for token id {unknown[0]} ({tokenizer.tokens(unknown)[0]!r}). Pass a mapping that has "
             f"all ids or a default, such as a defaultdict, or pass texts to compute the weights from"
         )
 
@@ -237,7 +241,7 @@ def _table_of_mapping(mapping: Mapping[int, float], tokenizer: TextTokenizer) ->
             raise ValueError(f"idf has the key {token!r}, but keys must be token ids from 0 to {vocab_size - 1}")
         value = float(weight)
         if not 0 <= value < math.inf:  # NaN fails too
-            raise ValueError(f"{name} is {weight!r}: weights must be finite and at least 0")
+            raise ValueError(f"{name} is {weight!r}, but weights must be finite and at least 0")
         table[token] = value
     return table
 

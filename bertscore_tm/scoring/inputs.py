@@ -38,7 +38,10 @@ class TextPairs:
 
     def select(self, indices: Sequence[int]) -> TextPairs:
         """Return the candidates with these indices, with their references."""
-        candidates = [self.candidates[i] for i in indices] if self.candidates else []
+        candidates: list[str] = []
+        # References alone have no candidates.
+        if self.candidates:
+            candidates = [self.candidates[i] for i in indices]
         return TextPairs(candidates, [self.references[i] for i in indices])
 
     def distinct(self) -> list[str]:
@@ -54,6 +57,7 @@ class TextPairs:
         restored = best_reference.clone()  # (layers, candidates)
         for i, references in enumerate(self.references):
             indices = counted_references(references)
+            # Without a blank reference the indices are the same.
             if len(indices) < len(references):
                 restored[:, i] = torch.tensor(indices, device="cpu")[best_reference[:, i]]  # (layers,)
         return restored
@@ -102,7 +106,7 @@ def as_text_pairs(
     references = as_references(target, names[1], require_references=require_references)
     if len(candidates) != len(references):
         raise ValueError(
-            f"{names[0]} and {names[1]} must have equal lengths, got {len(candidates)} and {len(references)}; put "
+            f"{names[0]} and {names[1]} must have equal lengths, got {len(candidates)} and {len(references)}. Put "
             f"several references of one candidate into a list"
         )
     warn_of_written_lists(chain(candidates, chain.from_iterable(references)))
@@ -133,6 +137,7 @@ def _warn_of_other_index(preds: Any, target: Any, names: tuple[str, str]) -> Non
     index: Any = getattr(preds, "index", None)
     other: Any = getattr(target, "index", None)
     have_labels = hasattr(index, "equals") and hasattr(other, "equals")
+    # Columns with different labels, such as those of two files, can only be paired by position.
     if have_labels and not index.equals(other) and Counter(index) == Counter(other):
         warn_user(
             f"{names[0]} and {names[1]} have the same index in another order, and are paired by position. To pair them "
@@ -147,7 +152,10 @@ def as_references(target: Any, name: str, *, require_references: bool = False) -
     """
     references = []
     for i, entry in enumerate(as_list(target, name, dimensions=2)):
-        texts = [entry] if isinstance(entry, str) else as_documents(entry, f"{name}[{i}]")
+        if isinstance(entry, str):
+            texts = [entry]
+        else:
+            texts = as_documents(entry, f"{name}[{i}]")
         if require_references and not texts:
             raise ValueError(f"{name}[{i}] is empty: every candidate needs at least one reference")
         references.append(texts)
@@ -185,16 +193,28 @@ def describe_given(value: Any) -> str:
     described = f"{shown} ({type(value).__name__})"
     if isinstance(value, bytes | bytearray):
         return f"{described}: decode bytes to a string first, as with .decode('utf-8')"
+    if _is_missing(value):
+        return f"{described}, a missing value: drop or fill it, as with dropna() or fillna('')"
+    if _is_tokenized(value):
+        return f"{described}: {_DECODE}"
+    return described
+
+
+def _is_missing(value: Any) -> bool:
+    """Return whether a value marks a missing one: None, NaN, or NA and NaT of pandas."""
     is_nan = isinstance(value, Real) and value != value
     # Compared by name, because pandas need not be installed.
     is_missing_in_pandas = type(value).__name__ in {"NAType", "NaTType"}
-    if value is None or is_nan or is_missing_in_pandas:
-        return f"{described}, a missing value: drop or fill it, as with dropna() or fillna('')"
-    is_list_of_ids = isinstance(value, Sequence) and value and all(isinstance(number, int) for number in value)
-    is_tokenized = isinstance(value, Mapping) and "input_ids" in value
-    if is_list_of_ids or is_tokenized or _has_integers(value):
-        described += f": {_DECODE}"
-    return described
+    return value is None or is_nan or is_missing_in_pandas
+
+
+def _is_tokenized(value: Any) -> bool:
+    """Return whether a value holds token ids instead of a text."""
+    if isinstance(value, Mapping):
+        return "input_ids" in value
+    if isinstance(value, Sequence) and len(value) > 0:
+        return all(isinstance(number, int) for number in value)
+    return _has_integers(value)
 
 
 def _has_integers(value: Any) -> bool:

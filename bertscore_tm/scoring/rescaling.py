@@ -143,7 +143,7 @@ class Baseline:
         if len(self.table) < layers.stop:
             raise ValueError(
                 f"the baseline table {self.name} ends at layer {len(self.table) - 1}, but the encoder's layer is "
-                f"{layers.stop - 1}: pass the table of the same model"
+                f"{layers.stop - 1}. Pass the table of the same model"
             )
         # A copy, because the caller may change the table later.
         table = self.table[layers.start : layers.stop].clone()  # (selected layers, 3)
@@ -151,8 +151,8 @@ class Baseline:
             for score in row:
                 if not -math.inf < score < 1:  # NaN fails too
                     raise ValueError(
-                        f"the baseline table {self.name} has {score} at layer {layer}: mean scores of unrelated texts "
-                        f"must be numbers below 1. Compare another layer, or pass another table"
+                        f"the baseline table {self.name} has {score} at layer {layer}, but mean scores of unrelated "
+                        f"texts must be numbers below 1. Compare another layer, or pass another table"
                     )
         return replace(self, table=table)
 
@@ -169,11 +169,12 @@ class Baseline:
         if is_hashed:
             expected = encoder.signature()
         else:
-            # Without hashes, because hashing reads a whole model.
+            # The signature without hashes, because hashing reads a whole model.
             expected = Signature({"model": encoder.place_name, **encoder.tokenizer.signature_fields()})
         compared = [*_TOKEN_FIELDS]
         if not self._fits_limit(encoder.tokenizer.max_length):
             compared += _LENGTH_FIELDS
+        # A copy of a listed model may use the table of the original.
         names = {Path(expected["model"]).name, Path(encoder.listed_name).name}
         if is_hashed and not expected.keys().isdisjoint(_HASHES):
             compared += _HASHES
@@ -252,11 +253,13 @@ def _published_baseline(encoder: FrozenEncoder) -> Baseline:
         languages = catalog.baseline_languages(encoder.listed_name)
         if len(languages) > 1:
             raise ValueError(
-                f"{encoder.listed_name} has baselines for several languages ({', '.join(languages)}): name that of the "
+                f"{encoder.listed_name} has baselines for several languages ({', '.join(languages)}). Name that of the "
                 f"texts, as in FrozenEncoder.for_language('en', {encoder.name!r})"
             )
-        # Without a table of the model, the error names the most frequent language.
-        language = languages[0] if languages else "en"
+        # If the model has no table, the error names the most frequent language.
+        language = "en"
+        if languages:
+            language = languages[0]
     return Baseline.published(language, encoder.listed_name)
 
 
@@ -264,5 +267,6 @@ def rescale_scores(scores: Tensor, baseline: Baseline | None) -> Tensor:
     """Return (x - b) / (1 - b) of precision, recall and F1, shape (3, layers, pairs); unchanged without a baseline."""
     if baseline is None:
         return scores
+    # The table has a row per layer, and scores have the layers second.
     b = baseline.table.T.to(scores)[..., None]  # (3, layers, 1)
     return (scores - b) / (1 - b)

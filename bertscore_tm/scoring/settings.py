@@ -53,17 +53,21 @@ class ScoreSettings:
     @property
     def device(self) -> torch.device:
         """Where texts are encoded."""
-        return self.encoder.device if self.given_device is None else self.given_device
+        if self.given_device is not None:
+            return self.given_device
+        return self.encoder.device
 
     @property
     def num_layers(self) -> int:
         """Number of compared layers."""
-        return self.encoder.num_outputs if self.layer is None else 1
+        if self.layer is not None:
+            return 1
+        return self.encoder.num_outputs
 
     @property
     def bounds(self) -> tuple[Tensor, Tensor]:
         """Least and largest possible precision, recall and F1 of the last compared layer, shape (3,) each."""
-        ends = torch.tensor([-1.0, 1.0], dtype=torch.float64, device="cpu").expand(3, 1, 2)
+        ends = torch.tensor([-1.0, 1.0], dtype=torch.float64, device="cpu").expand(3, 1, 2)  # (3, 1, ends)
         rescaled = rescale_scores(ends, self.baseline)[:, -1]  # (3, 2)
         least, largest = rescaled.sort(-1).values.unbind(-1)
         return least, largest
@@ -78,14 +82,17 @@ class ScoreSettings:
 
     def _fields(self) -> dict[str, object]:
         """Return the fields of token weights, rescaling and F1."""
-        return {
-            "idf": self.weights.source,
-            "rescale": "no" if self.baseline is None else self.baseline,
-            "f1": None if self.f1 is harmonic_mean else self.f1.__name__,
-        }
+        fields: dict[str, object] = {"idf": self.weights.source, "rescale": "no"}
+        if self.baseline is not None:
+            fields["rescale"] = self.baseline
+        # The usual F1 is left out, because nearly all signatures would have it.
+        if self.f1 is not harmonic_mean:
+            fields["f1"] = self.f1.__name__
+        return fields
 
 
 def _versions() -> dict[str, str]:
+    """Return the versions on which scores depend."""
     import transformers
 
     return {"bertscore-tm": __version__, "transformers": transformers.__version__}

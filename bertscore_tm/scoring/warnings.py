@@ -65,7 +65,7 @@ class UnknownText:
         if has_many_unknown and not self.has_warned:
             self.has_warned = True
             warn_user(
-                f"{self.unknown_size / self.size:.0%} of the {self.unit} are unknown to the encoder; they match each "
+                f"{self.unknown_size / self.size:.0%} of the {self.unit} are unknown to the encoder, and match each "
                 f"other whatever the text. Use an encoder for the language of the texts"
             )
 

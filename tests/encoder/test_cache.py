@@ -170,6 +170,14 @@ def test_a_part_of_a_batch_keeps_no_memory_of_the_whole():
     (entry,) = cache.get(TARGET).values()
     assert entry.vectors.untyped_storage().nbytes() == cache.num_bytes == bytes_of(encoder, TARGET[0])
     assert torch.equal(entry.vectors, vectors.vectors[:, : len(entry.texts.ids)])
+    # Texts that follow those to be cached are part of the batch only.
+    cache = VectorCache()
+    cache.add(TARGET[:2], vectors, max_bytes=2**20)
+    cached = cache.get(TARGET)
+    assert list(cached) == TARGET[:2]
+    num_tokens = vectors.texts.lengths[:2].sum()
+    assert torch.equal(torch.cat([part.vectors for part in cached.values()], 1), vectors.vectors[:, :num_tokens])
+    assert cached[TARGET[0]].vectors.untyped_storage().nbytes() == cache.num_bytes
 
 
 def test_the_function_neither_keeps_nor_reads(encoded):

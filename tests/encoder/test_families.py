@@ -254,7 +254,7 @@ def test_a_model_with_fewer_layers_than_configured_is_refused(family):
     for path in FAMILIES[family].layers:
         parent, _, name = path.rpartition(".")
         setattr(shorter.get_submodule(parent), name, shorter.get_submodule(path)[:2])
-    with pytest.raises(ValueError, match=r"2 entries in .*num_hidden_layers=3: set model.config.num_hidden_layers = 2"):
+    with pytest.raises(ValueError, match=r"2 entries in .*num_hidden_layers=3. Set model.config.num_hidden_layers = 2"):
         FrozenEncoder(shorter, tokenizer, num_layers=-1)
     # ProphetNet refuses to set the common name.
     setattr(shorter.config, "num_encoder_layers" if family == "prophetnet" else "num_hidden_layers", 2)

@@ -30,7 +30,7 @@ def test_texts_that_cannot_share_a_pass_are_encoded_alone():
     """Dynamic quantization rounds by the largest state of a batch, also of a family that is listed as packed."""
     model, tokenizer = tiny_model("bert")
     quantized = torch.ao.quantization.quantize_dynamic(model, {nn.Linear}, dtype=torch.qint8)
-    with pytest.warns(UserWarning, match="other vectors next to other texts than alone.*pass the model in float32"):
+    with pytest.warns(UserWarning, match="other vectors next to other texts, .*Pass the model in float32"):
         encoder = FrozenEncoder(quantized, tokenizer, num_layers=LAYER)
     assert batching(encoder) == ALONE
     alone = torch.cat([encoder.encode([text]).vectors for text in texts()], 1)

@@ -242,7 +242,7 @@ def test_a_word_over_the_limit_of_wordpiece_is_named_once(minilm):
     encoder = FrozenEncoder(minilm, num_layers=2)
     words = " ".join(["the cat sat on the mat and looked at the rain"] * 3)
     thai = ["\u0e01\u0e32" * 64, "\u0e21\u0e32" * 62]
-    expected = r"^the word .* has 12[48] letters\. Words of more than 100 .* with spaces"
+    expected = r"^the word .* has 12[48] letters, and words of more than 100 .* with spaces"
     with (
         pytest.warns(UserWarning, match=expected),
         pytest.warns(UserWarning, match="^55% of the characters are unknown"),

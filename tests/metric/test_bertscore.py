@@ -329,7 +329,7 @@ def test_a_metric_aligns_with_its_own_settings(minilm, every):
     assert torch.allclose(aligned.similarity, other.similarity, atol=1e-6)
     assert torch.allclose(aligned.candidate.shares, other.candidate.shares, atol=1e-6)
     metric = BERTScore(every, layer=5, idf=True)
-    with pytest.raises(ValueError, match="there are none yet: call update first"):
+    with pytest.raises(ValueError, match=r"there are none yet\. Call update first"):
         metric.align(*texts)
     metric.update(["x"] * 3, sents)
     scores = bert_score([texts[0]], [texts[1]], encoder, idf=sents)

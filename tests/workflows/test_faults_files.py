@@ -204,7 +204,7 @@ def test_a_token_without_an_embedding_is_named(tmp_path):
     encoder = FrozenEncoder(folder, num_layers=1)
     assert bert_score(*PAIR, encoder)["f1"].item() < 1  # other texts are scored
     last = tokenizer.convert_ids_to_tokens(size)
-    with pytest.raises(ValueError, match=rf"embeddings of {size}: token {size}, '{last}', has none"):
+    with pytest.raises(ValueError, match=rf"^token {size} \('{last}'\) has no embedding, .* embeddings of {size}\."):
         bert_score([f"a {last}"], ["a cat"], encoder)
 
 

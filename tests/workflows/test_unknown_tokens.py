@@ -48,7 +48,7 @@ def test_each_call_warns_once_with_the_share(minilm, monkeypatch, special, encod
         validate,
         lambda: [reward(CANDIDATES, REFERENCES) for _ in range(2)],
     ):
-        with pytest.warns(UserWarning, match="^83% of the characters are unknown to the encoder; ") as caught:
+        with pytest.warns(UserWarning, match="^83% of the characters are unknown to the encoder, ") as caught:
             call()
         assert len(caught) == 1
     metric.reset()

@@ -140,7 +140,7 @@ def test_a_token_without_a_weight_is_an_error_as_in_a_ranking(encoder):
         rank_candidates([["a cat sat"]], ["a cat"], encoder, idf=idf).scores[0].tolist(), abs=TOLERANCE
     )
     for texts in (["a dog sat"], ["a cat sat"]), (["a cat sat"], ["a dog sat"]):
-        with pytest.raises(ValueError, match=r"idf has no weight for token id \d+ \('dog'\): pass a mapping"):
+        with pytest.raises(ValueError, match=r"idf has no weight for token id \d+ \('dog'\)\. Pass a mapping"):
             reward(*texts)
 
 
