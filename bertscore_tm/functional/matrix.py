@@ -58,6 +58,7 @@ def score_matrix(
         columns = as_documents(references, "references")
     encoder = as_encoder(encoder, single_layer=True)
     device = encoder.device
+    # Only candidates are generated texts, which may have tokens that decoding should have removed.
     warn_of_leftovers(rows, encoder.tokenizer)
     weights = token_weights(encoder, idf, columns, device)
 
@@ -89,6 +90,7 @@ def score_matrix(
         for _, _, encoded in encode_steps(texts, steps, encoder, device):
             unknown.count(encoded.vectors.texts, encoder.tokenizer)
             require_known(weights, encoded.vectors.texts.ids, encoder.tokenizer)
+            # A reference that is a candidate is not encoded again, and so not counted twice.
             num_truncated += encoded.vectors.texts.num_truncated
             # The vectors of this step's references follow those of the candidates.
             both = concatenate([vectors, encoded.vectors])

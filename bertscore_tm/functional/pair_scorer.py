@@ -62,6 +62,7 @@ class PairScorer:
                 f"model must be the name or folder of a model, got a {full_class_name(model)}. Save a ready model with "
                 f"save_pretrained(folder), and pass options of an encoder as options of the scorer"
             )
+        # These are arguments of a cached function, which must be hashable.
         self._model = os.fspath(model), tuple(options.items())
         self._columns = candidate, reference
         encoder = as_encoder(FrozenEncoder(model, **options), single_layer=True)
@@ -74,6 +75,7 @@ class PairScorer:
             # Read the table now, because other machines may not have its file.
             rescale = Baseline.read(rescale)
         self._rescale = rescale
+        # Other processes compare their signature with that of this one.
         self.signature = ScoreSettings.create(encoder, self._idf, self._rescale).signature()
         self._file_hashes = encoder.file_hashes()
 

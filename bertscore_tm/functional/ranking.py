@@ -120,6 +120,7 @@ def rank_candidates(
         >>> rank_candidates(samples, [["shares fell", "stocks went down"]], encoder).best
         ['stocks fell']
     """
+    # Check the arguments before the encoder, because creating it may download a model.
     require_choice("component", component, Component)
     require_choice("references_reduce", references_reduce, ReferencesReduce)
     items = _check_items(candidates, references, weights)
@@ -246,6 +247,7 @@ def ranking_fields(
 ) -> dict[str, str | None]:
     """Return the fields of a ranking in a signature: the score, the kind of references, and a hash of the weights."""
     weights = [item.weights for item in items if item.weights is not None]
+    # The weights are too many to be printed.
     weights_hash = None
     if weights:
         weights_hash = hashlib.sha256(torch.cat(weights).numpy().data).hexdigest()[:8]
@@ -257,6 +259,7 @@ def ranking_fields(
 
 def order_candidates(scores: Tensor) -> Tensor:
     """Return the indices of an item's candidates, best first. Equal scores keep their order, and NaN is last."""
+    # A sort may put NaN first.
     return scores.nan_to_num(-torch.inf).argsort(descending=True, stable=True)
 
 

@@ -181,8 +181,10 @@ def _repeat_pairs(
 
 def find_distinct(numbers: Sequence[int]) -> tuple[Ints, Ints]:
     """Return the distinct numbers, in order of their first occurrence, and the index of each number among them."""
+    # A dictionary keeps the order of first occurrence, unlike np.unique.
     indices = {number: index for index, number in enumerate(dict.fromkeys(numbers))}
-    return np.array([*indices], np.int64), np.array([indices[number] for number in numbers], np.int64)
+    distinct = np.array([*indices], np.int64)
+    return distinct, np.array([indices[number] for number in numbers], np.int64)
 
 
 def _match_distinct(vectors: TokenVectors, sides: Ints) -> list[Tensor]:

@@ -113,6 +113,7 @@ def precision_recall_f1(
     # Rounding can push the mean of similarities of 1 beyond 1.
     precision = _weighted_mean(pairs.candidate, weights).clamp(-1, 1)
     recall = _weighted_mean(pairs.reference, weights).clamp(-1, 1)
+    # The sums of many weights need float64, but scores do not.
     return precision.float(), recall.float(), f1(precision, recall).float()
 
 

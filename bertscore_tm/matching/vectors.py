@@ -195,6 +195,7 @@ def token_batches(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
 
 def unit_vectors(vectors: Tensor) -> Tensor:
     """Divide vectors, shape (..., width), by their L2 norm, in float32 or wider; zero vectors stay zero."""
+    # Norms in half precision are too imprecise for scores.
     wide = vectors.to(torch.promote_types(torch.float32, vectors.dtype))
     return nn.functional.normalize(wide, dim=-1, eps=1e-12)
 

@@ -117,12 +117,14 @@ class BERTScore(Metric):
         if component is not None:
             require_choice("component", component, Component)
         used = as_encoder(encoder)
+        # An encoder of one layer has chosen it already.
         if layer is not None and not used.all_layers:
             raise ValueError(f"layer={layer} needs an encoder with all_layers=True, got {used!r}")
         if layer is not None:
             layer = used.layer_number(layer)
         baseline = find_baseline(used, rescale, layer)
         if idf is True:
+            # The references of all updates, on all ranks, are known at `compute` only.
             weights = TokenWeights.unknown("references")
         else:
             weights = token_weights(used, idf)

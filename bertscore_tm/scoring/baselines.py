@@ -108,6 +108,7 @@ def _find_distinct(encoder: FrozenEncoder, texts: Iterable[str]) -> tuple[list[s
     Returns:
         The texts, at least two; how many are truncated; and ``longest`` of :class:`MeasuredBaseline`.
     """
+    # White space around a text changes no token.
     stripped = list(dict.fromkeys(text.strip() for text in as_documents(texts, "texts")))
     distinct = []
     num_truncated = 0

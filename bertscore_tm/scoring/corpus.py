@@ -316,6 +316,7 @@ def match_batch(texts: TextPairs, settings: ScoreSettings, cache_bytes: int = 0)
     device = settings.device
     vector_cache = encoder.cache(device)
     latest = _latest.get(vector_cache)
+    # Comparing texts takes far less time than encoding them.
     if latest is None or latest[0] != texts:
         # Free the memory of the earlier batch before the next one is encoded.
         _latest.pop(vector_cache, None)

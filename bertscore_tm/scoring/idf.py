@@ -252,6 +252,7 @@ def _count(
     """Count the texts in which each compared token occurs, and warn if texts are truncated."""
     frequencies = []
     num_truncated = 0
+    # Without texts there is one empty block, whose counts are 0.
     for start in range(0, max(len(texts), 1), TEXTS_PER_BLOCK):
         tokenized = tokenizer(texts[start : start + TEXTS_PER_BLOCK])
         compared, _ = tokenized.trim(*tokenizer.num_excluded)

@@ -103,6 +103,7 @@ class Baseline:
         for number, row in enumerate(values):
             if len(row) != 4 or row[0] != number:
                 raise ValueError(f"baseline table {name}: line {number + 2} must be layer {number} with three values")
+        # A table without rows has four columns, too, so that the error is that of a missing layer.
         rows_of_layers = torch.tensor(values, dtype=torch.float64, device="cpu").reshape(-1, 4)  # (layers, 4)
         _, _, comment = header[-1].partition("#")
         return cls(
