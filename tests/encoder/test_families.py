@@ -128,7 +128,9 @@ def test_states_that_cannot_be_counted_nor_recorded_are_an_error():
     """The layers of XLM are in four lists."""
     model, tokenizer = tiny_model("xlm")
     loses = LosesState(model.config).eval()
-    with pytest.raises(ValueError, match=r"LosesState returned 3 hidden states for 3 layers.*config.num_hidden_layers"):
+    with pytest.raises(
+        ValueError, match=r"LosesState returned 3 hidden states, not 4 for 3 layers.*config.num_hidden_layers"
+    ):
         FrozenEncoder(loses, tokenizer, all_layers=True)
 
 

@@ -146,7 +146,7 @@ def test_the_limit_is_the_smaller_of_tokenizer_and_positions(minilm, declared, l
 def test_a_tokenizer_limit_too_small_for_text_is_an_error(minilm, declared, long_text):
     tokenizer, config = AutoTokenizer.from_pretrained(minilm), AutoConfig.from_pretrained(minilm)
     tokenizer.model_max_length = declared
-    with pytest.raises(ValueError, match=f"the limit of {declared} tokens.*no room .* 2 special tokens: pass max_leng"):
+    with pytest.raises(ValueError, match=f"the limit of {declared} tokens.*no room .* 2 special tokens. Pass max_leng"):
         TextTokenizer(tokenizer, config, long_text=long_text)
     assert TextTokenizer(tokenizer, config, long_text=long_text, max_length=3).max_length == 3
 

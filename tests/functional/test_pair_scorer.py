@@ -152,7 +152,7 @@ def test_bad_rows_are_named(case, scorer):
 @pytest.mark.parametrize("reference", [["the cat sat"], [["the cat sat", "a cat"]]], ids=["text", "list"])
 def test_a_map_without_batches_names_the_option(reference, scorer):
     data = Dataset.from_dict({"candidate": ["a cat sat"], "reference": reference})
-    with pytest.raises(TypeError, match=r"'candidate' has a single text: .*map\(scorer, batched=True\)"):
+    with pytest.raises(TypeError, match=r"'candidate' has a single text, .*map\(scorer, batched=True\)"):
         data.map(scorer)
     mapped = data.map(scorer, batched=True)
     assert set(SCORE_NAMES) < set(mapped.column_names)

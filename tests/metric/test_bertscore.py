@@ -130,7 +130,7 @@ def test_reset_forgets_the_pairs_of_all_ranks(encoder, idf):
 def test_a_synced_metric_refuses_pairs_that_unsync_would_drop(encoder, how):
     metric = synced(encoder)
     arguments = SECOND if how == "update" else (updated(BERTScore(encoder), SECOND),)
-    with pytest.raises(TorchMetricsUserError, match="call unsync first"):
+    with pytest.raises(TorchMetricsUserError, match="Call unsync first"):
         getattr(metric, how)(*arguments)
     metric.unsync()
     getattr(metric, how)(*arguments)

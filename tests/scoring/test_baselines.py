@@ -112,7 +112,7 @@ def test_a_table_of_cut_texts_records_no_longest_one(minilm, long_text):
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"encoder": "one layer"}, r"pass FrozenEncoder\(model, all_layers=True\)"),
+        ({"encoder": "one layer"}, r"Pass FrozenEncoder\(model, all_layers=True\)"),
         ({"texts": ["a cat", "", " a cat "]}, "at least 2 distinct texts that are not blank, got 1"),
         ({"texts": []}, "got 0"),
         ({"num_pairs": 1}, "num_pairs must be at least 2, got 1"),

@@ -18,9 +18,9 @@ from tests.support.texts import real_pairs
         ({30522: 1.0}, ValueError, "has the key 30522, but keys must be token ids from 0 to 30521"),
         ({"cat": 1.0}, ValueError, "has the key 'cat'"),
         ({5: -1.0}, ValueError, r"idf\[5\] is -1.0, but weights must be finite and at least 0"),
-        ({5: float("nan")}, ValueError, r"idf\[5\] is nan: weights must be"),
+        ({5: float("nan")}, ValueError, r"idf\[5\] is nan, but weights must be"),
         *(
-            (defaultdict(lambda value=value: value), ValueError, f"the default of idf is {value}: weights must be")
+            (defaultdict(lambda value=value: value), ValueError, f"the default of idf is {value}, but weights must be")
             for value in (-1.0, float("inf"), float("nan"))
         ),
         ("yes", TypeError, "idf is a single string"),

@@ -219,5 +219,5 @@ def test_a_token_without_an_embedding_is_named(tmp_path):
     ],
 )
 def test_a_metric_in_place_of_its_encoder_is_named(encoder, use):
-    with pytest.raises(TypeError, match=r"got a bertscore_tm\..*\.BERTScore: .*pass its \.encoder"):
+    with pytest.raises(TypeError, match=r"got a bertscore_tm\..*\.BERTScore\. Pass .* the \.encoder of a metric"):
         use(BERTScore(encoder))

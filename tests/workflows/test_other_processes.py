@@ -157,7 +157,7 @@ def test_pickles_are_refused_where_the_folder_has_other_contents(tmp_path, diffe
         shutil.rmtree(folder)
     again = pickle.loads(data)
     for use in (again.signature, lambda: again.encode(TEXTS)):
-        with pytest.raises(OSError, match=r"contents of .*model.* or differ on this machine.*create the encoder again"):
+        with pytest.raises(OSError, match=r"contents of .*model.* or differ on this machine.*Create the encoder again"):
             use()
 
 
