@@ -277,7 +277,7 @@ def test_a_model_with_fewer_positions_than_configured_is_refused(family, path):
     table.weight = torch.nn.Parameter(table.weight[:32].detach())
     count = 30 if family == "opt" else 32  # OPT's first position is that of row 2
     with pytest.raises(
-        ValueError, match=rf"{count} entries in {path}.* set model.config.max_position_embeddings = {count}"
+        ValueError, match=rf"{count} entries in {path}.* Set model.config.max_position_embeddings = {count}"
     ):
         FrozenEncoder(model, tokenizer, num_layers=2)
     model.config.max_position_embeddings = count
