@@ -55,17 +55,23 @@ class BaselineOptions:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     group = parser.add_argument_group("texts")
-    help = "many unrelated texts, one per line; - is standard input"
-    group.add_argument("corpus", metavar="FILE", type=expand_home, help=help)
+    group.add_argument(
+        "corpus", metavar="FILE", type=expand_home, help="many unrelated texts, one per line; - is standard input"
+    )
     options.add_format_argument(group)
-    help = "column or JSON key of the texts (default: %(default)s)"
-    group.add_argument("--column", metavar="NAME", default="text", help=help)
+    group.add_argument(
+        "--column", metavar="NAME", default="text", help="column or JSON key of the texts (default: %(default)s)"
+    )
     options.add_encoder_arguments(parser, all_layers=True)
-    add = parser.add_argument_group("pairs").add_argument
-    help = "number of random pairs (default: %(default)s; the published tables use a million)"
-    add("--pairs", type=int, metavar="N", default=10_000, help=help)
-    help = "seed of the random pairs (default: %(default)s)"
-    add("--seed", type=int, default=0, help=help)
+    group = parser.add_argument_group("pairs")
+    group.add_argument(
+        "--pairs",
+        type=int,
+        metavar="N",
+        default=10_000,
+        help="number of random pairs (default: %(default)s; the published tables use a million)",
+    )
+    group.add_argument("--seed", type=int, default=0, help="seed of the random pairs (default: %(default)s)")
     options.add_output_arguments(parser, (".csv",))
 
 

@@ -82,11 +82,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     group = parser.add_argument_group("texts")
     group.add_argument("files", metavar="FILE", nargs="*", type=expand_home, help="the files of -c")
-    help = "the texts of a system, one per line; the first system is compared with the others"
-    group.add_argument("-c", "--candidates", metavar="FILE", nargs="+", action="extend", type=expand_home, help=help)
+    group.add_argument(
+        "-c",
+        "--candidates",
+        metavar="FILE",
+        nargs="+",
+        action="extend",
+        type=expand_home,
+        help="the texts of a system, one per line; the first system is compared with the others",
+    )
     options.add_reference_argument(group)
-    help = "column or key of the system, if one file contains all, each with its texts in the same order"
-    group.add_argument("--system-column", metavar="NAME", help=help)
+    group.add_argument(
+        "--system-column",
+        metavar="NAME",
+        help="column or key of the system, if one file contains all, each with its texts in the same order",
+    )
     group.add_argument("--names", metavar="NAME", nargs="+", help="names of the systems in tables (default: the files)")
     options.add_source_arguments(group)
     options.add_scoring_arguments(parser)

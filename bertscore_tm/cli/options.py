@@ -147,33 +147,57 @@ def add_file_arguments(
     """Declare the arguments for files of candidates and references, and return their group."""
     group = parser.add_argument_group("texts")
     # The files may be given with -c and -r instead, so the parser requires none.
-    help = "the files of -c and then of -r, in order"
-    group.add_argument("files", metavar="FILE", nargs="*", type=expand_home, help=help)
-    help = f"{candidates}; - is standard input. Files with columns or keys may also contain the references"
-    group.add_argument("-c", "--candidates", metavar="FILE", type=expand_home, help=help)
+    group.add_argument(
+        "files", metavar="FILE", nargs="*", type=expand_home, help="the files of -c and then of -r, in order"
+    )
+    group.add_argument(
+        "-c",
+        "--candidates",
+        metavar="FILE",
+        type=expand_home,
+        help=f"{candidates}; - is standard input. Files with columns or keys may also contain the references",
+    )
     add_reference_argument(group)
     return group
 
 
 def add_reference_argument(group: argparse._ArgumentGroup) -> None:
     """Declare the argument for files of references."""
-    help = "references of the candidates, line by line. Each further file adds one to every candidate"
-    group.add_argument("-r", "--references", metavar="FILE", nargs="+", action="extend", type=expand_home, help=help)
+    group.add_argument(
+        "-r",
+        "--references",
+        metavar="FILE",
+        nargs="+",
+        action="extend",
+        type=expand_home,
+        help="references of the candidates, line by line. Each further file adds one to every candidate",
+    )
 
 
 def add_source_arguments(group: argparse._ArgumentGroup) -> None:
     """Declare the arguments for the file of the sources and its column."""
-    help = "texts from which the candidates were generated, line by line or joined by a key. May be the file of -c"
-    group.add_argument("--sources", metavar="FILE", type=expand_home, help=help)
+    group.add_argument(
+        "--sources",
+        metavar="FILE",
+        type=expand_home,
+        help="texts from which the candidates were generated, line by line or joined by a key. May be the file of -c",
+    )
     group.add_argument("--source-column", metavar="NAME", help="column or key of the sources (default: source)")
 
 
 def add_label_arguments(group: argparse._ArgumentGroup) -> None:
     """Declare the arguments for the columns of the documents and of the groups."""
-    help = "column or key of each text's document, in the first file that has it. Documents are resampled as a whole"
-    group.add_argument("--document-column", metavar="NAME", help=help)
-    help = "column or key of each text's group, such as its domain, in the first file that has it. Each group is scored"
-    group.add_argument("--group-column", metavar="NAME", help=help)
+    group.add_argument(
+        "--document-column",
+        metavar="NAME",
+        help="column or key of each text's document, in the first file that has it. Documents are resampled as a whole",
+    )
+    group.add_argument(
+        "--group-column",
+        metavar="NAME",
+        help="column or key of each text's group, such as its domain, in the first file that has it. Each "
+        "group is scored",
+    )
 
 
 def add_scoring_arguments(
@@ -189,15 +213,28 @@ def add_scoring_arguments(
     """
     group = parser.add_argument_group("file formats")
     add_format_argument(group)
-    add = group.add_argument
-    help = "column, or without header its number from 1, or JSON key of the candidates (default: %(default)s)"
-    add("--candidate-column", metavar="NAME", default=candidates, help=help)
-    help = "column or key of the references, in JSON also an array; repeatable (default: reference or references)"
-    add("--reference-column", metavar="NAME", action="append", help=help)
-    help = "column by which rows of several files are joined, or none for their order (default: an id that all have)"
-    add("--key", metavar="NAME", help=help)
-    help = "remove the <think> block of a reasoning model before a candidate. A block that is cut off leaves no text"
-    add("--strip-thoughts", action="store_true", help=help)
+    group.add_argument(
+        "--candidate-column",
+        metavar="NAME",
+        default=candidates,
+        help="column, or without header its number from 1, or JSON key of the candidates (default: %(default)s)",
+    )
+    group.add_argument(
+        "--reference-column",
+        metavar="NAME",
+        action="append",
+        help="column or key of the references, in JSON also an array; repeatable (default: reference or references)",
+    )
+    group.add_argument(
+        "--key",
+        metavar="NAME",
+        help="column by which rows of several files are joined, or none for their order (default: an id that all have)",
+    )
+    group.add_argument(
+        "--strip-thoughts",
+        action="store_true",
+        help="remove the <think> block of a reasoning model before a candidate. A block that is cut off leaves no text",
+    )
     add_encoder_arguments(parser)
     title = "token weights"
     if rescale:
@@ -211,57 +248,100 @@ def add_scoring_arguments(
     if rescale:
         add_rescale_arguments(group)
     if rescale and of_references:
-        help = "take model, layer, idf and rescaling from this hash of bert-score, unless they are given too"
-        group.add_argument("--hash", metavar="HASH", help=help)
+        group.add_argument(
+            "--hash",
+            metavar="HASH",
+            help="take model, layer, idf and rescaling from this hash of bert-score, unless they are given too",
+        )
 
 
 def add_format_argument(group: argparse._ArgumentGroup) -> None:
     """Declare the argument for the format of the files that are read."""
-    help = f"format of all files: {', '.join(FORMATS)} (default: by suffix, without .gz; for - txt)"
-    group.add_argument("--format", choices=FORMATS, metavar="NAME", help=help)
+    group.add_argument(
+        "--format",
+        choices=FORMATS,
+        metavar="NAME",
+        help=f"format of all files: {', '.join(FORMATS)} (default: by suffix, without .gz; for - txt)",
+    )
 
 
 def add_idf_file_argument(group: argparse._ActionsContainer) -> None:
     """Declare the argument for the file of the texts whose idf weights the tokens."""
-    help = "weight tokens by their idf in these texts, one per line or in the column text"
-    group.add_argument("--idf-from", dest="idf", default=False, metavar="FILE", type=expand_home, help=help)
+    group.add_argument(
+        "--idf-from",
+        dest="idf",
+        default=False,
+        metavar="FILE",
+        type=expand_home,
+        help="weight tokens by their idf in these texts, one per line or in the column text",
+    )
 
 
 def add_rescale_arguments(group: argparse._ArgumentGroup) -> None:
     """Declare the arguments for the baseline."""
     choices = group.add_mutually_exclusive_group()
-    help = "map the score of unrelated texts to 0, by the published table"
-    choices.add_argument("--rescale", action="store_true", help=help)
-    help = "the same by this table, as of bertscore-tm baseline"
-    choices.add_argument("--rescale-from", dest="rescale", default=False, metavar="TABLE", type=expand_home, help=help)
+    choices.add_argument(
+        "--rescale", action="store_true", help="map the score of unrelated texts to 0, by the published table"
+    )
+    choices.add_argument(
+        "--rescale-from",
+        dest="rescale",
+        default=False,
+        metavar="TABLE",
+        type=expand_home,
+        help="the same by this table, as of bertscore-tm baseline",
+    )
 
 
 def add_encoder_arguments(parser: argparse.ArgumentParser, *, all_layers: bool = False) -> None:
     """Declare the encoder's arguments."""
-    add = parser.add_argument_group("encoder").add_argument
-    add("-m", "--model", metavar="NAME", help="hub model or local folder (default: by --language)")
-    add("--language", "--lang", metavar="CODE", help="language of the texts: model and baseline (default: en)")
-    help = "layer whose token vectors are compared: 0 is the embeddings, -1 the last (default: the tuned layer)"
+    group = parser.add_argument_group("encoder")
+    group.add_argument("-m", "--model", metavar="NAME", help="hub model or local folder (default: by --language)")
+    group.add_argument(
+        "--language", "--lang", metavar="CODE", help="language of the texts: model and baseline (default: en)"
+    )
+    layers_help = "layer whose token vectors are compared: 0 is the embeddings, -1 the last (default: the tuned layer)"
     if all_layers:
-        help = "use the layers from 0, the embeddings, to L (default: all)"
-    add("-l", "--num-layers", metavar="L", type=int, help=help)
-    help = "listed model whose layer and baseline a copy or fine-tuned model uses"
-    add("--listed-as", metavar="NAME", help=help)
-    add("--revision", help="revision of a hub model")
-    add("--trust-remote-code", action="store_true", help="run code from the model's repository")
-    help = f"precision of the encoder: {', '.join(_PRECISIONS)} (default: %(default)s)"
-    add("--dtype", metavar="NAME", choices=_PRECISIONS, default="float32", help=help)
-    help = "device that encodes, such as cpu or cuda:1 (default: a GPU, cuda or mps, if available)"
-    add("--device", help=help)
-    add("-b", "--batch-size", metavar="N", type=int, help="maximum number of texts per forward pass")
-    help = "maximum number of tokens per text, special tokens included (default: the model's maximum)"
-    add("--max-length", metavar="N", type=int, help=help)
-    help = "truncate longer texts, encode them in overlapping windows, or stop (default: %(default)s)"
-    add("--long-text", choices=("truncate", "window", "error"), default="truncate", help=help)
-    help = "put a space before each text (default: as the model's family needs it)"
-    add("--prefix-space", action=argparse.BooleanOptionalAction, help=help)
-    help = "leave the special tokens around a text, such as cls and sep, out of the matching"
-    add("--exclude-special-tokens", action="store_true", help=help)
+        layers_help = "use the layers from 0, the embeddings, to L (default: all)"
+    group.add_argument("-l", "--num-layers", metavar="L", type=int, help=layers_help)
+    group.add_argument(
+        "--listed-as", metavar="NAME", help="listed model whose layer and baseline a copy or fine-tuned model uses"
+    )
+    group.add_argument("--revision", help="revision of a hub model")
+    group.add_argument("--trust-remote-code", action="store_true", help="run code from the model's repository")
+    group.add_argument(
+        "--dtype",
+        metavar="NAME",
+        choices=_PRECISIONS,
+        default="float32",
+        help=f"precision of the encoder: {', '.join(_PRECISIONS)} (default: %(default)s)",
+    )
+    group.add_argument(
+        "--device", help="device that encodes, such as cpu or cuda:1 (default: a GPU, cuda or mps, if available)"
+    )
+    group.add_argument("-b", "--batch-size", metavar="N", type=int, help="maximum number of texts per forward pass")
+    group.add_argument(
+        "--max-length",
+        metavar="N",
+        type=int,
+        help="maximum number of tokens per text, special tokens included (default: the model's maximum)",
+    )
+    group.add_argument(
+        "--long-text",
+        choices=("truncate", "window", "error"),
+        default="truncate",
+        help="truncate longer texts, encode them in overlapping windows, or stop (default: %(default)s)",
+    )
+    group.add_argument(
+        "--prefix-space",
+        action=argparse.BooleanOptionalAction,
+        help="put a space before each text (default: as the model's family needs it)",
+    )
+    group.add_argument(
+        "--exclude-special-tokens",
+        action="store_true",
+        help="leave the special tokens around a text, such as cls and sep, out of the matching",
+    )
 
 
 def add_component_argument(group: argparse._ArgumentGroup, use: str) -> None:
@@ -297,15 +377,25 @@ def add_output_argument(parser: argparse.ArgumentParser, suffixes: Sequence[str]
         # Standard output is an error here, because it has the summary.
         as_path = expand_home
     group = parser.add_argument_group("output")
-    help = f"write the output to this file, in the format of its suffix: {', '.join(suffixes)}"
-    group.add_argument("-o", "--output", metavar="FILE", required=is_always_file, type=as_path, help=help)
+    group.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE",
+        required=is_always_file,
+        type=as_path,
+        help=f"write the output to this file, in the format of its suffix: {', '.join(suffixes)}",
+    )
     return group
 
 
 def add_report_argument(group: argparse._ArgumentGroup) -> None:
     """Declare the argument for the web page."""
-    help = "also write a web page of all pairs, their scores and token matches to this .html file"
-    group.add_argument("--report", metavar="FILE", type=expand_home, help=help)
+    group.add_argument(
+        "--report",
+        metavar="FILE",
+        type=expand_home,
+        help="also write a web page of all pairs, their scores and token matches to this .html file",
+    )
     add_title_argument(group)
 
 

@@ -61,8 +61,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_file_arguments(parser, "JSON lines with an array of candidates each")
     group = parser.add_argument_group("ranking")
     options.add_component_argument(group, "the score to rank by")
-    help = "reduction over several references (default: %(default)s)"
-    group.add_argument("--references-reduce", choices=("mean", "max"), default="mean", help=help)
+    group.add_argument(
+        "--references-reduce",
+        choices=("mean", "max"),
+        default="mean",
+        help="reduction over several references (default: %(default)s)",
+    )
     options.add_scoring_arguments(parser, "candidates", of_references=False, rescale=False)
     options.add_output_arguments(parser, (".jsonl",))
 

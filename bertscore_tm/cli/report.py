@@ -39,10 +39,18 @@ class ReportOptions:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    help = "folder of a training, with files such as val_step_499.jsonl or a folder texts with them"
-    parser.add_argument("folder", metavar="FOLDER", type=expand_home, help=help)
-    help = "name of the files before _step_, such as val_news (default: %(default)s)"
-    parser.add_argument("--prefix", metavar="NAME", default="val", help=help)
+    parser.add_argument(
+        "folder",
+        metavar="FOLDER",
+        type=expand_home,
+        help="folder of a training, with files such as val_step_499.jsonl or a folder texts with them",
+    )
+    parser.add_argument(
+        "--prefix",
+        metavar="NAME",
+        default="val",
+        help="name of the files before _step_, such as val_news (default: %(default)s)",
+    )
     options.add_title_argument(options.add_output_argument(parser, (".html",)))
 
 

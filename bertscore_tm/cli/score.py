@@ -81,34 +81,46 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     group = options.add_file_arguments(parser)
     group.add_argument("--candidate-text", metavar="TEXT", help="a single text to score, instead of files")
-    help = "reference of --candidate-text; repeat for several references"
-    group.add_argument("--reference-text", metavar="TEXT", action="append", help=help)
+    group.add_argument(
+        "--reference-text",
+        metavar="TEXT",
+        action="append",
+        help="reference of --candidate-text; repeat for several references",
+    )
     options.add_source_arguments(group)
     options.add_scoring_arguments(parser)
     group = options.add_output_arguments(parser, (".txt", ".json", ".tsv", ".csv"))
-    help = "also print the scores of each pair. Pairs and references count from 1, except in JSON arrays"
-    group.add_argument("--per-segment", action="store_true", help=help)
-    help = "also print the N pairs with the lowest F1 and their texts, the lowest first"
-    group.add_argument("--worst", type=options.positive, metavar="N", help=help)
+    group.add_argument(
+        "--per-segment",
+        action="store_true",
+        help="also print the scores of each pair. Pairs and references count from 1, except in JSON arrays",
+    )
+    group.add_argument(
+        "--worst",
+        type=options.positive,
+        metavar="N",
+        help="also print the N pairs with the lowest F1 and their texts, the lowest first",
+    )
     options.add_report_argument(group)
     options.add_confidence_argument(group, None)
     options.add_label_arguments(group)
-    help = "show the progress on standard error even if it is not a terminal"
-    group.add_argument("-v", "--verbose", action="store_true", help=help)
+    group.add_argument(
+        "-v", "--verbose", action="store_true", help="show the progress on standard error even if it is not a terminal"
+    )
     _add_bert_score_options(parser)
 
 
 def _add_bert_score_options(parser: argparse.ArgumentParser) -> None:
     """Accept the options of the ``bert-score`` command too, without listing them."""
-    add = partial(parser.add_argument, help=argparse.SUPPRESS)
-    add("--cand", dest="candidates", type=expand_home)
-    add("--ref", dest="references", nargs="+", action="extend", type=expand_home)
-    add("-s", "--seg_level", dest="per_segment", action="store_true")
-    add("--rescale_with_baseline", dest="rescale", action="store_true")
-    add("--baseline_path", type=expand_home)
-    add("--use_fast_tokenizer", action="store_true")
+    add_hidden = partial(parser.add_argument, help=argparse.SUPPRESS)
+    add_hidden("--cand", dest="candidates", type=expand_home)
+    add_hidden("--ref", dest="references", nargs="+", action="extend", type=expand_home)
+    add_hidden("-s", "--seg_level", dest="per_segment", action="store_true")
+    add_hidden("--rescale_with_baseline", dest="rescale", action="store_true")
+    add_hidden("--baseline_path", type=expand_home)
+    add_hidden("--use_fast_tokenizer", action="store_true")
     for name in ("--num_layers", "--batch_size", "--nthreads"):
-        add(name, type=int)
+        add_hidden(name, type=int)
 
 
 def run(arguments: argparse.Namespace, session: Session) -> None:
