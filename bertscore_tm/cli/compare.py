@@ -293,7 +293,7 @@ def _read_one_file(files: FileOptions, system_column: str) -> tuple[Table, Syste
     if len(files.candidates) != 1:
         raise CommandError(f"argument --system-column: got {len(files.candidates)} files. {remedy}")
     corpus = read_corpus(files, system_column)
-    table = corpus.systems[0]
+    table = corpus.systems[0].table
     if not table.has_columns:
         raise CommandError(f"argument --system-column: {table.name} has no columns. {remedy}")
     return table, corpus.read("all")

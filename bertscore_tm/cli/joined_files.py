@@ -5,27 +5,34 @@ from __future__ import annotations
 from argparse import Namespace
 from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeGuard
+from typing import Any, TypeGuard, TypeVar
 
 from bertscore_tm.cli.errors import CommandError, print_message
 from bertscore_tm.cli.files import Table, choose_with, read_table
 from bertscore_tm.cli.join import BY_ORDER, Join, KeyColumns, Rows, find_join, is_id, normalize_key
 from bertscore_tm.utilities.warnings import warn_user
 
-# The column of the references if none is named: a file has one of these.
+T = TypeVar("T")
+
+# Default names of the column of the references. A file may have one of them.
 REFERENCES = ("reference", "references")
 
 
 @dataclass(frozen=True)
 class RowKeys:
-    """The ids of texts, as their file has them, which are written next to results."""
+    """The ids of texts, as their file has them, which are written next to results.
+
+    Args:
+        name: the column of the ids.
+        values: the id of each text.
+    """
 
     name: str
     values: Sequence[Any]
 
     def name_in(self, others: Collection[str]) -> str:
         """Return the name of the ids in an output that has other columns."""
-        # Two columns of one name could not be read again.
+        # A file with two columns of one name could not be read again.
         if self.name in others:
             return "key"
         return self.name
@@ -38,11 +45,11 @@ class Systems:
     Args:
         texts: candidates of each system.
         references: references of each text.
-        documents: document of each text.
-        sources: source of each text.
-        labels: group of each text.
-        paired_by: the id by which rows of files were joined; ``None`` if they were paired by their order.
-        keys: ids of the texts.
+        documents: document of each text. ``None`` without ``--document-column``.
+        sources: source of each text. ``None`` without ``--sources``.
+        labels: group of each text. ``None`` without ``--group-column``.
+        paired_by: the id by which rows of files were joined. ``None`` if they were paired by their order.
+        keys: ids of the texts. ``None`` if the files have none.
     """
 
     texts: dict[str, list[str]]
@@ -55,13 +62,13 @@ class Systems:
 
     @property
     def num_documents(self) -> int | None:
-        """Number of documents, ``None`` if texts are not grouped by document."""
+        """Number of documents. ``None`` if texts are not grouped by document."""
         if self.documents is None:
             return None
         return len(set(self.documents))
 
     def select(self, rows: Sequence[int]) -> Systems:
-        """Return the systems with these texts only."""
+        """Return the systems with some of the texts only. The rows are indices of texts, from 0."""
         keys = self.keys
         if keys is not None:
             keys = replace(keys, values=_select(keys.values, rows))
@@ -69,9 +76,9 @@ class Systems:
             self,
             texts={name: _select(texts, rows) for name, texts in self.texts.items()},
             references=_select(self.references, rows),
-            documents=_select(self.documents, rows),
-            sources=_select(self.sources, rows),
-            labels=_select(self.labels, rows),
+            documents=_select_if_given(self.documents, rows),
+            sources=_select_if_given(self.sources, rows),
+            labels=_select_if_given(self.labels, rows),
             keys=keys,
         )
 
@@ -83,15 +90,16 @@ class FileOptions:
     Args:
         candidates: a file for each system.
         references: files of references. ``None`` if the files of the candidates have them.
-        sources: file of the sources.
+        sources: file of the sources. ``None`` for no sources.
         candidate_column: column of the candidates.
         reference_column: columns of the references. ``None`` for those of ``REFERENCES``.
         source_column: column of the sources. ``None`` for "source".
-        document_column: column of the document of each text.
-        group_column: column of the group of each text.
-        key: column that joins the files, or "none" for the order of their rows.
+        document_column: column of the document of each text. ``None`` for no documents.
+        group_column: column of the group of each text. ``None`` for no groups.
+        key: column that joins the files, or "none" for the order of their rows. ``None`` to look for an id.
         format: format of all files. ``None`` for that of their suffixes.
-        may_be_parts: whether several files were given in order, which may be parts of one corpus.
+        may_be_parts: whether the files may be parts of one corpus, each with candidates and references. Then
+            :func:`read_corpus` checks them, because it would take all but the first for files of references.
     """
 
     candidates: list[str]
@@ -107,28 +115,35 @@ class FileOptions:
     may_be_parts: bool
 
     def source_column_or_default(self) -> str:
-        """Return the column of the sources."""
+        """Return the column of the sources, which is "source" if none is named."""
         return self.source_column or "source"
 
     @classmethod
     def of_one_system(cls, arguments: Namespace) -> FileOptions:
-        """Return the options of a command that scores one system: files in order are -c, unless given, and -r."""
-        # "score c.txt -r r.txt" and "score -c c.txt r.txt" are the same.
-        in_order = list(arguments.files)
+        """Return the options of a command that scores one system.
+
+        The first positional file has the candidates, unless -c is given. The other positional files have references.
+        """
+        # "score c.txt r.txt", "score c.txt -r r.txt" and "score -c c.txt r.txt" are the same.
+        positional = list(arguments.files)
         candidates = []
         if arguments.candidates is not None:
             candidates = [arguments.candidates]
-        elif in_order:
-            candidates = [in_order.pop(0)]
+        elif positional:
+            candidates = [positional.pop(0)]
         references = arguments.references
-        if in_order:
-            references = [*in_order, *(references or ())]
-        return cls._of(arguments, candidates, references, may_be_parts=len(arguments.files) > 1)
+        if positional:
+            references = [*positional, *(references or ())]
+        # A shell expands "score part-*.jsonl" to several positional files. With one of them, or none, the user has
+        # named what the other files are by -c and -r.
+        may_be_parts = len(arguments.files) > 1
+        return cls._of(arguments, candidates, references, may_be_parts=may_be_parts)
 
     @classmethod
     def of_several_systems(cls, arguments: Namespace) -> FileOptions:
-        """Return the options of a command that compares systems: files in order are those of -c."""
+        """Return the options of a command that compares systems. Positional files are systems, like those of -c."""
         candidates = [*arguments.files, *(arguments.candidates or ())]
+        # Each positional file is a system, so they cannot be mistaken for references.
         return cls._of(arguments, candidates, arguments.references, may_be_parts=False)
 
     @classmethod
@@ -151,40 +166,52 @@ class FileOptions:
 
 
 @dataclass(frozen=True)
+class JoinedFile:
+    """A file and its rows of each text.
+
+    Args:
+        table: the content of the file.
+        rows: for each text, the indices of its rows in the table. The file of a system has one row for each text.
+    """
+
+    table: Table
+    rows: Rows
+
+
+@dataclass(frozen=True)
 class Corpus:
     """Files of the candidates of systems, of references and, if requested, of sources, with their rows of each text."""
 
     options: FileOptions
-    systems: Sequence[Table]
-    reference_files: Sequence[Table]
-    source_file: Table | None
+    systems: Sequence[JoinedFile]
+    reference_files: Sequence[JoinedFile]
+    source_file: JoinedFile | None
     join: Join
 
     @property
-    def files(self) -> list[tuple[Table, Rows]]:
-        """All files, those of the systems first, with their rows of each text."""
-        tables = [*self.systems, *self.reference_files]
+    def files(self) -> list[JoinedFile]:
+        """All files: those of the systems, those of the references, and the file of the sources if there is one."""
+        files = [*self.systems, *self.reference_files]
         if self.source_file is not None:
-            tables.append(self.source_file)
-        return list(zip(tables, self.join.rows, strict=True))
+            files.append(self.source_file)
+        return files
 
     def references(self) -> list[list[str]]:
-        """Return the references of each text, at least one, those of all files and columns.
+        """Return the references of each text from all files and columns that have some.
 
-        Without files of references, the first system's has them; next to files of plain lines, its named columns have
-        some. Files have blank lines where a candidate has fewer references; these are among them. A null is blank, and
-        a text without references gets a blank one.
+        Each text has at least one reference: a text without any gets a blank one. Blank lines, with which files of
+        plain lines fill the places of missing references, are included. A null counts as blank.
         """
-        references: list[list[str]] = [[] for _ in self.join.rows[0]]
-        for table, rows_of_texts in self._files_with_references():
-            # A file has one of the default columns, but all named ones.
-            alternatives: list[Sequence[str]] = [REFERENCES]
-            names = self.options.reference_column
-            if names and table.has_columns:
-                alternatives = [[name] for name in names]
-            for columns in alternatives:
-                texts = table.text_lists(*columns, remedy=choose_with("--reference-column"), may_be_missing=True)
-                for references_of_text, rows in zip(references, rows_of_texts, strict=True):
+        references: list[list[str]] = [[] for _ in self.systems[0].rows]
+        for file in self._files_with_references():
+            # Each entry lists the names that one column may have. A file has one column with a default name, but a
+            # column for each name of --reference-column.
+            columns: list[Sequence[str]] = [REFERENCES]
+            if self.options.reference_column and file.table.has_columns:
+                columns = [[name] for name in self.options.reference_column]
+            for names in columns:
+                texts = file.table.text_lists(*names, remedy=choose_with("--reference-column"), may_be_missing=True)
+                for references_of_text, rows in zip(references, file.rows, strict=True):
                     for row in rows:
                         references_of_text += [text or "" for text in texts[row]]
         for references_of_text in references:
@@ -192,92 +219,102 @@ class Corpus:
                 references_of_text.append("")
         return references
 
-    def _files_with_references(self) -> list[tuple[Table, Rows]]:
-        """Return the files that have references, with their rows of each text."""
-        candidates = self.systems[0]
-        first = len(self.systems)
-        files = self.files[first : first + len(self.reference_files)]
-        if not files:
-            if not candidates.has_columns:
-                remedy = f"Give -r FILE, or --format if {candidates.name} also contains them"
-                raise CommandError(f"no references: {candidates.name} has lines of text only. {remedy}")
-            return [self.files[0]]
-        have_columns = [table.has_columns for table, _ in files]
-        is_named = self.options.reference_column is not None and candidates.has_columns
-        if is_named and not any(have_columns):
-            # Plain lines have no columns, so the named ones are those of the candidates' file.
-            return [self.files[0], *files]
+    def _files_with_references(self) -> list[JoinedFile]:
+        """Return the files from which references are read.
+
+        * Without ``-r``: the first system's file, or an error if it has plain lines.
+        * With ``-r`` of plain lines, and ``--reference-column``: the first system's file and those of ``-r``.
+        * Otherwise: the files of ``-r`` only, with a warning if the first system's file has references too.
+        """
+        first_system = self.systems[0]
+        table = first_system.table
+        if not self.reference_files:
+            if not table.has_columns:
+                remedy = f"Give -r FILE, or --format if {table.name} also contains them"
+                raise CommandError(f"no references: {table.name} has lines of text only. {remedy}")
+            return [first_system]
+        is_column_named = self.options.reference_column is not None
+        are_plain_lines = not any(file.table.has_columns for file in self.reference_files)
+        if is_column_named and are_plain_lines and table.has_columns:
+            # Plain lines have no columns, so the user can only mean columns of the first system's file.
+            return [first_system, *self.reference_files]
         self._warn_of_unread_references()
-        return files
+        return list(self.reference_files)
 
     def _warn_of_unread_references(self) -> None:
         """Warn if the first system's file has references next to those of ``-r``."""
-        own = self.systems[0]
+        own = self.systems[0].table
         for name in self.options.reference_column or REFERENCES:
-            # Outputs of other systems may be the references of one.
+            # The column of the candidates is named twice if outputs of another system, in a file with the same
+            # columns, are the references.
             if name != self.options.candidate_column and own.has_column(name):
                 unread = f"{own.name}: the references in {name!r} are not read, because -r has others"
                 warn_user(f"{unread}. To read them, remove -r")
                 return
 
     def read(self, *names: str) -> Systems:
-        """Return the texts of the systems, which get these names, in the order of the first."""
+        """Return the texts of the systems, which get these names. Texts have the order of the first system's file."""
         options = self.options
         texts = {}
-        for name, table, rows in zip(names, self.systems, self.join.rows, strict=False):
-            candidates = table.texts(options.candidate_column, remedy=choose_with("--candidate-column"))
-            # A system has one row for each text.
-            texts[name] = [candidates[row] for (row,) in rows]
+        for name, system in zip(names, self.systems, strict=True):
+            candidates = system.table.texts(options.candidate_column, remedy=choose_with("--candidate-column"))
+            # The rows are [[row], [row], ...], because a system has one row for each text.
+            texts[name] = [candidates[row] for (row,) in system.rows]
         sources = None
         if self.source_file is not None:
-            texts_of_rows = self.source_file.texts(
-                options.source_column_or_default(), remedy=choose_with("--source-column")
-            )
-            sources = _require_one_value(self.source_file, self.join.rows[-1], texts_of_rows, "source")
+            column = options.source_column_or_default()
+            texts_of_rows = self.source_file.table.texts(column, remedy=choose_with("--source-column"))
+            sources = _one_value_per_text(self.source_file, texts_of_rows, "source")
         return Systems(
             texts=texts,
             references=self.references(),
-            documents=self._labels(options.document_column, "document"),
+            documents=self._read_labels(options.document_column, "document"),
             sources=sources,
-            labels=self._labels(options.group_column, "group"),
+            labels=self._read_labels(options.group_column, "group"),
             paired_by=self.join.column,
             keys=self.row_keys(),
         )
 
     def row_keys(self) -> RowKeys | None:
-        """Return the ids of the texts: those that joined, or of a single file those that name its rows."""
+        """Return the ids that joined the files, or those that name the rows of a single file.
+
+        ``None`` if rows were paired by their order, or if a single file has no ids.
+        """
         name = self.join.column
         # A single file is not joined, but its ids can join its scores with other files later.
         is_single = len(self.files) == 1 and self.options.key != BY_ORDER
         if name is None and is_single:
-            name = _find_id(self.systems[0], self.options)
+            name = _find_id(self.systems[0].table, self.options)
         if name is None:
             return None
-        for table, rows in self.files:
-            values = table.optional_values(name)
+        for file in self.files:
+            values = file.table.optional_values(name)
             if values is not None:
-                # Several rows of a text have the same id.
-                return RowKeys(name, [values[first] for first, *_ in rows])
+                # All rows of a text have the same id, so the first one is read.
+                return RowKeys(name, [values[first] for first, *_ in file.rows])
         return None
 
-    def _labels(self, column: str | None, noun: str) -> list[str] | None:
-        """Return the value of each text in a column of the first file that has it; ``None`` without the option."""
+    def _read_labels(self, column: str | None, noun: str) -> list[str] | None:
+        """Return the document or group of each text, from the first file that has the column.
+
+        ``column`` is the value of ``--document-column`` or ``--group-column``. Without the option, it and the result
+        are ``None``.
+        """
         if column is None:
             return None
-        with_columns = [file for file in self.files if file[0].has_columns]
+        with_columns = [file for file in self.files if file.table.has_columns]
         if not with_columns:
-            names = ", ".join(table.name for table, _ in self.files)
+            names = ", ".join(file.table.name for file in self.files)
             message = f"argument --{noun}-column: there are no columns in {names}. Give a file such as .tsv or .jsonl"
             raise CommandError(message)
-        # If no file has the column, the error names those of the first file.
+        # If no file has the column, Table.labels raises an error that lists the columns of this first file.
         chosen = with_columns[0]
         for file in with_columns:
-            if file[0].has_column(column):
+            if file.table.has_column(column):
                 chosen = file
                 break
-        table, rows = chosen
-        labels = table.labels(column, remedy=choose_with(f"--{noun}-column"))
-        return _require_one_value(table, rows, labels, noun)
+        labels = chosen.table.labels(column, remedy=choose_with(f"--{noun}-column"))
+        return _one_value_per_text(chosen, labels, noun)
 
 
 def read_corpus(options: FileOptions, *others: str) -> Corpus:
@@ -291,7 +328,7 @@ def read_corpus(options: FileOptions, *others: str) -> Corpus:
     references = options.reference_column or REFERENCES
     names = [options.candidate_column, *others]
     if options.references is None:
-        # A file without a header is read by numbers only if the columns of the references are numbers too.
+        # A file is read without a header only if all of these names are numbers, those of the references included.
         names += references
     systems = [_read(path, options, names) for path in options.candidates]
     reference_files = [_read(path, options, references) for path in options.references or ()]
@@ -302,32 +339,47 @@ def read_corpus(options: FileOptions, *others: str) -> Corpus:
     if options.sources is not None:
         source_file = _read(options.sources, options, [options.source_column_or_default()])
         tables.append(source_file)
-    join = find_join([describe_columns(table, options) for table in tables], len(systems), options.key)
+    num_systems = len(systems)
+    join = find_join([describe_columns(table, options) for table in tables], num_systems, options.key)
     if join.message:
         print_message(join.message)
-    return Corpus(options, systems, reference_files, source_file, join)
+    # The files have the order of the tables: systems, references, sources.
+    files = [JoinedFile(table, rows) for table, rows in zip(tables, join.rows, strict=True)]
+    joined_sources = None
+    if source_file is not None:
+        joined_sources = files.pop()
+    return Corpus(
+        options,
+        systems=files[:num_systems],
+        reference_files=files[num_systems:],
+        source_file=joined_sources,
+        join=join,
+    )
 
 
 def _read(path: str, options: FileOptions, columns: Sequence[str]) -> Table:
-    """Read a file of which these columns will be used, and the one that joins it with others."""
+    """Read a file. Its header is found by the names of the columns that are used, and of the one that joins files."""
     if options.key not in (None, BY_ORDER):
         columns = [*columns, options.key]
     return read_table(path, options.format, columns)
 
 
 def describe_columns(table: Table, options: FileOptions) -> KeyColumns:
-    """Return the columns of a file that may join it with others: all with single values but those of the texts."""
+    """Return the columns of a file that may join it with others.
+
+    These are all columns with single values, except those of the texts, and the column of ``--key``.
+    """
     num_rows = len(table.rows)
     if table.is_object:
         return KeyColumns(table.name, num_rows, object_keys=[normalize_key(row["id"]) for row in table.rows])
     columns: dict[str, list[Hashable]] = {}
-    # Texts are no ids: two systems may produce the same texts in another order.
-    texts = {options.candidate_column, *(options.reference_column or REFERENCES)}
+    # Texts are not ids, because two systems may produce the same texts in another order.
+    text_columns = {options.candidate_column, *(options.reference_column or REFERENCES)}
     if options.sources is not None:
-        texts.add(options.source_column_or_default())
+        text_columns.add(options.source_column_or_default())
     for name in table.column_names():
         values = table.optional_values(name)
-        if name not in texts and _has_single_values(values):
+        if name not in text_columns and _has_single_values(values):
             columns[name] = list(map(normalize_key, values))
     key = options.key
     if key not in (None, BY_ORDER) and table.has_columns:
@@ -337,18 +389,18 @@ def describe_columns(table: Table, options: FileOptions) -> KeyColumns:
 
 
 def _has_single_values(values: list[Any] | None) -> TypeGuard[list[Any]]:
-    """Check whether a column exists and has no arrays or objects."""
+    """Check whether a column exists and has no arrays or objects. ``None`` means that the file lacks the column."""
     if values is None:
         return False
     return not any(isinstance(value, list | dict) for value in values)
 
 
 def _find_id(table: Table, options: FileOptions) -> str | None:
-    """Return the first id that names the rows of a file."""
+    """Return the name of the first id that has another value in each row. ``None`` if the file has no such id."""
     described = describe_columns(table, options)
     names = list(filter(is_id, described.columns))
     if described.object_keys is not None:
-        # The keys of a JSON object have no name of their own.
+        # The keys of a JSON object have no name, so the output calls them "id".
         names = ["id"]
     for name in names:
         keys = described.keys(name)
@@ -358,9 +410,7 @@ def _find_id(table: Table, options: FileOptions) -> str | None:
 
 
 def _refuse_parts(tables: Sequence[Table], candidate_column: str, references: Sequence[str]) -> None:
-    """Raise an error if files that were given in order are parts of one, with candidates and references each."""
-    if len(tables) < 2:
-        return
+    """Raise an error if all files have both candidates and references, as the parts of one corpus do."""
     for table in tables:
         other_columns = [name for name in references if name != candidate_column]
         has_references = any(map(table.has_column, other_columns))
@@ -373,20 +423,29 @@ def _refuse_parts(tables: Sequence[Table], candidate_column: str, references: Se
     )
 
 
-def _require_one_value(table: Table, rows: Rows, values: Sequence[str], noun: str) -> list[str]:
-    """Return the value of each text. Raise an error if its rows have different ones."""
+def _one_value_per_text(file: JoinedFile, values: Sequence[str], noun: str) -> list[str]:
+    """Return the value of each text from those of a file's rows. Raise an error if rows of a text have different ones.
+
+    The error names the places of two such rows in the file, and their values.
+    """
     values_of_texts = []
-    for first, *others in rows:
+    for first, *others in file.rows:
         for row in others:
             if values[row] != values[first]:
-                places = f"{values[row]!r:.40}, and that of {table.place(first)} is {values[first]!r:.40}"
-                raise table.error(row, f"the {noun} is {places}. Give rows with the same key one {noun}")
+                first_place = file.table.place(first)
+                found = f"{values[row]!r:.40}, and that of {first_place} is {values[first]!r:.40}"
+                raise file.table.error(row, f"the {noun} is {found}. Give rows with the same key one {noun}")
         values_of_texts.append(values[first])
     return values_of_texts
 
 
-def _select(values: Any, rows: Sequence[int]) -> Any:
-    """Return the values of some rows; ``None`` stays ``None``."""
+def _select(values: Sequence[T], rows: Sequence[int]) -> list[T]:
+    """Return the values of some texts, whose indices are the rows."""
+    return [values[row] for row in rows]
+
+
+def _select_if_given(values: Sequence[T] | None, rows: Sequence[int]) -> list[T] | None:
+    """Return the values of some texts, or ``None`` if the texts have no such values."""
     if values is None:
         return None
-    return [values[row] for row in rows]
+    return _select(values, rows)

@@ -186,7 +186,7 @@ def _read(files: FileOptions) -> _Lines:
     if not files.candidates:
         raise CommandError("there are no candidates. Give a FILE of JSON lines with an array of candidates each")
     corpus = read_corpus(files)
-    candidates = corpus.systems[0].text_lists(files.candidate_column, remedy=choose_with("--candidate-column"))
+    candidates = corpus.systems[0].table.text_lists(files.candidate_column, remedy=choose_with("--candidate-column"))
     # Without references, each candidate is scored with the others of its line.
     references: Sequence[list[str] | None] = [None] * len(candidates)
     if files.references is not None or files.reference_column is not None:
