@@ -15,7 +15,7 @@ from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from bertscore_tm.cli.errors import CommandError, is_closed
 from bertscore_tm.utilities.chats import is_chat, read_answer
@@ -23,7 +23,7 @@ from bertscore_tm.utilities.warnings import warn_user
 
 FORMATS = ("txt", "tsv", "csv", "jsonl", "json", "parquet")
 STDIN = "-"
-# The value of a column that a row lacks. It is not None, because a null is a value of a row.
+# The value of a column that a row lacks. None is not used for this, because a null is a value of a row.
 _MISSING = object()
 # The remedy for a column that no option of the command names.
 _OTHER_COLUMN = "Choose another column"
@@ -68,7 +68,7 @@ class Table:
         numbers: line or number of each row, from 1.
         has_lines: whether the numbers are those of lines.
         is_object: whether the file is a JSON object of texts by key. Its rows are ``{"id": key, "text": text}``.
-        repeated: names that more than one column has.
+        repeated: names that more than one column has. Reading such a column is an error.
     """
 
     name: str
@@ -95,9 +95,10 @@ class Table:
         return replace(self, name=name, rows=selected, numbers=numbers)
 
     def values(self, *columns: str, remedy: str = _OTHER_COLUMN) -> list[Any]:
-        """Return the value of each row in the one of several columns that it has; without columns, its text.
+        """Return a value per row, from the only one of the named columns that the row has.
 
-        ``remedy`` ends the error about a row that has none of them.
+        The names do not matter for files without columns, whose values are their texts. ``remedy`` ends the error about
+        a row that has none of the columns.
         """
         if self.is_object:
             return [row["text"] for row in self.rows]
@@ -109,9 +110,10 @@ class Table:
         return [self._value(number, columns, remedy) for number in range(len(self.rows))]
 
     def text_lists(self, *columns: str, remedy: str = _OTHER_COLUMN, may_be_missing: bool = False) -> list[list[Any]]:
-        """Return the texts of each row, at least one, of a chat its answer; a single text need not be in an array.
+        """Return a list of texts per row, from a cell that has one text or an array of texts.
 
-        With ``may_be_missing`` texts may be null, and arrays empty.
+        A chat is replaced by its answer. Null texts and empty arrays are errors, unless ``may_be_missing`` is set.
+        A row must have only one of the columns, as in :meth:`values`. Errors name the first column.
         """
         if not self.rows:
             raise CommandError(f"{self.name}: the file contains no texts. Give a file with at least one")
@@ -119,7 +121,8 @@ class Table:
         for row, value in enumerate(self.values(*columns, remedy=remedy)):
             texts = self._read_answers(row, value, columns[0])
             given = [text for text in texts if text is not None]
-            has_gaps = len(given) < len(texts) or not given
+            is_empty = len(given) == 0
+            has_gaps = len(given) < len(texts) or is_empty
             has_other_values = not all(isinstance(text, str) for text in given)
             if has_other_values or (has_gaps and not may_be_missing):
                 message = f"{columns[0]!r} must be a text or an array of texts, got {value!r:.80}. Correct this row"
@@ -128,7 +131,7 @@ class Table:
         return lists
 
     def _read_answers(self, row: int, value: Any, column: str) -> list[Any]:
-        """Return the items of a cell, an array or a single item, with the answers of chats in place of the chats."""
+        """Return the items of a cell, which has an array or a single item. A chat is replaced by its answer."""
         items = [value]
         if isinstance(value, list) and not is_chat(value):
             items = value
@@ -144,7 +147,7 @@ class Table:
         return answers
 
     def texts(self, column: str, *, remedy: str = _OTHER_COLUMN) -> list[str]:
-        """Return the text of each row, which may be in an array."""
+        """Return the text of each row. A text may be the only item of an array."""
         single_texts = []
         for row, texts in enumerate(self.text_lists(column, remedy=remedy)):
             if len(texts) > 1:
@@ -154,7 +157,7 @@ class Table:
         return single_texts
 
     def labels(self, column: str, *, remedy: str = _OTHER_COLUMN) -> list[str]:
-        """Return the value of each row, a string or a whole number, as a string."""
+        """Return the value of each row as a string. The value must be a string or a whole number."""
         labels = []
         for row, value in enumerate(self.values(column, remedy=remedy)):
             if not isinstance(value, str | int):
@@ -175,12 +178,13 @@ class Table:
         return list(names)
 
     def optional_values(self, column: str) -> list[Any] | None:
-        """Return the value of each row in a column, ``None`` for a row without one.
+        """Return the value of each row in a column, ``None`` if no row has the column, or its name is repeated.
 
-        Rows of a JSON object of texts have their keys as the values of any column. The result is ``None`` without rows
-        that have the column, and if several columns have the name.
+        A row without the column has the value ``None``. In a JSON object of texts, the keys are the values of any
+        column.
         """
         if self.is_object:
+            # The object's keys are stored as "id". They have no column name, so they are returned for each name.
             return [row["id"] for row in self.rows]
         if not self.has_columns or column in self.repeated:
             return None
@@ -200,13 +204,13 @@ class Table:
         return values
 
     def place(self, row: int) -> str:
-        """Return the line of a row, from 0, or its number where a file has no lines."""
+        """Return the place of a row for messages, such as "line 3" or "row 3". The index of the row counts from 0."""
         if self.has_lines:
             return f"line {self.numbers[row]}"
         return f"row {self.numbers[row]}"
 
     def error(self, row: int, message: str) -> CommandError:
-        """Return an error at the place of a row, from 0."""
+        """Return an error that names the file and the place of a row, whose index counts from 0."""
         if self.has_lines:
             return CommandError(f"{self.name}:{self.numbers[row]}: {message}")
         return CommandError(f"{self.name}: {self.place(row)}: {message}")
@@ -214,12 +218,12 @@ class Table:
     def _repeated_error(self, column: str) -> CommandError:
         place = self.name
         if self.has_lines:
-            # Files with lines have their header in the first one.
+            # The header, where the name is repeated, is the first line.
             place = f"{self.name}:1"
         return CommandError(f"{place}: more than one column is named {column!r}. Rename one of them")
 
     def _value(self, row: int, columns: Sequence[str], remedy: str) -> Any:
-        """Return the value of a row in the one of the columns that it has, or raise an error."""
+        """Return the value of a row in one of the columns. Raise an error if the row has none or several of them."""
         record = self.rows[row]
         if not isinstance(record, dict):
             raise self.error(row, f"a row must be an object, got {record!r:.80}. Write it as names and values")
@@ -239,6 +243,7 @@ class Table:
     def _missing_error(self, row: int, column: str, remedy: str) -> CommandError:
         """Return the error about a row without a column."""
         record = self.rows[row]
+        # Users of jq may write choices[0].text, where this package reads choices.0.text.
         dotted = _INDEX.sub(r".\1", column)
         if _look_up(record, dotted) is not _MISSING:
             remedy = f"Write the name as {dotted}"
@@ -252,8 +257,8 @@ def choose_with(option: str) -> str:
 
 
 def _look_up(value: Any, name: str) -> Any:
-    """Return the value of a column, or of a dotted name such as choices.0.text the one within objects and arrays."""
-    # A column may have dots in its own name, so the whole name comes first.
+    """Return the value of a column, or ``_MISSING``. A dotted name such as choices.0.text leads into nested values."""
+    # A column's name may contain dots, so the whole name is tried first.
     if isinstance(value, dict) and name in value:
         return value[name]
     outer, _, inner = name.partition(".")
@@ -329,7 +334,7 @@ def _format_of(path: str, file_format: str | None) -> tuple[str, bool]:
         name = name.with_suffix("")
     suffix = name.suffix.removeprefix(".")
     if not suffix or suffix.isdecimal():
-        # A number is that of a version or of a reference, as in refs.0.
+        # A number is not a format: it counts versions or references, as in refs.0.
         suffix = "txt"
     # No format fits these files, so --format does not help.
     if suffix in _SPREADSHEETS:
@@ -368,7 +373,7 @@ def _read_lines(text: str, name: str) -> Table:
     # Texts about SGML may have marks too, but not in most lines.
     if 2 * num_marked > len(lines):
         warn_user(f"{name}: most lines have marks of SGML or fairseq. Convert the file first: {_MARKED_PAGE}")
-    return Table(name, lines, _count_from_one(lines), has_lines=True)
+    return Table(name, lines, _number_from_one(lines), has_lines=True)
 
 
 def _split_lines(text: str) -> list[str]:
@@ -388,7 +393,7 @@ def _read_parquet(data: bytes, name: str) -> Table:
     except ArrowInvalid as error:
         raise CommandError(f"{name}: not a valid Parquet file: {error}. Give --format of what it contains") from error
     rows = table.to_pylist()
-    return Table(name, rows, _count_from_one(rows), repeated=_find_repeated(table.column_names))
+    return Table(name, rows, _number_from_one(rows), repeated=_find_repeated(table.column_names))
 
 
 def _read_json(text: str, name: str) -> Table:
@@ -397,7 +402,7 @@ def _read_json(text: str, name: str) -> Table:
         value = _parse_json(text, name)
     except CommandError:
         first_line = text.lstrip().partition("\n")[0]
-        # A document in several lines, with an error in one of them, has no JSON in its first line.
+        # A JSON document of several lines, with an error in one of them, has only a part of a value in its first line.
         if _is_json(first_line) and not _is_json(text):
             message = f"{name}: the file has a JSON value per line. Name it .jsonl, or give --format jsonl"
             raise CommandError(message) from None
@@ -405,9 +410,9 @@ def _read_json(text: str, name: str) -> Table:
     if isinstance(value, dict) and isinstance(value.get("annotations"), list):
         value = value["annotations"]
     if isinstance(value, list):
-        return Table(name, value, _count_from_one(value))
+        return Table(name, value, _number_from_one(value))
     rows = _rows_of_object(value, name)
-    return Table(name, rows, _count_from_one(rows), is_object=True)
+    return Table(name, rows, _number_from_one(rows), is_object=True)
 
 
 def _rows_of_object(value: Any, name: str) -> list[dict[str, Any]]:
@@ -426,14 +431,14 @@ def _rows_of_object(value: Any, name: str) -> list[dict[str, Any]]:
 
 def _require_no_objects(texts: Any, key: str, name: str) -> None:
     """Raise an error if the value of a key is an array of objects, such as rows or the articles of SQuAD."""
-    # A chat is an array of objects too, but a single text.
+    # A chat is an array of objects too, but counts as a single text.
     if not isinstance(texts, list) or is_chat(texts):
         return
     for record in texts:
         if isinstance(record, dict) and "paragraphs" in record:
             raise CommandError(f"{name}: the texts are nested as in SQuAD. Convert the file first: {_OTHER_PAGE}")
         if isinstance(record, dict):
-            # Names such as my-key are not valid after a dot.
+            # The key is quoted in brackets, because jq does not accept names such as .my-key.
             command = shlex.join(["jq", f".[{json.dumps(key)}]"])
             raise CommandError(
                 f"{name}: the objects are within {key!r}. Save that array as a .json file, as {command} prints it"
@@ -450,7 +455,7 @@ def _read_json_lines(text: str, name: str) -> Table:
     if may_be_document and _is_json(text):
         raise CommandError(f"{name}: the file is one JSON document. Name it .json, or give --format json")
     rows = [_parse_json(line, name, number) for number, line in enumerate(lines, start=1)]
-    return Table(name, rows, _count_from_one(rows), has_lines=True)
+    return Table(name, rows, _number_from_one(rows), has_lines=True)
 
 
 def _is_json(text: str) -> bool:
@@ -462,13 +467,14 @@ def _is_json(text: str) -> bool:
 
 
 def _find_repeated(names: Sequence[str]) -> set[str]:
+    """Return the names that occur more than once."""
     return {name for name, count in Counter(names).items() if count > 1}
 
 
 def _parse_json(text: str, name: str, line: int | None = None) -> Any:
-    """Return the value of a file of JSON, or of one of its lines."""
+    """Return the value of a JSON document. ``line`` is its line in a JSONL file, ``None`` for a whole file."""
 
-    def unite(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    def make_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         record = dict(pairs)
         if len(record) < len(pairs):
             place = name
@@ -479,19 +485,26 @@ def _parse_json(text: str, name: str, line: int | None = None) -> Any:
         return record
 
     try:
-        # Python's json keeps the last value of a repeated key without a word.
-        return json.loads(text, object_pairs_hook=unite)
+        # Without the hook, Python's json would keep the last value of a repeated key without an error.
+        return json.loads(text, object_pairs_hook=make_object)
     except json.JSONDecodeError as error:
         place = f"{name}:{line or error.lineno}"
         reason = f"{error.msg} at column {error.colno}"
         raise CommandError(f"{place}: not valid JSON: {reason}. Correct this line") from error
 
 
-def _with_header(name: str, rows: list[tuple[int, list[str]]], columns: Sequence[str]) -> Table:
-    """Return a table of cells with their lines, whose first row is the header unless all columns are numbers."""
+class _Row(NamedTuple):
+    """A row of a TSV or CSV file, and the line at which it starts, from 1."""
+
+    line: int
+    cells: list[str]
+
+
+def _with_header(name: str, rows: list[_Row], columns: Sequence[str]) -> Table:
+    """Return the table of a TSV or CSV file. The first row is the header, unless all columns to read are numbers."""
     header: list[str] = []
     if rows:
-        header = rows[0][1]
+        header = rows[0].cells
     if _SEPARATOR_LINE.fullmatch("".join(header)):
         raise CommandError(f"{name}:1: the line 'sep=' is for Excel, and not a header. Remove this line")
     for line, cells in rows:
@@ -514,7 +527,7 @@ def _with_header(name: str, rows: list[tuple[int, list[str]]], columns: Sequence
 
 
 def _require_no_other_separator(name: str, header: str) -> None:
-    """Raise an error if the name of the only column contains a separator of other kinds of files."""
+    """Raise an error if the name of the only column contains a separator that the file's format does not have."""
     mark = re.search(r"[;|,\t]", header)
     if mark is not None:
         raise CommandError(
@@ -523,11 +536,12 @@ def _require_no_other_separator(name: str, header: str) -> None:
         )
 
 
-def _count_from_one(rows: Sequence[Any]) -> range:
+def _number_from_one(rows: Sequence[Any]) -> range:
+    """Return the numbers of rows, from 1."""
     return range(1, len(rows) + 1)
 
 
-def _warn_of_empty_rows(name: str, rows: list[tuple[int, list[str]]]) -> None:
+def _warn_of_empty_rows(name: str, rows: list[_Row]) -> None:
     """Warn of rows of empty cells at the end, which spreadsheets write below the texts."""
     first_line = None
     for line, cells in reversed(rows):
@@ -545,14 +559,15 @@ def _is_empty(cells: Sequence[str]) -> bool:
     return not "".join(cells).strip()
 
 
-def _tab_rows(text: str, name: str) -> list[tuple[int, list[str]]]:
-    """Return the rows and their lines, with the quoting of CSV where the whole file parses with it.
+def _tab_rows(text: str, name: str) -> list[_Row]:
+    """Return the rows of a TSV file. Quotes are read as in CSV if the whole file parses that way, else as characters.
 
-    Quotes of speech may parse too, if one opens in a row and closes in another: then a cell has tabs and line breaks.
+    Quotation marks within texts may parse too, if one opens in a row and closes in another. Rows that were joined this
+    way are not accepted.
     """
-    literal = [(number, line.split("\t")) for number, line in enumerate(_split_lines(text), 1)]
-    # Blank lines at the end are no rows. A row of empty cells has tabs.
-    while literal and len(literal[-1][1]) == 1 and _is_empty(literal[-1][1]):
+    literal = [_Row(number, line.split("\t")) for number, line in enumerate(_split_lines(text), 1)]
+    # Blank lines at the end are not rows. They have one cell, while a row of empty cells has tabs, and so several.
+    while literal and len(literal[-1].cells) == 1 and _is_empty(literal[-1].cells):
         literal.pop()
     starts_with_quote = False
     is_in_quotes = False
@@ -574,9 +589,12 @@ def _tab_rows(text: str, name: str) -> list[tuple[int, list[str]]]:
     return literal
 
 
-def _joins_lines(rows: list[tuple[int, list[str]]]) -> bool:
-    """Check whether quotes of speech joined lines: rows have different numbers of cells, or a cell tabs and lines."""
-    num_columns = len(rows[0][1])
+def _joins_lines(rows: list[_Row]) -> bool:
+    """Check whether quotation marks within texts joined lines.
+
+    Then rows have different numbers of cells, or a cell contains both tabs and line breaks.
+    """
+    num_columns = len(rows[0].cells)
     for _, cells in rows:
         if len(cells) != num_columns:
             return True
@@ -586,8 +604,8 @@ def _joins_lines(rows: list[tuple[int, list[str]]]) -> bool:
     return False
 
 
-def _quoted_rows(text: str, name: str, separator: str) -> list[tuple[int, list[str]]]:
-    """Return the rows, and the line at which each starts."""
+def _quoted_rows(text: str, name: str, separator: str) -> list[_Row]:
+    """Return the rows of a file with the quoting of CSV."""
     # The default limit is shorter than many documents.
     csv.field_size_limit(_CSV_CELL_LIMIT)
     # Without newline="" StringIO would change the line breaks within quoted cells.
@@ -595,12 +613,13 @@ def _quoted_rows(text: str, name: str, separator: str) -> list[tuple[int, list[s
     rows = []
     line = 1
     try:
-        for row in reader:
-            rows.append((line, row))
-            # The reader counts lines, and a row with quoted line breaks has several.
+        for cells in reader:
+            rows.append(_Row(line, cells))
+            # A row with quoted line breaks has several lines, so its number is not that of the line.
             line = reader.line_num + 1
     except csv.Error as error:
         raise CommandError(f"{name}:{line}: not valid CSV: {error}. Correct the quotes of this row") from error
-    while rows and not rows[-1][1]:
+    # The reader returns a blank line as a row without cells. Blank lines at the end are not rows.
+    while rows and not rows[-1].cells:
         rows.pop()
     return rows

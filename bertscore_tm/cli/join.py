@@ -19,7 +19,8 @@ from itertools import combinations
 
 from bertscore_tm.cli.errors import CommandError
 
-# The rows of a file that belong to each text, from 0: several where the file has several references of the text.
+# For each text, the indices of its rows in a file, from 0. Rows[i] has several if the file has several references of
+# text i.
 Rows = list[list[int]]
 
 BY_ORDER = "none"  # the value of --key that pairs rows by their order
@@ -30,7 +31,8 @@ _WHOLE_NUMBER = re.compile(r"(0|-?[1-9][0-9]*)(\.0+)?")
 _NUMBER = re.compile(r"-?[0-9.]+(e[-+]?[0-9]+)?|true|false", re.IGNORECASE)
 
 
-def _count_from_one(row: int) -> str:
+def _default_place(row: int) -> str:
+    """Return the place of a row for messages: its number, from 1."""
     return f"row {row + 1}"
 
 
@@ -42,7 +44,7 @@ class KeyColumns:
         name: the file, as messages call it.
         num_rows: number of rows.
         columns: values of each column without the texts, normalized by :func:`normalize_key`; empty for plain lines.
-        object_keys: the normalized keys of a JSON object, which fit an id of any name.
+        object_keys: the normalized keys of a JSON object, which fit an id of any name. ``None`` for other files.
         place: the function that returns where a row, from 0, is in the file, as messages call it.
     """
 
@@ -50,10 +52,10 @@ class KeyColumns:
     num_rows: int
     columns: Mapping[str, Sequence[Hashable]] = field(default_factory=dict)
     object_keys: Sequence[Hashable] | None = None
-    place: Callable[[int], str] = _count_from_one
+    place: Callable[[int], str] = _default_place
 
     def has(self, column: str) -> bool:
-        """Check whether the file has a column."""
+        """Check whether the file has a column. The keys of a JSON object are a column of any name."""
         return self.object_keys is not None or column in self.columns
 
     def keys(self, column: str) -> Sequence[Hashable]:
@@ -68,8 +70,9 @@ class Join:
     """How rows belong together.
 
     Args:
-        column: the id whose values are equal, also where all files have them in one order; ``None`` for the order.
-        rows: for each file, its rows of each text of the first file.
+        column: the id by which rows were joined, even if all files have the same order. ``None`` if rows were paired by
+            their order.
+        rows: for each file, in the order in which files were given, its rows of each text of the first file.
         message: what the user should know about the join, or ``""``.
     """
 
@@ -125,7 +128,7 @@ def find_join(files: Sequence[KeyColumns], num_systems: int = 1, key: str | None
     Args:
         files: the files, those of the systems first.
         num_systems: number of files with the texts of a system. The others have references or sources.
-        key: the column that the user named, or ``"none"``.
+        key: the column that the user named, or ``"none"`` for the order of the rows. ``None`` to look for an id.
 
     Returns:
         The column that joins, if any, and the rows of each file.
@@ -147,7 +150,7 @@ def find_join(files: Sequence[KeyColumns], num_systems: int = 1, key: str | None
     ids = _find_shared_ids(files)
     fitting = [name for name in ids if _fits(files, num_systems, name)]
     if fitting:
-        # Another id that fits may pair rows differently, and only the user knows which one is right.
+        # If another id that fits pairs rows differently, only the user knows which one is right.
         joins = [_join_by_id(files, name) for name in fitting]
         _require_one_pairing(files, joins)
         return joins[0]
@@ -238,7 +241,7 @@ def _find_shared_ids(files: Sequence[KeyColumns]) -> list[str]:
     for file in files:
         names |= dict.fromkeys(filter(is_id, file.columns))
     if not names:
-        # JSON objects have keys without a name.
+        # The keys of JSON objects have no name and fit any, so messages call them "id".
         names = {"id": None}
     return [name for name in names if sum(file.has(name) for file in files) > 1]
 
@@ -266,8 +269,8 @@ def _fits(files: Sequence[KeyColumns], num_systems: int, name: str) -> bool:
 
 
 def _join_by_id(files: Sequence[KeyColumns], name: str) -> Join:
-    """Join by an id that fits. A file without it follows the order of the others, if they have one."""
-    # The file whose order the texts have: the first system, if it has the id.
+    """Join by an id that fits. A file without the id is paired by order, which all other files must share."""
+    # Texts have the order of the first file that has the id and does not repeat it.
     first = next(file for file in files if file.has(name) and len(set(file.keys(name))) == file.num_rows)
     rows = []
     without_id = []
@@ -282,7 +285,7 @@ def _join_by_id(files: Sequence[KeyColumns], name: str) -> Join:
             without_id.append(file)
         rows.append(file_rows)
     for file in without_id:
-        # If all files with the id have one order, the file without it is assumed to have this order too.
+        # A file without the id is assumed to have the order of the files with the id, so these must have the same one.
         if moved:
             raise CommandError(
                 f"{file.name} has no column {name!r}, and the order of {moved[0].name} is not that of {first.name}. "

@@ -96,9 +96,9 @@ def run(arguments: argparse.Namespace, session: Session) -> None:
     work = partial(_score, command=command, settings=settings)
     scores = compute_items(session, items, work, unit="line", signature=str(signature))
     if scores is None:
-        # Only the first rank has the scores, and prints.
+        # The other ranks are done, because only the first one has the scores and prints.
         return
-    _warn(items, scores, settings)
+    _warn_about_texts(items, scores, settings)
     target = session.output
     records = list(map(_make_record, items, scores))
     named_records = _add_keys(records, lines.keys)
@@ -119,7 +119,10 @@ def run(arguments: argparse.Namespace, session: Session) -> None:
 
 
 def _make_items(lines: _Lines, choice: ScoringChoice) -> list[Item]:
-    """Return what is ranked, without thoughts if so requested, and without blank references next to others."""
+    """Return an item per line: its candidates, without thoughts if so requested, and its references.
+
+    Blank references next to others are left out.
+    """
     from bertscore_tm.functional.ranking import Item
 
     items = []
@@ -134,7 +137,7 @@ def _make_items(lines: _Lines, choice: ScoringChoice) -> list[Item]:
 def _score(
     items: Sequence[Item], progress: Progress, *, command: RankOptions, settings: ScoreSettings
 ) -> list[Numbers]:
-    """Return the scores of the candidates of each item."""
+    """Return the scores of each item's candidates."""
     from bertscore_tm.functional.ranking import score_items
 
     scores, _, _ = score_items(
@@ -147,8 +150,11 @@ def _score(
     return [item_scores.tolist() for item_scores in scores]
 
 
-def _warn(items: Sequence[Item], scores: Sequence[Numbers], settings: ScoreSettings) -> None:
-    """Warn about texts that are scored in another way than the user may expect, on the rank that prints."""
+def _warn_about_texts(items: Sequence[Item], scores: Sequence[Numbers], settings: ScoreSettings) -> None:
+    """Warn about texts whose scores may mislead, such as truncated, empty or badly decoded ones.
+
+    Only the first rank calls this, so each warning is printed once.
+    """
     from bertscore_tm.cli.scoring import count_tokens
     from bertscore_tm.scoring.inputs import warn_of_written_lists
     from bertscore_tm.scoring.warnings import warn_of_leftovers, warn_of_truncation, warn_of_zeros
@@ -162,10 +168,12 @@ def _warn(items: Sequence[Item], scores: Sequence[Numbers], settings: ScoreSetti
         warn_of_written_lists(texts)
         candidates += item.candidates
         distinct |= dict.fromkeys(texts)
+    # This warning counts candidates, so repeated ones are passed too.
     warn_of_leftovers(candidates, tokenizer)
+    # These warnings count texts. Each text is tokenized once, because that takes time.
     num_truncated, unknown = count_tokens(list(distinct), tokenizer)
     unknown.warn()
-    # Real texts do not score exactly 0, so one of them is empty.
+    # A score of exactly 0 means that the candidate or the reference is empty, or has only tokens of weight 0.
     num_zero = 0
     for item_scores in scores:
         num_zero += item_scores.count(0)
@@ -175,7 +183,13 @@ def _warn(items: Sequence[Item], scores: Sequence[Numbers], settings: ScoreSetti
 
 @dataclass(frozen=True)
 class _Lines:
-    """Candidates and references of each line, the id by which files were joined, and the ids of the lines."""
+    """The texts of the input.
+
+    Args:
+        texts: (candidates, references) of each line. The references are ``None`` if the other candidates are used.
+        paired_by: the id by which files were joined. ``None`` if lines were paired by their order.
+        keys: the ids of the lines. ``None`` if the files have none.
+    """
 
     texts: list[tuple[list[str], list[str] | None]]
     paired_by: str | None
@@ -183,6 +197,7 @@ class _Lines:
 
 
 def _read(files: FileOptions) -> _Lines:
+    """Read the candidates of each line and, if the files have them, its references."""
     if not files.candidates:
         raise CommandError("there are no candidates. Give a FILE of JSON lines with an array of candidates each")
     corpus = read_corpus(files)
@@ -200,8 +215,12 @@ def _make_record(item: Item, scores: Numbers) -> dict[str, Any]:
 
     from bertscore_tm.functional.ranking import order_candidates
 
-    # The same order as in Python: of equal scores the first is best, and NaN is last.
-    best = int(order_candidates(torch.tensor(scores, dtype=torch.float32, device="cpu"))[0])
+    # The scores were computed in float32, so the tensor has the same numbers.
+    score_tensor = torch.tensor(scores, dtype=torch.float32, device="cpu")
+    # Order the candidates as the Python function rank_candidates does: the first of equal scores is best, and a missing
+    # score, NaN, is last.
+    order = order_candidates(score_tensor)
+    best = int(order[0])
     rounded: list[float | None] = []
     for score in scores:
         if math.isnan(score):
@@ -213,15 +232,16 @@ def _make_record(item: Item, scores: Numbers) -> dict[str, Any]:
 
 
 def _add_keys(records: list[dict[str, Any]], keys: RowKeys | None) -> list[dict[str, Any]]:
-    """Return records with the ids of their lines, if there are any, as the first column."""
+    """Return records with the ids of their lines as the first column. Without ids, the records are not changed."""
     if keys is None:
         return records
+    # All records have the same columns.
     name = keys.name_in(records[0])
     return [{name: key, **record} for key, record in zip(keys.values, records, strict=True)]
 
 
 def _mean_best(records: Sequence[dict[str, Any]]) -> float | None:
-    """Return the mean score of the best candidates, ``None`` if no line has a score."""
+    """Return the mean score of the best candidates. ``None`` if no line has a score."""
     best: list[float] = [record["score"] for record in records if record["score"] is not None]
     if not best:
         return None

@@ -36,12 +36,12 @@ class ScoreOptions:
 
     Args:
         files: the files of the texts.
-        candidate_text: a single text instead of files.
-        reference_texts: its references.
+        candidate_text: a single text instead of files. ``None`` with files.
+        reference_texts: references of the single text. ``None`` with files.
         scoring: what changes the scores.
         confidence: coverage of the intervals. ``None`` for no intervals.
         per_segment: whether the scores of each pair are printed.
-        num_worst: number of pairs with the lowest F1 to print.
+        num_worst: number of pairs with the lowest F1 to print. ``None`` to print none.
         verbose: whether the progress is shown if standard error is not a terminal.
     """
 
@@ -63,7 +63,7 @@ class ScoreOptions:
             scoring = replace(scoring, rescale=arguments.baseline_path)
         confidence = arguments.confidence
         if confidence is None and arguments.group_column is not None:
-            # The table of the groups has intervals.
+            # The table of the groups shows intervals, so they need a coverage.
             confidence = 0.95
         return cls(
             files=FileOptions.of_one_system(arguments),
@@ -131,7 +131,7 @@ def run(arguments: argparse.Namespace, session: Session) -> None:
     if target.suffix in (".tsv", ".csv") and not command.per_segment:
         message = f"argument --output: a {target.suffix} file lists the scores of each pair. Add --per-segment"
         raise CommandError(message)
-    # A page shows intervals too.
+    # The web page shows intervals, even if the command prints none.
     needs_statistics = command.confidence is not None or target.report is not None
     systems = session.ranks.run_on_first(lambda: _read(command, needs_statistics=needs_statistics))
 
@@ -140,13 +140,13 @@ def run(arguments: argparse.Namespace, session: Session) -> None:
 
     scored = score_systems(session, command.scoring, systems, verbose=command.verbose)
     if scored is None:
-        # Only the first rank has the scores, and prints.
+        # The other ranks are done, because only the first one has the scores and prints.
         return
     document = _describe(scored, command)
     summary = _format_summary(document)
     if target.suffix == ".json":
         if command.per_segment:
-            # Lists of numbers are a fraction of the size of an object per pair.
+            # Write lists of numbers, because an object per pair would repeat the names and be several times as large.
             document["segments"] = _describe_segments(scored)
         results = [(output.to_json(document), target.path)]
     elif target.suffix == ".csv":
@@ -163,7 +163,7 @@ def run(arguments: argparse.Namespace, session: Session) -> None:
 
 def _warn_of_unused(arguments: argparse.Namespace) -> None:
     """Warn of options of the ``bert-score`` command that have no effect here."""
-    # Both change how the other package works, not its scores.
+    # nthreads and use_fast_tokenizer change how bert-score computes, but not its scores.
     unused = []
     if arguments.nthreads is not None:
         unused.append("--nthreads")
@@ -174,6 +174,7 @@ def _warn_of_unused(arguments: argparse.Namespace) -> None:
 
 
 def _read(command: ScoreOptions, *, needs_statistics: bool) -> Systems:
+    """Read the texts from files, or from the arguments of a single pair."""
     files = command.files
     if needs_statistics:
         from bertscore_tm.statistics import scipy_stats
@@ -205,7 +206,7 @@ def _describe(scored: ScoredSystems, command: ScoreOptions) -> dict[str, Any]:
     document |= output.describe_pairing(scored.systems.paired_by)
     document["signature"] = str(scored.signature)
     if command.num_worst is not None:
-        f1 = scored.scores[2, 0, :, 0]  # (texts,)
+        f1 = scored.scores_of_first[output.SCORE_NAMES.index("f1")]  # (texts,)
         worst = []
         for row in scored.worst(command.num_worst):
             # Rows are counted from 1, like the lines of a file.
@@ -216,9 +217,8 @@ def _describe(scored: ScoredSystems, command: ScoreOptions) -> dict[str, Any]:
 
 def _describe_segments(scored: ScoredSystems) -> dict[str, Any]:
     """Return the ids, scores and best references of all pairs, by their keys in JSON."""
-    scores = scored.scores[:, 0, :, 0]  # (3, texts)
-    segments = dict(zip(output.SCORE_NAMES, scores.tolist(), strict=True))
-    segments["best_reference"] = scored.best_reference[0, :, 0].tolist()
+    segments = dict(zip(output.SCORE_NAMES, scored.scores_of_first.tolist(), strict=True))
+    segments["best_reference"] = scored.best_reference_of_first.tolist()
     keys = scored.systems.keys
     if keys is not None:
         # The ids come first, as in the table.
@@ -227,9 +227,9 @@ def _describe_segments(scored: ScoredSystems) -> dict[str, Any]:
 
 
 def _summarize(scored: ScoredSystems, confidence: float | None) -> dict[str, Any]:
-    """Return the means and, if requested, their intervals, and counts, by their keys in JSON."""
-    # Means of many scores in float32 would differ in the last printed digit.
-    scores = scored.scores[:, 0, :, 0].double()  # (3, texts)
+    """Return the means, the counts and, with a confidence, the intervals, by their keys in JSON."""
+    # Compute means in float64, because those of many scores in float32 would differ in the last printed digit.
+    scores = scored.scores_of_first.double()  # (3, texts)
     document: dict[str, Any] = dict(zip(output.SCORE_NAMES, scores.mean(-1).tolist(), strict=True))
     if confidence is not None:
         from bertscore_tm.statistics import mean_interval
@@ -279,8 +279,11 @@ def _format_groups(document: dict[str, Any]) -> str:
 
 
 def _format_table(scored: ScoredSystems, separator: str) -> str:
-    """Return a header, and a line per candidate with its id, its scores and, of several, its best reference."""
-    best = scored.best_reference[0, :, 0]  # (texts,)
+    """Return a header, and a line per candidate with its scores, and with its id and best reference if there are any.
+
+    The best reference is listed if a text has several.
+    """
+    best = scored.best_reference_of_first  # (texts,)
     # A text with one reference besides blank ones has an index above 0 if a blank one precedes it.
     has_choice = scored.num_references > len(best) or bool(best.any())
     header = ["segment", "layer", *output.SCORE_NAMES]
@@ -292,8 +295,8 @@ def _format_table(scored: ScoredSystems, separator: str) -> str:
     table = io.StringIO()
     writer = csv.writer(table, delimiter=separator, lineterminator="\n")
     writer.writerow(header)
-    # Arrays are read row by row: lists of the scores of a large corpus would take ten times the memory.
-    rows = zip(scored.scores[:, 0, :, 0].T.numpy(), best.numpy(), strict=True)
+    # Read arrays row by row, because lists of the scores of a large corpus would take ten times the memory.
+    rows = zip(scored.scores_of_first.T.numpy(), best.numpy(), strict=True)
     for number, (scores, best_reference) in enumerate(rows):
         cells = [str(number + 1), str(scored.settings.encoder.num_layers)]
         cells += [f"{score:.6f}" for score in scores]

@@ -21,6 +21,7 @@ from bertscore_tm.scoring.rescaling import find_baseline, rescale_scores
 from bertscore_tm.scoring.settings import ScoreSettings
 from bertscore_tm.scoring.warnings import UnknownText, warn_about_scores, warn_of_leftovers
 from bertscore_tm.utilities.chats import strip_thoughts
+from bertscore_tm.utilities.checks import SCORE_NAMES
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,7 @@ class ScoredSystems:
         systems: the texts, without thoughts if so requested.
         scores: precision, recall and F1, rescaled if requested, shape (3, layers, texts, systems).
         best_reference: index of the best reference by F1, counting blank ones too, shape (layers, texts, systems).
+            Commands score one layer.
         settings: encoder, weights and baseline.
         signature: the signature of the settings, which also says whether thoughts were removed.
     """
@@ -41,8 +43,18 @@ class ScoredSystems:
     settings: ScoreSettings
     signature: Signature
 
+    @property
+    def scores_of_first(self) -> Tensor:
+        """Precision, recall and F1 of the first system, which may be the only one, shape (3, texts)."""
+        return self.scores[:, 0, :, 0]
+
+    @property
+    def best_reference_of_first(self) -> Tensor:
+        """Indices of the best references of the first system, shape (texts,)."""
+        return self.best_reference[0, :, 0]
+
     def select(self, rows: Sequence[int]) -> Self:
-        """Return the scores of these texts only."""
+        """Return the scores of some of the texts only. The rows are indices of texts, from 0."""
         return replace(
             self,
             systems=self.systems.select(rows),
@@ -51,7 +63,7 @@ class ScoredSystems:
         )
 
     def parts(self) -> dict[str, Self]:
-        """Return the scores of each group of texts."""
+        """Return the scores of each group of texts by its label. Empty if the texts have no groups."""
         # A dictionary keeps the groups in the order of their first texts.
         rows_of_groups: dict[str, list[int]] = {}
         for row, label in enumerate(self.systems.labels or []):
@@ -64,15 +76,16 @@ class ScoredSystems:
         return sum(len(omit_blank(references)) for references in self.systems.references)
 
     def worst(self, count: int) -> list[int]:
-        """Return the first system's texts with the lowest F1, the lowest first."""
+        """Return the indices of the texts with the lowest F1 of the first system, the lowest first."""
+        f1 = self.scores_of_first[SCORE_NAMES.index("f1")]  # (texts,)
         # Equal scores keep the order of the texts, so that the output is the same in each run.
-        lowest: list[int] = self.scores[2, 0, :, 0].argsort(stable=True)[:count].tolist()
+        lowest: list[int] = f1.argsort(stable=True)[:count].tolist()
         return lowest
 
     def describe_texts(self, row: int) -> dict[str, str]:
         """Return a candidate of the first system, its best reference and, if there are sources, its source."""
         candidates, *_ = self.systems.texts.values()
-        best_reference = self.best_reference[0, row, 0]
+        best_reference = self.best_reference_of_first[row]
         texts = {
             "candidate_text": candidates[row],
             "reference_text": self.systems.references[row][best_reference],
@@ -85,16 +98,16 @@ class ScoredSystems:
 def score_systems(
     session: Session, choice: ScoringChoice, systems: Systems, *, verbose: bool = False
 ) -> ScoredSystems | None:
-    """Score and rescale texts, and warn about empty and truncated ones; ``None`` on all ranks but the first.
+    """Score and rescale texts, and warn about empty and truncated ones. ``None`` on all ranks but the first.
 
-    The idf counts the texts of the file of ``--idf``, else the references. Blank references next to others are left
-    out.
+    Document frequencies are counted in the file of ``--idf-from``, or in the references with ``--idf``. Blank
+    references next to others are left out.
     """
     ranks = session.ranks
     choice = take_hash(choice)
     if choice.strip_thoughts:
         systems = _strip_thoughts(systems)
-    # Read before the model, which takes longer.
+    # Read the table before the model, which takes longer, so that errors in it are reported soon.
     table = ranks.run_on_first(lambda: read_baseline(choice.rescale))
     encoder = build_encoders(ranks, choice.encoder)
     baseline = ranks.run_on_first(lambda: find_baseline(encoder, table))
@@ -110,9 +123,10 @@ def score_systems(
     warn_of_written_lists(chain(pairs.candidates, chain.from_iterable(systems.references)))
     warn_about_scores(corpus.scores, corpus.num_truncated, settings)
     scores = rescale_scores(corpus.scores, baseline)  # (3, layers, texts * systems)
-    # The scored pairs lack blank references, but users count them.
+    # The scored pairs lack blank references, but the indices in the output count them.
     best_reference = pairs.restore_indices(corpus.best_reference)  # (layers, texts * systems)
-    shape = (scores.shape[1], len(systems.references), len(systems.texts))
+    num_layers = scores.shape[1]
+    shape = (num_layers, len(systems.references), len(systems.texts))
     return ScoredSystems(
         systems=systems,
         scores=scores.reshape(3, *shape),
@@ -123,7 +137,7 @@ def score_systems(
 
 
 def _strip_thoughts(systems: Systems) -> Systems:
-    """Return the systems with the texts of reasoning models without thoughts."""
+    """Return the systems with their candidates, but without the thoughts of reasoning models."""
     texts = {}
     for name, texts_of_system in systems.texts.items():
         texts[name] = list(map(strip_thoughts, texts_of_system))
@@ -131,9 +145,9 @@ def _strip_thoughts(systems: Systems) -> Systems:
 
 
 def _pairs_of_all_systems(systems: Systems) -> TextPairs:
-    """Return the texts of all systems for the first references, then those for the second, and so on.
+    """Return the pairs of all systems: those of the first text in each system, then those of the second, and so on.
 
-    A reference is encoded once this way, because its pairs follow each other.
+    Pairs with the same references follow each other, so that each reference is encoded once.
     """
     candidates: list[str] = []
     references = []
@@ -144,17 +158,18 @@ def _pairs_of_all_systems(systems: Systems) -> TextPairs:
 
 
 def _score_pairs(session: Session, texts: TextPairs, settings: ScoreSettings, *, verbose: bool) -> CorpusScores | None:
-    """Score a corpus, of which the ranks score parts; the scores on rank 0, ``None`` on all other ranks."""
+    """Score a corpus, of which each rank scores a part. ``None`` on all ranks but the first."""
 
     def work(part: Sequence[tuple[str, list[str]]], progress: Progress) -> list[Numbers]:
         candidates, references = zip(*part, strict=True)
         pairs = TextPairs(list(candidates), list(references))
         scored = score_corpus(pairs, settings, progress=progress)
-        # The index of a reference is exact in float32 up to 16 million references of a text.
+        # Each pair has four numbers: P, R, F1 and the index of its best reference. An index is exact in float32 up to
+        # 16 million references of a text.
         numbers = torch.cat([scored.scores[:, 0], scored.best_reference])  # (4, pairs)
         return numbers.T.tolist()
 
-    # The partial file has the scores before rescaling, so its signature has no baseline.
+    # The partial file has the scores before rescaling, so its signature leaves out the baseline.
     signature = str(replace(settings, baseline=None).signature())
     pairs = list(zip(texts.candidates, texts.references, strict=True))
     numbers = compute_items(session, pairs, work, unit="pair", signature=signature, verbose=verbose)
@@ -163,14 +178,16 @@ def _score_pairs(session: Session, texts: TextPairs, settings: ScoreSettings, *,
     computed = torch.tensor(numbers, dtype=torch.float32, device="cpu").T[:, None]  # (4, 1, pairs)
     num_truncated, unknown = count_tokens(texts.distinct(), settings.encoder.tokenizer)
     unknown.warn()
-    return CorpusScores(computed[:3], computed[3].long(), num_truncated, unknown)
+    scores = computed[:3]  # (3, 1, pairs)
+    best_reference = computed[3].long()  # (1, pairs)
+    return CorpusScores(scores, best_reference, num_truncated, unknown)
 
 
 def count_tokens(texts: Sequence[str], tokenizer: TextTokenizer) -> tuple[int, UnknownText]:
-    """Return the number of texts that the encoder truncates, and how much of them is unknown."""
+    """Return the number of texts that the encoder truncates, and how much of the texts is unknown to it."""
     num_truncated = 0
     unknown = UnknownText()
-    # In blocks, because the tokens of a large corpus would take more memory than its texts.
+    # Texts are tokenized in blocks, because the tokens of a large corpus would take more memory than its texts.
     for start in range(0, len(texts), TEXTS_PER_BLOCK):
         tokenized = tokenizer(texts[start : start + TEXTS_PER_BLOCK])
         num_truncated += tokenized.num_truncated

@@ -28,7 +28,11 @@ _DOTS_PER_INCH = 200
 
 @dataclass(frozen=True)
 class ShowOptions:
-    """The two texts that are aligned, and what changes their scores."""
+    """The two texts that are aligned, and what changes their scores.
+
+    ``idf`` is a file whose texts are counted, or ``False``. ``rescale`` is the file of a baseline table, or whether to
+    use the published one. ``format`` is the format of the file of ``idf``, ``None`` for that of its suffix.
+    """
 
     candidate: str
     reference: str
@@ -69,18 +73,20 @@ def run(arguments: argparse.Namespace, session: Session) -> None:
 
 
 def _show(command: ShowOptions, target: Output) -> None:
+    """Align the texts, and write the alignment in the format of the output."""
     # Import torch and transformers when the command runs, so that errors in arguments are reported soon.
     from bertscore_tm.cli.encoder import build_encoder, read_baseline, read_idf
     from bertscore_tm.functional import align
     from bertscore_tm.scoring.settings import ScoreSettings
 
-    # Read before the model, which takes longer.
+    # Read these files before the model, which takes longer, so that errors in them are reported soon.
     rescale = read_baseline(command.rescale)
     idf = read_idf(command.idf, command.format)
     encoder = build_encoder(command.encoder)
     alignment = align(command.candidate, command.reference, encoder, idf=idf, rescale=rescale)
-    # The alignment itself has no settings, and its score has the signature of these.
-    signature = str(ScoreSettings.create(encoder, idf, rescale).signature())
+    # An alignment does not store its settings, so build the equivalent ones for the signature.
+    settings = ScoreSettings.create(encoder, idf, rescale)
+    signature = str(settings.signature())
     content: str | bytes
     if target.suffix == ".txt":
         content = f"{alignment!r}\n\nsignature: {signature}\n"
@@ -95,7 +101,7 @@ def _show(command: ShowOptions, target: Output) -> None:
     elif target.suffix == ".html":
         content = alignment.to_html()
     else:
-        # Draw in memory, so that the file is written completely or not at all.
+        # Draw the picture in memory, so that the file is written completely or not at all.
         picture = BytesIO()
         alignment.plot().savefig(picture, format=target.suffix.removeprefix("."), dpi=_DOTS_PER_INCH)
         content = picture.getvalue()
