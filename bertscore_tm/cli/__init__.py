@@ -40,7 +40,7 @@ __all__ = ["COMMANDS", "main"]
 
 COMMANDS = ("score", "rank", "show", "compare", "baseline", "report")
 
-# Options that once took a file, and the option that does.
+# Options without a value, and the options that take a file instead.
 _FLAGS = {"--idf": "--idf-from", "--rescale": "--rescale-from"}
 
 # Shells report a process that a signal ended as 128 plus the signal's number: here SIGINT and SIGPIPE.
@@ -59,7 +59,7 @@ class _StoreOnce(argparse.Action):
         option_string: str | None = None,
     ) -> None:
         assert isinstance(parser, _Parser)
-        # Arguments without an option, files in order, are stored once by argparse itself.
+        # Positional arguments have no option string. argparse stores each of them only once.
         if option_string is not None:
             if self.dest in parser.given:
                 first = parser.given[self.dest]
@@ -74,7 +74,7 @@ class _Parser(argparse.ArgumentParser):
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments)
         self.given: dict[str, str] = {}
-        # The action of arguments that name none, and its name.
+        # argparse looks up None for arguments that name no action, and "store" for those that name the default one.
         self.register("action", None, _StoreOnce)
         self.register("action", "store", _StoreOnce)
 
@@ -88,7 +88,7 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         parts = []
         for part in text.split("\n\n"):
-            # Examples are indented.
+            # Examples are indented in the docstrings of commands.
             is_example = part.startswith("  ")
             if not is_example:
                 part = textwrap.fill(part, width)
@@ -116,14 +116,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     lost_messages.clear()
     with warnings.catch_warnings():
-        # Once per text: catch_warnings makes Python forget what was shown before.
+        # Show each warning once in this run. catch_warnings makes Python forget those of earlier runs.
         warnings.simplefilter("default", UserWarning)
         warnings.showwarning = _print_warning
         if argv is None:
             argv = sys.argv[1:]
         try:
             arguments = _parse(argv)
-            _require_files(arguments)
+            _check_files(arguments)
             with PartialFile(arguments.output) as unfinished, join_ranks() as ranks:
                 output = ranks.run_on_first(lambda: choose_output(arguments))
                 arguments.run(arguments, Session(ranks, unfinished, output))
@@ -146,7 +146,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
     """Parse the arguments, importing only the command that they name."""
     for flag, following in pairwise(argv):
-        # A file may be meant for the option, or for the files in order.
+        # The user may mean the file for the option, or as a positional file, so the command cannot choose.
         if flag in _FLAGS and (following == "-" or not following.startswith("-")):
             remedy = f"Give {_FLAGS[flag]} {following}, or {flag} after the files"
             raise CommandError(f"argument {flag}: takes no file, got {following!r}. {remedy}")
@@ -175,7 +175,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
         module.add_arguments(command)
         command.set_defaults(run=module.run)
     if "_ARGCOMPLETE" in os.environ:
-        # The shell asks what may follow, and the call does not return.
+        # The shell asks for completions. Then autocomplete prints them and ends the process.
         with suppress(ImportError):
             import argcomplete
 
@@ -183,13 +183,16 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def _require_files(arguments: argparse.Namespace) -> None:
-    """Report a missing file before torch is imported, which takes seconds; of several ranks, the first one will."""
+def _check_files(arguments: argparse.Namespace) -> None:
+    """Raise an error if two files are standard input, or if a file is missing.
+
+    The import of torch, which takes seconds, comes later.
+    """
     paths = input_files(arguments)
     if paths.count("-") > 1:
         raise CommandError(f"standard input can be read once, got - for {paths.count('-')} files. Give - for one")
     if not is_only_rank():
-        # All ranks would print the error.
+        # Each rank would print the error, so the first rank reports it when it reads the files.
         return
     for path in paths:
         # Path.exists raises an error for a path that is too long, and os.path.exists does not.

@@ -9,25 +9,26 @@ from bertscore_tm.cli import main
 
 
 def run() -> int:
-    """Run :func:`bertscore_tm.cli.main`, and leave the objects that last as long as the process to its end."""
+    """Run :func:`bertscore_tm.cli.main` with less garbage collection than usual."""
     _replace_closed_streams()
-    # Looking for garbage among the objects of torch and transformers is a third of the time of a short run: during
-    # their import, and once more at exit.
+    # Garbage collection takes a third of the time of a short run, because torch and transformers create many objects.
+    # A higher threshold avoids it during their import, and freezing the objects avoids it at exit.
     gc.set_threshold(100_000)
     atexit.register(gc.freeze)
     return main()
 
 
 def _replace_closed_streams() -> None:
-    """Open the null device in place of streams that the shell closed, or files would get their numbers.
+    """Open the null device in place of streams that the shell closed.
 
-    Libraries in C write messages to numbers 1 and 2, so that these would be in the output file.
+    Otherwise the next files that are opened would get the numbers of these streams. An output file with the number 1 or
+    2 would contain the messages that libraries in C write to standard output and standard error.
     """
     for number in range(3):
         try:
             os.fstat(number)
         except OSError:
-            # The lowest free number is taken, which is this one.
+            # os.open takes the lowest free number, which is this one because lower ones are open.
             os.open(os.devnull, os.O_RDWR)
 
 

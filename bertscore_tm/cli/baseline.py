@@ -30,7 +30,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class BaselineOptions:
-    """The texts whose random pairs are scored, and how many pairs."""
+    """The texts whose random pairs are scored, and how many pairs.
+
+    ``column`` has the texts. ``format`` is the format of the file, ``None`` for that of its suffix.
+    """
 
     corpus: str
     format: str | None
@@ -82,6 +85,7 @@ def run(arguments: argparse.Namespace, session: Session) -> None:
 
 
 def _measure(command: BaselineOptions, target: Output) -> None:
+    """Compute the table, write it, and print its means and standard errors."""
     texts = read_texts(command.corpus, command.format, command.column, remedy=choose_with("--column"))
 
     # Import torch and transformers after the files are read, so that errors in files are reported soon.
@@ -91,7 +95,7 @@ def _measure(command: BaselineOptions, target: Output) -> None:
 
     encoder = build_encoder(command.encoder, all_layers=True)
     baseline = make_baseline(encoder, texts, command.num_pairs, command.seed)
-    # The table is the result: what is printed below describes it.
+    # Write the table before the summary is printed, because the table is the result.
     output.write_output(baseline.to_csv(), target.path)
     if baseline.num_truncated:
         truncation = describe_truncation(baseline.num_truncated, encoder.tokenizer.max_length)
@@ -114,6 +118,7 @@ def _measure(command: BaselineOptions, target: Output) -> None:
 
 
 def _format_summary(document: dict[str, Any]) -> str:
+    """Return a table of the means by layer, and the settings of the random pairs."""
     rows = [["layer", *output.SCORE_LABELS.values()]]
     num_layers = len(document["mean"]["f1"])
     for layer in range(num_layers):

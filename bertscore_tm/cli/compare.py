@@ -57,7 +57,12 @@ class Comparison:
 class CompareOptions:
     """The systems that the command compares, what changes their scores, and how they are compared.
 
-    ``system_column`` is that of a file with all systems, and ``names`` are those of the systems.
+    Args:
+        files: the files of the texts.
+        system_column: column of the systems in a file with all of them. ``None`` if each system has a file.
+        names: names of the systems. ``None`` for the names of the files, or those in the column.
+        scoring: what changes the scores.
+        comparison: how the scores are compared.
     """
 
     files: FileOptions
@@ -118,7 +123,7 @@ def run(arguments: argparse.Namespace, session: Session) -> None:
 
     scored = score_systems(session, command.scoring, systems)
     if scored is None:
-        # Only the first rank has the scores, and prints.
+        # The other ranks are done, because only the first one has the scores and prints.
         return
     document = _compare(scored, command.comparison)
     if not document["differences"]:
@@ -149,7 +154,8 @@ def _format_summary(document: dict[str, Any], suffix: str) -> str:
     tables = [system_rows, difference_rows]
     if "groups" in document:
         system_rows_of_groups = [["group", "texts", *system_rows[0]]]
-        # The columns after the interval have p-values, which are not adjusted for the number of groups.
+        # Keep three columns: difference, mean and interval. The others have p-values, which are not adjusted for the
+        # number of groups.
         difference_rows_of_groups = [["group", "texts", *difference_rows[0][:3]]]
         for group in document["groups"]:
             label = group["group"]
@@ -161,7 +167,7 @@ def _format_summary(document: dict[str, Any], suffix: str) -> str:
         tables += [system_rows_of_groups, difference_rows_of_groups]
     lines = _describe_methods(document)
     if suffix == ".tex":
-        # The lines below the tables are comments of LaTeX.
+        # Write the lines below the tables as comments of LaTeX.
         lines = [f"% {line}" for line in lines]
     formatted = [output.format_rows(table, suffix) for table in tables]
     return "\n".join([*formatted, *lines]) + "\n"
@@ -193,6 +199,7 @@ def _describe_methods(document: dict[str, Any]) -> list[str]:
 
 
 def _system_rows(document: dict[str, Any]) -> list[list[str]]:
+    """Return the table of the systems, its header first."""
     label = output.SCORE_LABELS[document["component"]]
     interval = f"{100 * document['confidence']:g}% interval of {label}"
     rows = [["system", *output.SCORE_LABELS.values(), interval]]
@@ -203,6 +210,7 @@ def _system_rows(document: dict[str, Any]) -> list[list[str]]:
 
 
 def _difference_rows(document: dict[str, Any]) -> list[list[str]]:
+    """Return the table of the differences, its header first."""
     from bertscore_tm.statistics import format_p_value
 
     label = output.SCORE_LABELS[document["component"]]
@@ -242,6 +250,7 @@ def _read(command: CompareOptions) -> Systems:
 
 
 def _read_systems(command: CompareOptions) -> Systems:
+    """Read the systems from their files, or from the column of a single file."""
     paths = command.files.candidates
     if command.system_column is not None:
         return _read_column(command.files, command.system_column)
@@ -256,7 +265,7 @@ def _read_systems(command: CompareOptions) -> Systems:
 
 
 def _read_column(files: FileOptions, system_column: str) -> Systems:
-    """Divide the rows of one file among the systems in a column, which must have the same references."""
+    """Divide the rows of one file among the systems in a column. The systems must have the same references."""
     table, systems = _read_one_file(files, system_column)
     # A dictionary keeps the systems in the order of their first rows.
     rows_of_systems: dict[str, list[int]] = {}
@@ -274,8 +283,10 @@ def _read_column(files: FileOptions, system_column: str) -> Systems:
     first = next(iter(rows_of_systems))
     selected: dict[str, Systems] = {}
     texts = {}
+    # join.rows has an entry per part, in the order of the systems.
     for (name, rows), rows_of_texts in zip(rows_of_systems.items(), join.rows, strict=True):
-        # A system has one row for each text.
+        # The entry is [[row], [row], ...], because a system has one row for each text. Its indices are those of rows in
+        # the part, and joined_rows are those in the file.
         joined_rows = [rows[row] for (row,) in rows_of_texts]
         selected[name] = systems.select(joined_rows)
         texts[name] = selected[name].texts["all"]
@@ -300,7 +311,7 @@ def _read_one_file(files: FileOptions, system_column: str) -> tuple[Table, Syste
 
 
 def _leave_out_row_numbers(parts: Sequence[KeyColumns]) -> list[KeyColumns]:
-    """Leave out ids of which no two parts of a file share a value: they number the rows of the file."""
+    """Return the parts of a file without ids that number its rows: no two parts share a value of such an id."""
     shared = set()
     for first, second in combinations(parts, 2):
         for name in first.columns:
@@ -322,7 +333,7 @@ def _compare(scored: ScoredSystems, comparison: Comparison) -> dict[str, Any]:
 
     systems = scored.systems
     names = list(systems.texts)
-    # Means of many scores in float32 would differ in the last printed digit.
+    # Compute means in float64, because those of many scores in float32 would differ in the last printed digit.
     scores = scored.scores[:, 0].double()  # (3, texts, systems)
     means = scores.mean(1)  # (3, systems)
     index = output.SCORE_NAMES.index(comparison.component)
@@ -330,14 +341,15 @@ def _compare(scored: ScoredSystems, comparison: Comparison) -> dict[str, Any]:
     bounds = [end[index].item() for end in scored.settings.bounds]
     settings: dict[str, Any] = {"confidence": comparison.confidence, "bounds": bounds, "groups": systems.documents}
     interval = mean_interval(compared, **settings)
+    # Test all pairs of systems, even if they are not listed, because the adjusted p-values depend on all of them.
     tested = range(len(names))
     if compared.shape[-1] == 1:
-        # A group of one text has means only.
+        # Test no systems, because a group of one text has means only.
         tested = range(0)
-    # All pairs are tested, also those that are not listed, because the adjusted p-values depend on them.
+    # {(first, second): (paired, p_value_holm)}, with the indices of two systems as the key
     comparisons = compare_all_pairs(compared, tested, **settings)
     differences = []
-    # All pairs of systems have the same texts, and so the same test.
+    # All pairs of systems have the same test, because they have the same texts. It is None if none was compared.
     test = None
     for (first, second), (paired, p_value_holm) in comparisons.items():
         numbers = asdict(paired)
@@ -364,8 +376,14 @@ def _compare(scored: ScoredSystems, comparison: Comparison) -> dict[str, Any]:
 
 
 def _describe_systems(names: Sequence[str], means: Tensor, interval: tuple[Tensor, Tensor]) -> list[dict[str, Any]]:
-    """Return the means of each system, shape (3, systems), and the interval of the compared score."""
-    low, high = interval  # (systems,)
+    """Return the name, the means and the interval of the compared score of each system, by their keys in JSON.
+
+    Args:
+        names: the names of the systems.
+        means: mean precision, recall and F1, shape (3, systems).
+        interval: lower and upper ends, each of shape (systems,).
+    """
+    low, high = interval
     systems = []
     for number, name in enumerate(names):
         ends = {"low": low[number].item(), "high": high[number].item()}

@@ -28,7 +28,7 @@ def take_hash(choice: ScoringChoice) -> ScoringChoice:
     text = choice.hash or choice.encoder.model or ""
     settings = catalog.read_hash(text)
     if choice.hash and not settings:
-        # The table of a custom baseline is not in the hash.
+        # A hash with -custom-rescaled does not contain the table of its baseline, so its scores cannot be reproduced.
         problem = f"argument --hash: {text!r} is not a hash of bert-score, or one with -custom-rescaled"
         raise CommandError(f"{problem}. Give one such as {_HASH_EXAMPLE}")
     if not settings:
@@ -67,7 +67,7 @@ def build_encoder(choice: EncoderChoice, *, all_layers: bool = False) -> FrozenE
     catalog.require_no_hash("argument --model", choice.model)
     listed_as = choice.options["listed_as"]
     if listed_as is not None:
-        # Before the configuration of the model, which may be downloaded.
+        # Check this name before the configuration of the model is read, which may be downloaded.
         catalog.find_listed(listed_as)
     options = choice.options.copy()
     options["all_layers"] = all_layers
@@ -101,14 +101,14 @@ def choose_device(device: str | None) -> torch.device:
     try:
         chosen = default_device(device)
         if device is not None:
-            # Its numbers must be readable, as those of "meta" are not.
+            # Copy a tensor back, which fails for devices without data, such as "meta".
             torch.empty(0, dtype=torch.uint8, device=chosen).cpu()
     except (RuntimeError, AssertionError, ImportError) as error:
         # torch adds a list of devices, or advice for its developers, after the first sentence.
         cause = str(error).splitlines()[0].partition(". ")[0]
         remedy = f"Remove --device to use {default_device()}"
         raise CommandError(f"argument --device: {device!r} cannot be used here: {cause}. {remedy}") from error
-    # torchrun gives the processes of a host one GPU each.
+    # Each process of torchrun on a host takes its own GPU. "cuda" would be the first GPU for all of them.
     if str(chosen) == "cuda":
         return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
     return chosen
@@ -127,6 +127,6 @@ def read_idf(idf: bool | str, file_format: str | None) -> bool | list[str]:
         return idf
     suffix = Path(idf.lower().removesuffix(".gz")).suffix
     if suffix.removeprefix(".") in FORMATS:
-        # --format is that of the texts to score, so a known suffix comes first.
+        # --format may describe only the texts to score, so a known suffix of this file takes precedence.
         file_format = None
     return read_texts(idf, file_format, remedy="Name the column of the texts 'text', which --idf-from reads")

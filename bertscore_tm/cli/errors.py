@@ -11,7 +11,7 @@ from bertscore_tm.utilities.untrusted_text import for_terminal
 FAILED = 1
 BAD_INPUT = 2
 
-# Messages of this run that standard error could not take, as on a full disk.
+# Messages of this run that could not be written to standard error, for example because the disk was full.
 lost_messages: list[str] = []
 
 
@@ -19,11 +19,11 @@ class CommandError(Exception):
     """End a command with one line on standard error, which starts with ``file:line:`` if a file causes the error."""
 
     def __init__(self, message: str, exit_code: int = BAD_INPUT) -> None:
-        # The error is one line, also if the text of a library has several.
+        # Join the lines of the message, because that of a library may have several.
         super().__init__(" ".join(message.split()))
         self.exit_code = exit_code
 
-    # Ranks send their errors to each other by pickle, which would drop the exit code.
+    # Ranks send their errors to each other by pickle, which would drop the exit code without this method.
     def __reduce__(self) -> tuple[type[Self], tuple[str, int]]:
         return type(self), (str(self), self.exit_code)
 
@@ -31,7 +31,7 @@ class CommandError(Exception):
 def expected_errors() -> tuple[type[Exception], ...]:
     """Return the error classes whose messages are for users; any other error is a bug and keeps its traceback."""
     expected = (CommandError, ValueError, OSError, ImportError)
-    # If torch is not imported yet, the error cannot be one of its own, and the import takes seconds.
+    # If torch is not imported yet, it cannot have raised the error. To import it here would take seconds.
     torch = sys.modules.get("torch")
     if torch is None:
         return expected
@@ -44,7 +44,7 @@ def as_command_error(error: Exception) -> CommandError:
         return error
     message = str(error)
     if isinstance(error, OSError) and error.filename:
-        # Python's own text starts with the number of the error.
+        # The text of an OSError starts with the number of the error, which does not help users.
         message = f"{error.filename}: {error.strerror}"
     if isinstance(error, ModuleNotFoundError):
         message += ": pip install 'bertscore-tm[cli,report,parquet]'"
@@ -60,49 +60,52 @@ def is_only_rank() -> bool:
 
 
 def is_closed(stream: TextIO | None) -> bool:
-    """Return whether a standard stream is closed. Python has ``None`` for one that the shell closed with ``>&-``."""
+    """Return whether a standard stream is closed. A stream that the shell closed with ``>&-`` is ``None`` in Python."""
     return stream is None or stream.closed
 
 
 def discard_output() -> None:
-    """Discard what standard output still holds, or Python would fail to write it again at exit."""
+    """Discard the buffer of standard output, because Python would try, and fail, to write it again at exit."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, sys.stdout.fileno())
     os.close(null)
 
 
 def _print_line(line: str) -> None:
-    """Print a line on standard error. If it is closed, nobody wants messages; what cannot be written is a failure."""
-    # print would take standard output in place of None.
+    """Print a line on standard error. A line that cannot be written is added to ``lost_messages``."""
+    # A user who closed standard error wants no messages. print would write to standard output in place of None.
     if is_closed(sys.stderr):
         return
     try:
         print(line, file=sys.stderr, flush=True)
     except OSError:
-        # The run continues, because its results are still to be written.
+        # The run continues, because its results are not written yet. main returns a failure at the end.
         lost_messages.append(line)
 
 
 def print_message(message: str) -> None:
-    """Print a line on standard error, with the control characters of names and texts in it escaped.
+    """Print a line on standard error, and escape control characters, which names and texts in it may contain.
 
-    All ranks read the same texts, so the first one prints for all.
+    Only the first rank prints, because all ranks have the same messages.
     """
     if is_only_rank() or os.environ.get("RANK", "0") == "0":
         _print_line(f"bertscore-tm: {for_terminal(message)}")
 
 
 def print_error(error: CommandError) -> None:
-    """Print the last line of this process, unless another rank has printed one: not all ranks know of each error."""
+    """Print an error, unless another rank has printed one.
+
+    Not all ranks know of each error, so the rank that first creates a shared file prints.
+    """
     is_first = os.environ.get("LOCAL_RANK", "0") == "0"
     record = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if record is not None:
-        # torchrun stops the other ranks when one has ended. This rank prints its line and ends by itself.
+        # torchrun stops the other ranks when one has ended. This rank ignores the signal, prints its line and ends.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        # The folder that torchrun makes for the ranks, with a folder for each of them.
+        # torchrun makes a folder for all ranks, with a folder for each of them. The file is in the common folder.
         claim = Path(record).parents[1] / "bertscore-tm"
         try:
-            # Only one process can create the file, so only one prints.
+            # Only one process can create the file, so only that one prints.
             claim.touch(exist_ok=False)
             is_first = True
         except FileExistsError:

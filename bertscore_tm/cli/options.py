@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from bertscore_tm.encoder import EncoderOptions
 
 _PRECISIONS = ("float32", "bfloat16", "float16", "float64", "auto")
-# Arguments that name files to read.
+# Arguments whose values are files to read, if they are strings or lists.
 _INPUT_FILES = ("files", "candidates", "references", "sources", "corpus", "idf", "rescale", "baseline_path")
-# Values of the arguments that code for several commands reads, in commands that do not declare them.
+# Defaults of arguments that shared code reads, for commands that do not declare them.
 _UNDECLARED = {
     **dict.fromkeys(_INPUT_FILES),
     "idf": False,
@@ -43,7 +43,7 @@ def input_files(arguments: argparse.Namespace) -> list[str]:
     paths = []
     for name in _INPUT_FILES:
         value = getattr(arguments, name)
-        # The values of --idf and --rescale are True: they name no file.
+        # The values of --idf and --rescale are True or False, while those of --idf-from and --rescale-from are files.
         if isinstance(value, str):
             paths.append(value)
         elif isinstance(value, list):
@@ -84,11 +84,11 @@ class ScoringChoice:
 
     Args:
         encoder: the encoder.
-        idf: whether the references are counted, or the file whose texts are.
-        format: format of that file.
+        idf: whether document frequencies are counted in the references, or the file in whose texts they are counted.
+        format: format of the file of ``idf``. ``None`` for that of its suffix.
         rescale: whether scores are rescaled by the published table, or the file of another table.
         strip_thoughts: whether thoughts are removed.
-        hash: hash of ``bert-score``, whose settings replace those that are not given.
+        hash: hash of ``bert-score``, whose settings replace those that are not given. ``None`` for no hash.
     """
 
     encoder: EncoderChoice
@@ -111,14 +111,14 @@ class ScoringChoice:
         )
 
     def signature_fields(self) -> dict[str, str | None]:
-        """Return what the signature of a score says of this choice, besides the encoder's and the scores' settings."""
+        """Return the fields that this choice adds to the signature of a score."""
         if self.strip_thoughts:
             return {"thoughts": "stripped"}
         return {"thoughts": None}
 
 
 def positive(text: str) -> int:
-    """Return a number from 1, as the type of an argument."""
+    """Return a whole number of at least 1, as the type of an argument."""
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1, got {text!r}")
@@ -135,7 +135,7 @@ def _proportion(text: str) -> float:
 
 def _output_file(path: str) -> str | None:
     """Return the path of an output file, or ``None`` for standard output."""
-    # Opening /dev/stdout would overwrite a log from its start, while standard output appends.
+    # /dev/stdout is not opened, because that would overwrite a log file, to which standard output appends.
     if path in ("-", "/dev/stdout"):
         return None
     return expand_home(path)
@@ -209,7 +209,11 @@ def add_scoring_arguments(
 ) -> None:
     """Declare the arguments for file formats and columns, the encoder, idf and rescaling.
 
-    ``candidates`` is the column of the candidates; without ``of_references`` only the texts of a file give the idf.
+    Args:
+        parser: the parser of the command.
+        candidates: default name of the column of the candidates.
+        of_references: whether document frequencies can be counted in the references, besides the texts of a file.
+        rescale: whether the command can rescale scores.
     """
     group = parser.add_argument_group("file formats")
     add_format_argument(group)
@@ -240,7 +244,7 @@ def add_scoring_arguments(
     if rescale:
         title = "token weights and rescaling"
     group = parser.add_argument_group(title)
-    # Both options set the same value.
+    # --idf and --idf-from exclude each other, because they set the same value.
     choices = group.add_mutually_exclusive_group()
     if of_references:
         choices.add_argument("--idf", action="store_true", help="weight tokens by their idf in the references")
@@ -278,7 +282,7 @@ def add_idf_file_argument(group: argparse._ActionsContainer) -> None:
 
 
 def add_rescale_arguments(group: argparse._ArgumentGroup) -> None:
-    """Declare the arguments for the baseline."""
+    """Declare the arguments for the baseline, which exclude each other, because they set the same value."""
     choices = group.add_mutually_exclusive_group()
     choices.add_argument(
         "--rescale", action="store_true", help="map the score of unrelated texts to 0, by the published table"
@@ -294,7 +298,7 @@ def add_rescale_arguments(group: argparse._ArgumentGroup) -> None:
 
 
 def add_encoder_arguments(parser: argparse.ArgumentParser, *, all_layers: bool = False) -> None:
-    """Declare the encoder's arguments."""
+    """Declare the encoder's arguments. With ``all_layers``, the command uses all layers up to ``--num-layers``."""
     group = parser.add_argument_group("encoder")
     group.add_argument("-m", "--model", metavar="NAME", help="hub model or local folder (default: by --language)")
     group.add_argument(
@@ -345,12 +349,12 @@ def add_encoder_arguments(parser: argparse.ArgumentParser, *, all_layers: bool =
 
 
 def add_component_argument(group: argparse._ArgumentGroup, use: str) -> None:
-    """Declare the argument for precision, recall or F1, and what it is used for."""
+    """Declare the argument for precision, recall or F1. The help starts with ``use``."""
     group.add_argument("--component", choices=SCORE_NAMES, default="f1", help=f"{use} (default: %(default)s)")
 
 
 def add_confidence_argument(group: argparse._ArgumentGroup, default: float | None = 0.95) -> None:
-    """Declare the argument for intervals, which are left out without a default."""
+    """Declare the argument for the coverage of intervals. Without a default, intervals are optional."""
     described = "coverage of the intervals (default: %(default)s)"
     if default is None:
         described = "also print Student's t intervals of the means with this coverage, such as 0.95"
@@ -360,7 +364,7 @@ def add_confidence_argument(group: argparse._ArgumentGroup, default: float | Non
 def add_output_arguments(parser: argparse.ArgumentParser, suffixes: Sequence[str]) -> argparse._ArgumentGroup:
     """Declare the arguments for the output, a file with one of these suffixes, and return their group.
 
-    A command with a single one always writes a file, and prints a summary.
+    A command with a single suffix always writes a file, and prints a summary.
     """
     group = add_output_argument(parser, suffixes)
     group.add_argument("--json", action="store_true", help="print one JSON document")
@@ -368,13 +372,13 @@ def add_output_arguments(parser: argparse.ArgumentParser, suffixes: Sequence[str
 
 
 def add_output_argument(parser: argparse.ArgumentParser, suffixes: Sequence[str]) -> argparse._ArgumentGroup:
-    """Declare the argument for the output file alone, for a command that prints no summary; return its group."""
-    # The check of the output reads them before the command runs.
+    """Declare only the argument for the output file, for a command that prints no summary, and return its group."""
+    # choose_output reads the suffixes before the command runs.
     parser.set_defaults(suffixes=suffixes)
     is_always_file = len(suffixes) == 1
     as_path = _output_file
     if is_always_file:
-        # Standard output is an error here, because it has the summary.
+        # Do not accept standard output, because the summary is printed there.
         as_path = expand_home
     group = parser.add_argument_group("output")
     group.add_argument(

@@ -69,7 +69,7 @@ def choose_output(arguments: argparse.Namespace) -> Output:
     are read are not replaced.
     """
     inputs = input_files(arguments)
-    # With a single format the output is always a file, and --json changes the summary.
+    # With a single format the output is always a file, and --json changes the printed summary instead of the output.
     is_result_json = arguments.json and len(arguments.suffixes) > 1
     default = arguments.suffixes[0]
     if is_result_json:
@@ -83,7 +83,10 @@ def choose_output(arguments: argparse.Namespace) -> Output:
 
 
 def _check_output(option: str, path: str | None, suffixes: Sequence[str], default: str, inputs: Sequence[str]) -> str:
-    """Return the suffix of a file to write, or the default one without a file. Raise an error if it is not allowed."""
+    """Return the suffix of a file to write, or the default one without a file.
+
+    Raise an error if the file cannot be written, is read by the command too, or has another suffix than those allowed.
+    """
     if path in ("-", "/dev/stdout"):
         raise CommandError(f"argument --{option}: {path} is standard output, which has the summary. Give a file")
     if path is None:
@@ -92,7 +95,7 @@ def _check_output(option: str, path: str | None, suffixes: Sequence[str], defaul
     folder = target.resolve().parent
     if not folder.is_dir():
         raise CommandError(f"argument --{option}: the folder {folder} does not exist. Create it first")
-    # A device or a pipe has no suffix that says a format.
+    # A device or a pipe has no suffix that could name a format.
     if is_special(target):
         return default
     for name in inputs:
@@ -125,7 +128,10 @@ def write_output(content: str | bytes, path: str | None) -> None:
 
 
 def _print_unwritten(text: str) -> None:
-    """Print a text whose file could not be written. If that fails too, only report it: the file's error follows."""
+    """Print a text whose file could not be written.
+
+    If printing fails too, report that and continue, because the caller raises the error of the file.
+    """
     try:
         _print_result(text)
     except BrokenPipeError:
@@ -144,7 +150,7 @@ def write_results(results: Sequence[tuple[str, str | None]], write_page: Callabl
     writes.append(write_page)
     errors = []
     for write in writes:
-        # One full disk must not prevent a page on another one.
+        # Try all writes, because another file may be on another disk than a full one.
         try:
             write()
         except expected_errors() as error:
@@ -156,15 +162,15 @@ def write_results(results: Sequence[tuple[str, str | None]], write_page: Callabl
 
 
 def _print_result(text: str) -> None:
-    """Print on standard output, with escapes for control characters and for those that its encoding lacks."""
+    """Print on standard output. Escape control characters, and characters that the stream's encoding lacks."""
     if is_closed(sys.stdout):
         raise CommandError("standard output is closed: the result was not printed. Pass --output FILE", FAILED)
     encoding = _encoding_of_output()
-    # With another encoding than UTF-8 a character may have no bytes, and its escape is printed.
+    # Replace characters that the encoding lacks, which is possible unless it is UTF-8.
     shown = for_terminal(text, keep="\n\t").encode(encoding, "backslashreplace")
     try:
         sys.stdout.write(shown.decode(encoding))
-        # At exit Python could not report an error in one line.
+        # Flush here, because Python would report an error at exit with a traceback.
         sys.stdout.flush()
     except BrokenPipeError:
         raise
@@ -205,25 +211,26 @@ def write_report(scored: ScoredSystems, output: Output) -> None:
 
 
 def to_json(document: dict[str, Any]) -> str:
-    """Return a JSON document in a line, with null for numbers that do not exist.
+    """Return a JSON document in a line. NaN is written as null.
 
     Numbers are rounded to six decimals, and those in ``_SMALL`` to six significant digits.
     """
-    # JSON has escapes of its own for characters that standard output lacks. Unpaired surrogates cannot be written.
+    # Use the escapes of JSON if the encoding of standard output may lack characters. for_terminal also escapes unpaired
+    # surrogates, which no encoding can write.
     is_ascii = not _encoding_of_output().lower().startswith("utf")
     content = json.dumps(_round(document), ensure_ascii=is_ascii, allow_nan=False)
     return for_terminal(content) + "\n"
 
 
 def _round(value: Any, *, is_small: bool = False) -> Any:
-    """Round all numbers of a JSON document."""
+    """Round all numbers of a JSON document. ``is_small`` is whether they are within a value named in ``_SMALL``."""
     if isinstance(value, dict):
         return {key: _round(item, is_small=is_small or key in _SMALL) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_round(item, is_small=is_small) for item in value]
     if not isinstance(value, float):
         return value
-    # JSON has no NaN.
+    # Return null, because JSON has no NaN.
     if math.isnan(value):
         return None
     if is_small:
@@ -239,27 +246,27 @@ def format_count(number: int, noun: str) -> str:
 
 
 def format_counts(document: dict[str, Any], nouns: Iterable[str]) -> str:
-    """Return the numbers of what the nouns name in a document."""
+    """Return the counts in a document for some nouns, such as "2 candidates, 3 references"."""
     return ", ".join(format_count(document[f"num_{noun}s"], noun) for noun in nouns)
 
 
 def describe_pairing(column: str | None) -> dict[str, Any]:
-    """Return by what rows of files were paired, for JSON: an id, or ``None`` for their order."""
+    """Return how rows of files were paired, as entries of a JSON document. ``None`` means by their order."""
     if column is None:
         return {"paired_by": "order", "key": None}
     return {"paired_by": "key", "key": column}
 
 
 def format_pairing(document: dict[str, Any]) -> str:
-    """Say by what the rows of files were paired."""
+    """Return how the rows of files were paired, as text."""
     if document["key"] is None:
         return "paired by order"
     return f"paired by {document['key']!r}"
 
 
 def format_interval(low: float, high: float, sign: str = "") -> str:
-    """Return an interval with four decimals, or a dash if there is none."""
-    # A single text has no interval.
+    """Return an interval with four decimals, or a dash if its ends are NaN. The sign "+" shows that of each number."""
+    # The ends are NaN for a single text, which has no interval.
     if math.isnan(low):
         return "-"
     return f"[{low:{sign}.4f}, {high:{sign}.4f}]"
@@ -291,10 +298,10 @@ def format_rows(rows: Sequence[Sequence[str]], suffix: str = ".txt") -> str:
         # tabulate does not escape characters of Markdown in names of systems.
         cells = [[cell.translate(_MARKDOWN) for cell in row] for row in cells]
     alignment = ["left", *["right"] * (len(rows[0]) - 1)]
-    # Numbers are formatted already.
+    # Disable the number format of tabulate, because the cells are formatted already.
     table: str = tabulate(cells[1:], cells[0], tablefmt=_FORMATS[suffix], colalign=alignment, disable_numparse=True)
     if suffix == ".tex":
         table = _MINUS.sub("$-$", table).replace("≤", r"$\leq$")
-        # LaTeX takes a bracket after the end of a line for a length.
+        # LaTeX reads a bracket at the start of a row as the optional length of the line break before it.
         table = re.sub(r"^ *\[", "{}[", table, flags=re.MULTILINE)
     return f"{table}\n"

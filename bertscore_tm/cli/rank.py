@@ -168,9 +168,9 @@ def _warn_about_texts(items: Sequence[Item], scores: Sequence[Numbers], settings
         warn_of_written_lists(texts)
         candidates += item.candidates
         distinct |= dict.fromkeys(texts)
-    # This warning counts candidates, so repeated ones are passed too.
+    # Pass repeated candidates too, because the warning of leftovers counts candidates.
     warn_of_leftovers(candidates, tokenizer)
-    # These warnings count texts. Each text is tokenized once, because that takes time.
+    # Pass distinct texts, because the warnings of truncation and unknown tokens count texts, and tokenizing takes time.
     num_truncated, unknown = count_tokens(list(distinct), tokenizer)
     unknown.warn()
     # A score of exactly 0 means that the candidate or the reference is empty, or has only tokens of weight 0.

@@ -17,8 +17,8 @@ from bertscore_tm.cli.errors import FAILED, CommandError, as_command_error, expe
 
 T = TypeVar("T")
 
-# One rank may take longer to load the model or to compute its items. A rank that ends is noticed at once, because its
-# connections close.
+# The timeout is long, because a rank may take longer than others to load the model or to compute its items. A rank that
+# ends is noticed at once, because its connections close.
 _TIMEOUT = timedelta(hours=1)
 _PACKAGES = ("bertscore-tm", "torch", "transformers", "tokenizers")
 _PAGE = "https://github.com/bertscore-tm/bertscore-tm/blob/main/examples/docs/many_machines.md"
@@ -33,7 +33,7 @@ class RankGroup:
     size: int
 
     def run_on_first(self, work: Callable[[], T]) -> T:
-        """Run a function on rank 0 only, such as reading a file, and return its result, or raise its error, on all."""
+        """Run a function on rank 0 only, such as reading a file. All ranks return its result or raise its error."""
         outcomes: list[Any] = [None]
         if self.rank == 0:
             outcomes = [_try(work)]
@@ -42,13 +42,13 @@ class RankGroup:
         return _raise_first(outcomes)[0]  # type: ignore[no-any-return]
 
     def run_on_all(self, work: Callable[[], T]) -> T:
-        """Run a function on every rank, and raise an error of any of them on all."""
+        """Run a function on every rank, which returns its own result. If it fails on one rank, all raise the error."""
         results: list[T] = []
         self.gather(lambda: results.append(work()))
         return results[0]
 
     def gather(self, work: Callable[[], T]) -> list[T]:
-        """Run a function on every rank, and return the results of all, or raise an error of any of them, on all."""
+        """Run a function on every rank. All ranks return the results of all ranks, or raise the first error."""
         outcome = _try(work)
         outcomes: list[Any] = [outcome] * self.size
         if self.size > 1:
@@ -56,7 +56,7 @@ class RankGroup:
         return _raise_first(outcomes)
 
     def require_equal(self, describe: Callable[[], dict[str, object]]) -> None:
-        """Raise an error on all ranks that names the settings in which one of them differs from rank 0."""
+        """Raise an error on all ranks if the settings of one rank differ from those of rank 0."""
         first, *others = self.gather(describe)
         for rank, settings in enumerate(others, start=1):
             found = []
@@ -83,11 +83,11 @@ def join_ranks() -> Generator[RankGroup, None, None]:
         # Only small results on the CPU are exchanged, so gloo fits all devices.
         dist.init_process_group("gloo", timeout=_TIMEOUT)
     except RuntimeError as error:
-        # torchrun sets the addresses of the processes, so another launcher may lack them.
+        # torchrun sets the addresses of the processes in the environment. Another launcher may not set them.
         message = f"could not connect to the other processes: {error}. Start them with torchrun"
         raise CommandError(message, FAILED) from error
     if "TORCHELASTIC_ERROR_FILE" in os.environ:
-        # torchrun ends a rank by this signal, whose default handler prints nothing.
+        # torchrun ends a rank by SIGTERM, whose default handler prints nothing.
         signal.signal(signal.SIGTERM, _end_rank)
     try:
         ranks = RankGroup(dist.get_rank(), dist.get_world_size())
@@ -98,6 +98,7 @@ def join_ranks() -> Generator[RankGroup, None, None]:
 
 
 def _require_one_host() -> None:
+    """Raise an error if the launcher's environment says that the ranks run on several hosts."""
     num_ranks = os.environ["WORLD_SIZE"]
     num_hosts = os.environ.get("GROUP_WORLD_SIZE", "1")
     num_ranks_here = os.environ.get("LOCAL_WORLD_SIZE", num_ranks)
@@ -121,6 +122,7 @@ def _try(work: Callable[[], T]) -> T | CommandError:
 
 
 def _raise_first(outcomes: list[Any]) -> list[Any]:
+    """Return the results of the ranks, or raise the first error among them."""
     for outcome in outcomes:
         if isinstance(outcome, CommandError):
             raise outcome
@@ -128,6 +130,7 @@ def _raise_first(outcomes: list[Any]) -> list[Any]:
 
 
 def _communicate(collective: Callable[[Any], None]) -> None:
+    """Call a collective of torch.distributed, which is passed to the function. Report a lost connection as an error."""
     import torch.distributed as dist
 
     try:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ReportOptions:
-    """The files of a training: its folder and how their names start."""
+    """The files of a training: their folder, and the prefix of their names."""
 
     folder: str
     prefix: str
@@ -61,6 +61,7 @@ def run(arguments: argparse.Namespace, session: Session) -> None:
 
 
 def _write_page(command: ReportOptions, target: Output) -> None:
+    """Write the page of all validations whose files are in the folder."""
     # Import torch when the command runs, so that errors in arguments are reported soon.
     from bertscore_tm.report import Report
 

@@ -23,17 +23,20 @@ from bertscore_tm.utilities.files import is_special
 Numbers = list[float]
 Progress = Callable[[int], None]
 
-# Items that a rank computes at a time: enough for full batches. An interruption loses so many of each rank.
+# Number of items that a rank computes in a step: enough for full batches. An interruption loses at most one step.
 ITEMS_PER_STEP = 1000
 
 
 class PartialFile:
     """The finished items of an output: JSON lines next to it, from which an interrupted run resumes.
 
-    The first line has the signature of the run and a digest of its input, each further one the numbers of an item. A
-    run that prints its result, or that is done in a step, has no file.
+    The first line has the signature of the run and a digest of its input. Each further line has the numbers of an item.
+    A run that prints its result, or that is done in a single step, has no file.
 
-    As a context manager it deletes the file after a run without an error, and keeps it after any other.
+    As a context manager, this class deletes the file after a run without an error, and keeps it after an error.
+
+    Args:
+        output: the output file. ``None`` for standard output.
     """
 
     def __init__(self, output: str | None) -> None:
@@ -49,7 +52,7 @@ class PartialFile:
         if self._file is None or self.path is None:
             return
         if error is None:
-            # The output is complete.
+            # Delete the partial file, because the output is complete.
             self.path.unlink()
         self.close()
         if isinstance(error, KeyboardInterrupt):
@@ -62,7 +65,7 @@ class PartialFile:
             return []
         self._file = self.path.open("a+b")
         _lock(self._file)
-        # Other texts have other scores, even if the files have the same names.
+        # Compare the texts by their digest, because they may have changed in files of the same names.
         digest = hashlib.sha256()
         for item in items:
             digest.update(json.dumps(item, default=vars).encode())
@@ -76,7 +79,7 @@ class PartialFile:
         if first != head.encode() or not lines:
             remedy = f"Repeat that command, or start anew after rm {shlex.quote(str(self.path))}"
             raise CommandError(f"{self.path} belongs to a run with other files or settings. {remedy}")
-        # The last line is empty, or was cut off.
+        # What follows the last line break is empty, or an item that was cut off. Remove it.
         self._file.truncate(len(content) - len(lines[-1]))
         records = [json.loads(line) for line in lines[:-1]]
         if [record["item"] for record in records] != list(range(len(records))):
@@ -85,14 +88,14 @@ class PartialFile:
         return [record["numbers"] for record in records]
 
     def append(self, start: int, numbers: Sequence[Numbers]) -> None:
-        """Write the numbers of finished items, of which ``start`` is the first."""
+        """Write the numbers of finished items. ``start`` is the index of the first one."""
         if self._file is None:
             return
         lines = []
         for item, values in enumerate(numbers, start):
             record = json.dumps({"item": item, "numbers": values})
             lines.append(f"{record}\n")
-        # One write per step, so that an interruption leaves at most one incomplete line.
+        # Write all lines of a step at once, so that an interruption leaves at most one incomplete line.
         self._write("".join(lines))
 
     def close(self) -> None:
@@ -105,7 +108,7 @@ class PartialFile:
         try:
             self._file.write(lines.encode())
             self._file.flush()
-            # A power failure loses at most the current step.
+            # Write to the disk, so that a power failure loses at most the current step.
             os.fsync(self._file.fileno())
         except OSError as error:
             reason = error.strerror or error
@@ -114,7 +117,7 @@ class PartialFile:
 
 
 def _lock(file: IO[bytes]) -> None:
-    """Lock a file until it is closed, on systems that have locks; it is an error if another run has locked it."""
+    """Lock a file until it is closed, on systems that have locks. Raise an error if another run has locked the file."""
     with suppress(ImportError, OSError):
         from fcntl import LOCK_EX, LOCK_NB, flock
 
@@ -126,7 +129,7 @@ def _lock(file: IO[bytes]) -> None:
 
 @dataclass(frozen=True)
 class Session:
-    """The ranks of a run, its unfinished output, and where its output goes."""
+    """The ranks of a run, the file of its finished items, and where its output goes."""
 
     ranks: RankGroup
     unfinished: PartialFile
@@ -142,12 +145,20 @@ def compute_items(
     signature: str,
     verbose: bool = False,
 ) -> list[Numbers] | None:
-    """Compute the numbers of each item; the numbers on rank 0, ``None`` on all other ranks.
+    """Compute the numbers of each item, and return them on rank 0. The other ranks return ``None``.
 
-    ``work`` computes items, and calls a function with the number of items done since its last call; their name is
-    ``unit``. Finished items are written to the partial file. A progress bar is shown on a terminal or with ``verbose``.
+    Finished items are written to the partial file. A progress bar is shown on a terminal.
+
+    Args:
+        session: the ranks, the partial file and the output.
+        items: the items to compute.
+        work: computes the numbers of some items. It calls its second argument with the number of items that it has done
+            since the last call.
+        unit: the noun for an item in messages.
+        signature: the signature of the settings.
+        verbose: also show the progress bar if standard error is not a terminal.
     """
-    # Imported late, so that errors in arguments and files are reported at once.
+    # Import tqdm when items are computed, so that errors in arguments and files are reported at once.
     from tqdm import tqdm
 
     ranks = session.ranks
@@ -175,9 +186,10 @@ def compute_items(
 
 
 def _can_show_progress(*, verbose: bool) -> bool:
+    """Return whether standard error is a terminal, or is open and the user requests a progress bar."""
     if is_closed(sys.stderr):
         return False
-    # A log file would get a line for each update, so there the user has to ask for it.
+    # A log file would get a line for each update, so the user has to request a progress bar there.
     return verbose or sys.stderr.isatty()
 
 
@@ -192,12 +204,12 @@ def _compute_step(
     own = items[ranks.rank * share : (ranks.rank + 1) * share]
 
     def work_on_share() -> list[Numbers]:
-        # The last ranks have nothing to do if there are fewer items than ranks.
+        # The shares of the last ranks are empty if there are fewer items than ranks.
         if not own:
             return []
         return work(own, progress)
 
     shares = ranks.gather(work_on_share)
-    # The other ranks have computed the rest.
+    # work has counted the items of this rank only, so add those of the other ranks.
     progress(len(items) - len(own))
     return list(chain.from_iterable(shares))

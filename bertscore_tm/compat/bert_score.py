@@ -191,7 +191,7 @@ class BERTScorer:
             batch_size=batch_size,
             device=self.device,
         )
-        # The language chooses the published baseline, also if the model is given.
+        # The language chooses the published baseline, even if the user names the model.
         self.encoder.language = lang
         if num_layers is None:
             num_layers = self.encoder.num_layers
@@ -221,7 +221,10 @@ class BERTScorer:
 
     @property
     def baseline_vals(self) -> Tensor:
-        """Baseline of P, R and F1, shape (3,), or (layers, 1, 3) with ``all_layers``. It is read even if not in use."""
+        """Baseline of P, R and F1, shape (3,), or (layers, 1, 3) with ``all_layers``.
+
+        The table is read even if scores are not rescaled.
+        """
         if self.baseline_path is None:
             baseline = Baseline.published(str(self.lang), self.encoder.listed_name)
         else:
@@ -237,7 +240,7 @@ class BERTScorer:
             warn_user("Overwriting the previous importance weights.")
         documents = as_documents(sents, "sents")
         self._weights = None
-        # Without texts there are no weights, and score raises an error with idf=True, as in bert-score.
+        # Without texts there are no weights, so that score raises an error with idf=True, as in bert-score.
         if documents:
             self._weights = token_weights(self.encoder, documents)
 
@@ -250,13 +253,13 @@ class BERTScorer:
         return_hash: bool = False,
     ) -> Scores | tuple[Scores, str]:
         """Score candidates against references, as :func:`score`."""
-        # bert-score raises this class of errors too.
+        # The error is an AssertionError, because bert-score raises one too.
         if self.idf and self._weights is None:
             raise AssertionError("IDF weights are not computed. Pass idf_sents=, or call compute_idf")
         if batch_size is None:
             batch_size = self.batch_size
         require_at_least("batch_size", batch_size, 1)
-        # The batch size does not change the scores, so later calls may keep it.
+        # The encoder may keep this batch size in later calls, because it does not change the scores.
         self.encoder.batch_size = batch_size
         texts = as_text_pairs(cands, refs, ("cands", "refs"), require_references=True)
         idf: bool | TokenWeights | None = False
@@ -274,24 +277,25 @@ class BERTScorer:
 
         layer = None
         if self.all_layers:
-            # A picture shows one layer: the last one.
+            # A picture shows one layer, so choose the last one.
             layer = self.encoder.num_layers
         settings = ScoreSettings(self.encoder, token_weights(self.encoder), self.baseline, layer=layer)
         alignment = compute_alignment(candidate, reference, settings)
         title = "Similarity Matrix"
         if self.baseline is not None:
             title += " (after Rescaling)"
-            # An alignment rescales scores only, but bert-score's picture shows similarities rescaled like F1.
+            # bert-score's picture shows similarities rescaled like F1, but an alignment rescales scores only.
+            # The shown layer is the last row of the table.
             layer_baseline = self.baseline.table[-1]  # (3,)
             expected_f1 = layer_baseline[SCORE_NAMES.index("f1")].item()
             rescaled = (alignment.similarity - expected_f1) / (1 - expected_f1)
             alignment = replace(alignment, similarity=rescaled)
         rows, columns = alignment.similarity.shape
-        # An inch per token, so that the tokens of long texts stay readable.
+        # Give each token an inch, so that the tokens of long texts stay readable.
         figure, ax = plt.subplots(figsize=(columns + 3, rows + 2), layout="constrained")
         draw_alignment(alignment, ax)
         figure.suptitle(title, fontsize=14)
-        # The default of bert-score is an empty name.
+        # No file is written for an empty name, which is the default of bert-score.
         if fname != "":
             figure.savefig(fname, dpi=100)
             print("Saved figure to file: ", fname)
@@ -313,11 +317,12 @@ def score_pairs(
     Args:
         texts: candidates and references.
         encoder: the encoder.
-        baseline: rows of the compared layers for rescaling, or ``None``.
-        idf: whether to weight tokens by their idf in the references, or given weights. An empty mapping is ``False``.
+        baseline: rows of the compared layers for rescaling. ``None`` to return the scores as they are.
+        idf: whether to weight tokens by their idf in the references, or given weights. ``None`` and an empty mapping
+            are ``False``.
         verbose: show a progress bar.
     """
-    # bert-score takes an empty mapping for False.
+    # An empty mapping counts as False, as in bert-score.
     source: Idf = bool(idf)
     if isinstance(idf, dict | TokenWeights) and idf:
         source = idf
@@ -334,10 +339,10 @@ def score_pairs(
 
 
 def _default_model(lang: str) -> str:
+    """Return the model of a language, or the multilingual one for other texts, such as "en-US", as bert-score does."""
     try:
         return catalog.default_model(lang)
     except ValueError:
-        # bert-score takes the multilingual model for a variety such as "en-US", and for any other text.
         return _MULTILINGUAL
 
 
@@ -351,7 +356,8 @@ def _check_arguments(model_type: str | None, lang: str | None, *, rescale_with_b
 
 
 def _warn_of_unused(nthreads: int, *, use_fast_tokenizer: bool) -> None:
-    # 4 is the default of bert-score, and 0 asks for no processes.
+    """Warn about arguments of bert-score that have no effect here."""
+    # 4 is the default of bert-score, and 0 requests no processes.
     if nthreads not in (0, 4):
         warn_unused(f"nthreads={nthreads}", "texts are tokenized in one batch, without a pool of processes")
     if use_fast_tokenizer:
@@ -359,7 +365,7 @@ def _warn_of_unused(nthreads: int, *, use_fast_tokenizer: bool) -> None:
 
 
 def _choose_device(device: str | torch.device | None) -> str | torch.device:
-    """Return the given device, or the default of bert-score, which knows no other accelerators."""
+    """Return the given device, or the default of bert-score, which is a GPU of CUDA if there is one, else the CPU."""
     if device is not None:
         return device
     if torch.cuda.is_available():

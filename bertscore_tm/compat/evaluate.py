@@ -97,7 +97,7 @@ class BERTScore:
         texts = self._take_texts(predictions, references)
         if model_type is None and lang is None:
             raise ValueError("neither model_type nor lang is given. Pass lang='en', or the model to use")
-        # A scorer loads its model, which takes seconds.
+        # Reuse the scorer if its settings are the same, because loading its model takes seconds.
         if self._scorer is None or settings != self._settings:
             self._scorer = BERTScorer(**settings)
             self._settings = settings

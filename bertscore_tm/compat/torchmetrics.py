@@ -1,7 +1,8 @@
 """The interface of BERTScore in torchmetrics 1.9. The page on migrating lists the differences."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -88,16 +89,34 @@ def bert_score(
         >>> {name: round(score.item(), 3) for name, score in scores.items()}
         {'precision': 0.965, 'recall': 0.965, 'f1': 0.965}
     """
-    # The function and the class have the same arguments, so both pass them by name.
-    encoder, rescale = _translate(locals())
+    arguments = _Arguments(
+        model_name_or_path=model_name_or_path,
+        num_layers=num_layers,
+        all_layers=all_layers,
+        model=model,
+        user_tokenizer=user_tokenizer,
+        user_forward_fn=user_forward_fn,
+        idf=idf,
+        device=device,
+        max_length=max_length,
+        batch_size=batch_size,
+        num_threads=num_threads,
+        lang=lang,
+        rescale_with_baseline=rescale_with_baseline,
+        baseline_path=baseline_path,
+        baseline_url=baseline_url,
+        truncation=truncation,
+    )
+    encoder, rescale = _make_encoder(arguments)
     texts = as_text_pairs(_as_list(preds), _as_list(target), require_references=True)
     if not texts:
         warn_user("Predictions and references are empty.")
     baseline = find_baseline(encoder, rescale)
+    # Empty input is scored too, because that gives the signature.
     scores, signature = score_pairs(texts, encoder, baseline, idf, verbose)
     result: dict[str, Any] = dict(zip(SCORE_NAMES, scores, strict=True))
-    # torchmetrics returns lists in this case.
     if not texts:
+        # torchmetrics returns these lists without texts.
         result = {name: [0.0] for name in SCORE_NAMES}
     if return_hash:
         result["hash"] = signature
@@ -142,15 +161,33 @@ class BERTScore(metric.BERTScore):
         truncation: bool = False,
         **kwargs: Any,
     ) -> None:
-        encoder, rescale = _translate(locals())
+        arguments = _Arguments(
+            model_name_or_path=model_name_or_path,
+            num_layers=num_layers,
+            all_layers=all_layers,
+            model=model,
+            user_tokenizer=user_tokenizer,
+            user_forward_fn=user_forward_fn,
+            idf=idf,
+            device=device,
+            max_length=max_length,
+            batch_size=batch_size,
+            num_threads=num_threads,
+            lang=lang,
+            rescale_with_baseline=rescale_with_baseline,
+            baseline_path=baseline_path,
+            baseline_url=baseline_url,
+            truncation=truncation,
+        )
+        encoder, rescale = _make_encoder(arguments)
         # The function has a progress bar, but a metric does not know how many batches follow.
         if verbose:
             warn_unused("verbose=True", "the metric scores batch by batch, and the training loop shows the progress")
         super().__init__(encoder, idf=idf, rescale=rescale, reduction="none", **kwargs)
-        # The states have to be on the device of the encoder.
+        # Move the states of the metric to the device of the encoder.
         if device is not None:
             self.to(device)
-        # torchmetrics has these attributes, too.
+        # The class in torchmetrics has these attributes, too.
         self.model_name_or_path = model_name_or_path or _DEFAULT_MODEL
         self.num_layers = num_layers
         self.lang = lang
@@ -191,98 +228,114 @@ class BERTScore(metric.BERTScore):
 
 
 def _as_list(texts: Any) -> Any:
+    """Return a list of a single text, as torchmetrics accepts one. Other values are returned unchanged."""
     if isinstance(texts, str):
         return [texts]
     return texts
 
 
-def _translate(arguments: Mapping[str, Any]) -> tuple[FrozenEncoder, Rescale]:
-    """Return the encoder and the rescaling for the arguments of the function or the class."""
-    name = arguments["model_name_or_path"]
-    idf = arguments["idf"]
-    num_threads = arguments["num_threads"]
+@dataclass(frozen=True)
+class _Arguments:
+    """The arguments of :func:`bert_score`, which the class has too, that choose the encoder and the rescaling."""
+
+    model_name_or_path: Path | None
+    num_layers: int | None
+    all_layers: bool
+    model: nn.Module | None
+    user_tokenizer: PreTrainedTokenizerBase | None
+    user_forward_fn: Forward | None
+    idf: bool
+    device: str | torch.device | None
+    max_length: int
+    batch_size: int
+    num_threads: int
+    lang: str
+    rescale_with_baseline: bool
+    baseline_path: Path | None
+    baseline_url: str | None
+    truncation: bool
+
+
+def _make_encoder(arguments: _Arguments) -> tuple[FrozenEncoder, Rescale]:
+    """Check the arguments, and return the encoder and the rescaling."""
     # The error has the words of torchmetrics.
-    if not isinstance(idf, bool):
-        raise ValueError(f"Expected argument `idf` to be a boolean, but got {idf}.")
-    if num_threads:
-        warn_unused(f"num_threads={num_threads}", "texts are not loaded by a data loader")
+    if not isinstance(arguments.idf, bool):
+        raise ValueError(f"Expected argument `idf` to be a boolean, but got {arguments.idf}.")
+    if arguments.num_threads:
+        warn_unused(f"num_threads={arguments.num_threads}", "texts are not loaded by a data loader")
     rescale = _read_rescale(arguments)
-    catalog.require_no_hash("model_name_or_path", name)
-    if name is None and arguments["model"] is None:
+    catalog.require_no_hash("model_name_or_path", arguments.model_name_or_path)
+    if arguments.model_name_or_path is None and arguments.model is None:
         warn_user(f"model_name_or_path is not given: using {_DEFAULT_MODEL!r}. Pass the model to use")
-    return _make_encoder(arguments, _find_tokenizer(arguments), rescale), rescale
+    tokenizer = _find_tokenizer(arguments)
+    return _load_encoder(arguments, tokenizer, rescale), rescale
 
 
-def _read_rescale(arguments: Mapping[str, Any]) -> Rescale:
-    rescale: Rescale = arguments["rescale_with_baseline"]
-    path = arguments["baseline_path"]
-    url = arguments["baseline_url"]
+def _read_rescale(arguments: _Arguments) -> Rescale:
+    """Return the given baseline table, or whether the published one is used."""
     # torchmetrics reads no table without rescaling, not even a given one.
-    if not rescale:
-        return rescale
-    if path:
-        return Baseline.read(path)
-    if url is not None:
-        raise ValueError(f"baseline_url={url!r} is not read. Download the file, and pass it as baseline_path=")
-    return rescale
+    if not arguments.rescale_with_baseline:
+        return arguments.rescale_with_baseline
+    if arguments.baseline_path:
+        return Baseline.read(arguments.baseline_path)
+    if arguments.baseline_url is not None:
+        url = f"baseline_url={arguments.baseline_url!r}"
+        raise ValueError(f"{url} is not read. Download the file, and pass it as baseline_path=")
+    return arguments.rescale_with_baseline
 
 
-def _find_tokenizer(arguments: Mapping[str, Any]) -> PreTrainedTokenizerBase | None:
-    """Return the tokenizer of the given model, or ``None`` for the one that belongs to a model's name."""
-    tokenizer: PreTrainedTokenizerBase | None = arguments["user_tokenizer"]
-    if tokenizer is not None:
-        require_tokenizer(tokenizer, "user_tokenizer")
-        return tokenizer
-    if arguments["model"] is None:
+def _find_tokenizer(arguments: _Arguments) -> PreTrainedTokenizerBase | None:
+    """Return the tokenizer of the given model. ``None`` if the model is a name, whose tokenizer the encoder loads."""
+    if arguments.user_tokenizer is not None:
+        require_tokenizer(arguments.user_tokenizer, "user_tokenizer")
+        return arguments.user_tokenizer
+    if arguments.model is None:
         return None
-    name = arguments["model_name_or_path"]
-    if name is None:
+    if arguments.model_name_or_path is None:
         raise ValueError("model= needs its tokenizer. Pass user_tokenizer=")
-    return resolve_tokenizer(name, "model_name_or_path")
+    return resolve_tokenizer(arguments.model_name_or_path, "model_name_or_path")
 
 
-def _make_encoder(
-    arguments: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase | None, rescale: Rescale
-) -> FrozenEncoder:
+def _load_encoder(arguments: _Arguments, tokenizer: PreTrainedTokenizerBase | None, rescale: Rescale) -> FrozenEncoder:
     """Return the encoder, with at most as many tokens per text as its model allows."""
     layer: int | None = None
-    if not arguments["all_layers"]:
+    if not arguments.all_layers:
         layer = _choose_layer(arguments, rescale)
-    # torchmetrics does not truncate by default.
+    # Long texts are errors by default, as in torchmetrics.
     long_text = "error"
-    if arguments["truncation"]:
+    if arguments.truncation:
         long_text = "truncate"
     options: dict[str, Any] = {
         "num_layers": layer,
-        "all_layers": arguments["all_layers"],
+        "all_layers": arguments.all_layers,
         "long_text": long_text,
-        "batch_size": arguments["batch_size"],
-        "forward_fn": arguments["user_forward_fn"],
-        "device": arguments["device"],
+        "batch_size": arguments.batch_size,
+        "forward_fn": arguments.user_forward_fn,
+        "device": arguments.device,
     }
-    model = arguments["model"]
+    model: nn.Module | Path | None = arguments.model
     if model is None:
-        model = arguments["model_name_or_path"] or _DEFAULT_MODEL
-    encoder = FrozenEncoder.for_language(arguments["lang"], model, tokenizer, **options)
-    # The model's limit is in the configuration that the encoder has read. FrozenEncoder refuses a higher one.
-    max_length = arguments["max_length"]
+        model = arguments.model_name_or_path or _DEFAULT_MODEL
+    encoder = FrozenEncoder.for_language(arguments.lang, model, tokenizer, **options)
+    # The encoder has read the model's limit with its configuration. FrozenEncoder does not accept a higher limit.
+    max_length = arguments.max_length
     max_positions = encoder.family.max_positions(encoder.config)
     if max_positions is not None:
         max_length = min(max_length, max_positions)
     if encoder.tokenizer.max_length == max_length:
         return encoder
-    return FrozenEncoder.for_language(arguments["lang"], model, tokenizer, max_length=max_length, **options)
+    return FrozenEncoder.for_language(arguments.lang, model, tokenizer, max_length=max_length, **options)
 
 
-def _choose_layer(arguments: Mapping[str, Any], rescale: Rescale) -> int:
-    """Return the compared layer."""
+def _choose_layer(arguments: _Arguments, rescale: Rescale) -> int:
+    """Return the compared layer, by default the last one."""
     layer = -1
-    if arguments["num_layers"] is not None:
-        layer = arguments["num_layers"]
-    if arguments["user_forward_fn"] is None:
+    if arguments.num_layers is not None:
+        layer = arguments.num_layers
+    if arguments.user_forward_fn is None:
         return layer
-    # The function chooses the vectors, so the layer only chooses a row of the baseline, which may be counted from the
-    # end.
+    # The user's function chooses the vectors, so the layer only chooses a row of the baseline. Count a negative layer
+    # from the end of the table.
     if isinstance(rescale, Baseline):
         return range(len(rescale.table))[layer]
     return 0

@@ -4,9 +4,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-# A block at the start that is closed or cut off.
+# A block of thoughts at the start, which is closed or cut off.
 _BLOCK = r"\s*<(think|thinking)>.*?(?:</\1>\s*|$)"
-# The rest of a block that the prompt has opened.
+# The rest of a block of thoughts, if the prompt has the opening mark.
 _REST_OF_BLOCK = r"(?:(?!<think).)*?</think(?:ing)?>\s*"
 _THOUGHT = re.compile(f"{_BLOCK}|{_REST_OF_BLOCK}", re.DOTALL)
 
@@ -24,8 +24,8 @@ def _is_message(value: Any) -> bool:
 def read_answer(chat: Sequence[Mapping[str, Any]]) -> str:
     """Return the text of the assistant's last message.
 
-    It is empty if the message has no content, for example only calls of tools. A content that is a list of parts, or of
-    texts, is joined.
+    The text is empty if the message has no content, for example only calls of tools. If the content is a list of parts
+    or of texts, the texts are joined.
 
     Example:
         >>> read_answer([{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}])
@@ -44,7 +44,7 @@ def read_answer(chat: Sequence[Mapping[str, Any]]) -> str:
             texts.append(part)
         elif part.get("type", "text") == "text":
             texts.append(part.get("text") or "")
-        # Other parts are images, for example.
+        # Other parts, such as images, have no text.
     return "".join(texts)
 
 

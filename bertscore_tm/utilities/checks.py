@@ -5,16 +5,16 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Literal, SupportsIndex, TypeVar, get_args
 
-# In the order of the rows of their tensors.
+# Score tensors have their rows in this order.
 SCORE_NAMES = ("precision", "recall", "f1")
-# The score that ranks, selects or trains.
+# The score by which candidates are ranked or selected, or a model is trained.
 Component = Literal["precision", "recall", "f1"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def require_choice(name: str, value: object, allowed: Any) -> None:
-    """Raise a ValueError unless a setting is one of the strings of a ``Literal``."""
+    """Raise a ValueError unless a setting is one of the strings of the ``Literal`` type ``allowed``."""
     choices = get_args(allowed)
     if value not in choices:
         listed = ", ".join(map(repr, choices))
@@ -39,7 +39,7 @@ def require_at_least(name: str, value: float, least: float) -> None:
 
 def require_positive(name: str, value: float) -> None:
     """Raise a ValueError unless a setting is above 0."""
-    # Not "value <= 0", because NaN has to fail as well.
+    # The condition is not "value <= 0", because NaN has to fail as well.
     if not value > 0:
         raise ValueError(f"{name} must be above 0, got {value}")
 

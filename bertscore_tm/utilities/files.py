@@ -61,11 +61,12 @@ def write_atomically(path: str | os.PathLike[str], content: str | bytes, *, file
 
 
 def _replace_local(target: Path, data: bytes) -> None:
-    # In the same folder, because a file cannot be renamed to another disk. Writers of one file have different names.
+    # The temporary file is in the same folder, because a file cannot be renamed to another disk. Its name is random,
+    # because several processes may write the same file.
     partial = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
     try:
         with partial.open("xb") as file:
-            # Copy the permissions before the data is written, because not everybody may read it.
+            # Copy the permissions before the data is written, because not everybody may be allowed to read the data.
             if target.exists():
                 shutil.copymode(target, partial)
             file.write(data)

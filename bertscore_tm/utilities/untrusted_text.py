@@ -13,7 +13,7 @@ _FORMULA = re.compile("[\t\r]|\\s*[=+@\\-\uff0b\uff0d\uff1d\uff20]")
 def for_terminal(text: str, keep: str = "") -> str:
     r"""Escape control characters, such as those that clear the screen, except those to keep.
 
-    The escapes are those of JSON, so that a JSON document keeps its meaning.
+    The escapes are those of JSON, so that an escaped JSON document has the same content.
     """
 
     def escape(match: re.Match[str]) -> str:

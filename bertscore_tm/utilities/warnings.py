@@ -10,7 +10,7 @@ _SKIPPED_PACKAGES = frozenset({"bertscore_tm", "torch", "torchmetrics"})
 
 def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
     """Issue a warning at the first caller outside this package, torch and torchmetrics."""
-    # The argument skip_file_prefixes of warnings.warn needs Python 3.12.
+    # Count the stack level here, because the argument skip_file_prefixes of warnings.warn needs Python 3.12.
     frame = sys._getframe(1)
     level = 2
     while frame.f_back is not None and _package(frame) in _SKIPPED_PACKAGES:
