@@ -47,7 +47,7 @@ def isolate_random_state(device: torch.device) -> Generator[None, None, None]:
 
 
 class HuggingFaceGenerate(ABC):
-    """Base class of the generators with Hugging Face models; see its subclasses for the arguments."""
+    """Base class of functions that generate texts with Hugging Face models; see its subclasses for the arguments."""
 
     def __init__(
         self,
@@ -82,15 +82,15 @@ class HuggingFaceGenerate(ABC):
                 example, no references, rows without a prompt, no prompts or mask, or no labels that mark the prompts.
         """
         target = self._read_target(batch)
-        model = _find_generator(pl_module, self.model)
+        model = _find_unwrapped_model(pl_module, self.model)
         inputs, num_prompt_ids = self._prepare(model, batch)
         options = dict(self.generate_kwargs)
         if any(isinstance(module, FSDPModule | FullyShardedDataParallel) for module in model.modules()):
             # A rank with complete texts must keep running, because the other ranks wait for its shards.
             options.setdefault("synced_gpus", True)
-        with _gather_weights(pl_module, model) as generator:
+        with _gather_weights(pl_module, model) as complete_model:
             # The user's arguments come last, so that they replace ours, such as pad_token_id.
-            generated = generator.generate(**{**inputs, **options})
+            generated = complete_model.generate(**{**inputs, **options})
         ids = generated
         if not isinstance(generated, Tensor):
             # With return_dict_in_generate=True, generate returns an object that holds the ids.
@@ -244,8 +244,10 @@ class CausalGenerate(HuggingFaceGenerate):
         mask_key = self._input_key.replace("input_ids", "attention_mask")
         ids = batch.get(self._input_key)
         mask = batch.get(mask_key)
-        # A prompt_key without "input_ids" in it would be its own mask key.
-        if ids is None or mask is None or mask is ids or mask.shape != ids.shape:
+        has_both = ids is not None and mask is not None
+        # A prompt_key without "input_ids" in it is its own mask key.
+        has_own_mask = has_both and mask is not ids and mask.shape == ids.shape
+        if not has_own_mask:
             raise MisconfigurationException(
                 f"{type(self).__name__} needs token ids {self._input_key!r} and their mask {mask_key!r} of equal shape "
                 f"in the batch. Rename the keys, or pass a function as generate="
@@ -295,14 +297,18 @@ def _from_last_span(is_label: Tensor) -> Tensor:
     return (span == num_spans) & (span > 0)
 
 
-def _find_generator(pl_module: nn.Module, path: str) -> Any:
-    """Return the model that generates, without the wrappers of ``torch.compile`` and DDP."""
-    # A LightningModule may define generate for its own use.
+def _find_unwrapped_model(pl_module: nn.Module, path: str) -> Any:
+    """Return the model whose ``generate`` is called, without the wrappers of ``torch.compile`` and DDP.
+
+    It is the module at the path, or ``pl_module`` itself if that is a model.
+    """
+    # A LightningModule is never the model, although it may define generate for its own use.
     is_model = hasattr(pl_module, "generate") and not isinstance(pl_module, pl.LightningModule)
     model: Any = pl_module
     if not is_model:
         model = pl_module.get_submodule(path)
-    # Compiled models have a forward without named parameters, which decide on the inputs.
+    # Inputs are chosen by the names of the parameters of forward, which a compiled model does not show. Unwrap compiled
+    # models before DDP, because torch.compile may be applied to a model in DDP.
     while hasattr(model, "_orig_mod"):
         model = model._orig_mod
     if isinstance(model, DistributedDataParallel):

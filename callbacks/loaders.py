@@ -113,12 +113,11 @@ class LoaderScores:
             return
         # Every rank computes these metrics for all texts, without synchronization: torchmetrics can synchronize neither
         # states that a rank lacks nor lists of unequal lengths.
-        for part in torch.nn.ModuleList(others).modules():
-            if isinstance(part, Metric):
-                part.distributed_available_fn = lambda: False
+        _disable_sync(others)
         # Merging drops the duplicates that the distributed sampler adds.
         texts = list(merge_texts(trainer, self.texts).values())
-        # Use the batches of a single process, because some metrics average over updates.
+        # Update with the batches of a single process, because some metrics average over updates. All ranks need one
+        # batch size for equal results. It is the largest one, because a rank may have read only a smaller last batch.
         batch_size = max(gather_objects(trainer, self.batch_size))
         for start in range(0, len(texts), batch_size):
             batch = texts[start : start + batch_size]
@@ -161,6 +160,14 @@ class LoaderScores:
         # Duplicates on several ranks count once.
         all_by_number = ChainMap(*gather_objects(trainer, by_number))
         return 1 - torch.tensor(list(all_by_number.values()), dtype=torch.float64, device="cpu").mean()
+
+
+def _disable_sync(metrics: Sequence[Metric]) -> None:
+    """Turn the synchronization over ranks off, in metrics and in metrics inside them, such as that of a wrapper."""
+    for metric in metrics:
+        for part in metric.modules():
+            if isinstance(part, Metric):
+                part.distributed_available_fn = lambda: False
 
 
 def _as_number(value: Any, name: str, metric: Metric) -> Tensor:

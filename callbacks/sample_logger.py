@@ -127,10 +127,8 @@ class SampleLogger(RunWriter):
         if not trainer.is_global_zero:
             return
         key = self._name_table(trainer, loader)
-        chosen = choose_samples(loader.scores[name]["f1"], self.num_examples)
-        chosen["followed"] = self._find_followed(examples, key)
         samples = []
-        for kind, positions in chosen.items():
+        for kind, positions in self._choose_positions(loader.scores[name]["f1"], examples, key).items():
             samples += self._make_samples(kind, positions, examples, loader.scores[name], metric, weights)
         scorer, _ = self.find_scorer(trainer)
         table = SampleTable(key, count_steps(trainer), scorer.step_name, samples, _draw_pictures(samples))
@@ -146,6 +144,16 @@ class SampleLogger(RunWriter):
         if self.name is not None:
             parts.append(self.name)
         return "_".join([*parts, "samples"]) + loader.suffix
+
+    def _choose_positions(self, f1: Tensor, examples: Examples, key: str) -> dict[str, list[int]]:
+        """Return the positions of the logged examples among all examples, by the kind of the samples.
+
+        The worst, median and best examples differ from run to run. So the user may name examples to follow, whose texts
+        can be compared over a training.
+        """
+        positions = choose_samples(f1, self.num_examples)
+        positions["followed"] = self._find_followed(examples, key)
+        return positions
 
     def _find_followed(self, examples: Examples, key: str) -> list[int]:
         """Return the positions of the followed examples among all examples, and warn if one is missing."""
@@ -245,6 +253,7 @@ def choose_samples(f1: Tensor, count: int) -> dict[str, list[int]]:
     rounded = (f1.double() * _F1_RESOLUTION).round()
     # A stable sort leaves pairs of equal F1 in the order of the data, so that every run chooses the same ones.
     order = rounded.argsort(stable=True).tolist()  # positions from the worst to the best
+    # For example, 10 pairs and count=3 give worst 0 1 2, best 9 8 7, and median 3 4 5 of the pairs 3 4 5 6 between.
     count = min(count, max(1, len(order) // 3))
     worst = order[:count]
     others = order[count:]

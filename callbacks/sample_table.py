@@ -99,6 +99,7 @@ class SampleTable:
 
     def format_csv(self) -> str:
         """Return the table with its header as CSV. A spreadsheet computes no cell of it as a formula."""
+        # The names of the columns are words that no spreadsheet computes, so only the cells below are escaped.
         rows: list[list[Any]] = [self.columns]
         for row in self.rows:
             cells = []

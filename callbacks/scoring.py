@@ -16,7 +16,7 @@ from bertscore_tm.callbacks.corpus_warnings import warn_once
 from bertscore_tm.callbacks.generation import Generate, isolate_random_state
 from bertscore_tm.callbacks.hyperparameters import drop_saved_objects
 from bertscore_tm.callbacks.loaders import LoaderScores, ScoredBatch, ScoredLoader, find_value, flatten_metrics
-from bertscore_tm.callbacks.logged_keys import find_repeated_keys, warn_of_stale_scores
+from bertscore_tm.callbacks.logged_keys import find_repeated_keys, warn_if_stale_scores_are_read
 from bertscore_tm.callbacks.trainer import (
     count_steps,
     find_callbacks,
@@ -199,7 +199,7 @@ class BERTScoreCallback(Callback):
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Restore the scores of a resumed training, and warn about readers that would count a stale score again."""
         self.restore_scores(trainer)
-        warn_of_stale_scores(trainer, self.metrics, self.every_n_validations, self.first_validation)
+        warn_if_stale_scores_are_read(trainer, self.metrics, self.every_n_validations, self.first_validation)
 
     @property
     def state_key(self) -> str:
@@ -233,10 +233,16 @@ class BERTScoreCallback(Callback):
         if not is_training_validation(trainer):
             return
         restart_validation(trainer)
-        # The count is that of all validations of the training, also of those before a checkpoint.
-        num_after_first = self._num_validations + 1 - self.first_validation
-        self.is_scoring = num_after_first >= 0 and num_after_first % self.every_n_validations == 0
-        self.num_scored_validations = max(0, num_after_first // self.every_n_validations + 1)
+        # Count all validations of the training from 1, also those before a checkpoint.
+        number = self._num_validations + 1
+        if number < self.first_validation:
+            self.is_scoring = False
+            self.num_scored_validations = 0
+            return
+        # For example, first_validation=2 and every_n_validations=3 score the validations 2, 5, 8 and so on.
+        num_after_first = number - self.first_validation
+        self.is_scoring = num_after_first % self.every_n_validations == 0
+        self.num_scored_validations = num_after_first // self.every_n_validations + 1
         if step == self._scored_step:
             # With accumulated gradients, several validations may follow one optimizer step.
             self.step_name += f"_validation_{self.num_scored_validations}"
@@ -248,11 +254,13 @@ class BERTScoreCallback(Callback):
         if not self.is_scoring:
             return
         if is_training_validation(trainer) and self.num_scored_validations == 1:
-            self._warn_of_unused_average(trainer)
+            self._warn_if_average_is_unused(trainer)
         # A single rank reads every example once, so the order of reading numbers them.
         needs_numbers = trainer.world_size > 1 and self.index_key is None
         loaders = list_loaders(trainer, with_numbers=needs_numbers)
-        if self.loader_names and len(loaders) not in (1, len(self.loader_names)):
+        # A single dataloader needs no name, because its keys have no suffix.
+        has_names = len(loaders) in (1, len(self.loader_names))
+        if self.loader_names and not has_names:
             raise MisconfigurationException(
                 f"BERTScoreCallback got {len(self.loader_names)} loader_names {self.loader_names} for {len(loaders)} "
                 f"dataloaders. Pass one name per dataloader"
@@ -263,7 +271,7 @@ class BERTScoreCallback(Callback):
             metrics = self._copy_metrics(pl_module.device)
             self._loaders.append(LoaderScores(metrics, batches, batch_size))
 
-    def _warn_of_unused_average(self, trainer: pl.Trainer) -> None:
+    def _warn_if_average_is_unused(self, trainer: pl.Trainer) -> None:
         """Warn if averaged weights are validated before they are averaged."""
         average = find_unused_average(trainer)
         if average is not None:
@@ -328,7 +336,7 @@ class BERTScoreCallback(Callback):
     on_test_batch_end = on_validation_batch_end
 
     def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Log the scores, and pass those of every pair to the listeners."""
+        """Log the mean scores, and pass the scores of every pair to the listeners."""
         in_training = is_training_validation(trainer)
         if in_training:
             # Count the validation at its end, because the checkpoint of an interrupted one must not contain it.

@@ -74,8 +74,8 @@ class RunWriter(TextListener, ABC):
             entries = inputs
         else:
             return None
-        # Without any text these are not meant to be shown: the step may return token ids for its own use. If only some
-        # are texts, the check of the caller names one that is not.
+        # Inputs without any text are not meant to be shown: the step may return token ids for its own use. If only some
+        # inputs are texts, return all of them, because LoaderScores raises an error that names another one.
         has_text = any(isinstance(entry, str) for entry in entries)
         if not has_text:
             return None

@@ -32,17 +32,19 @@ def choose_rows(f1: Tensor, systems: Sequence[int], pair: tuple[int, int], count
     """
     # The last system comes first: of a training it is the newest validation.
     scores = f1[[*reversed(systems)]]  # (systems, pairs)
-    values = torch.cat([scores, -scores])
+    # Sorted by rising values, the worst rows of each system come first for scores, and the best ones for -scores.
+    values = [scores, -scores]
     if len(systems) > 1:
         a, b = pair
-        # Rows in which b is worse than a come first.
-        difference = f1[[b]] - f1[[a]]  # (1, pairs)
-        values = torch.cat([difference, -difference, values])
-    orders = values.argsort(stable=True)  # rows from the lowest value on, (orders, pairs)
+        gain = f1[[b]] - f1[[a]]  # (1, pairs)
+        # The rows in which b is worse than a come first, then those in which it is better.
+        values = [gain, -gain, *values]
+    sorted_orders = torch.cat(values).argsort(stable=True)  # (orders, pairs)
     # The seed is fixed, so that the same texts have the same page.
-    generator = torch.Generator("cpu").manual_seed(0)
-    random_order = torch.randperm(f1.shape[1], generator=generator, device="cpu")
-    orders = torch.cat([orders, random_order[None]])
+    seeded = torch.Generator("cpu").manual_seed(0)
+    random_order = torch.randperm(f1.shape[1], generator=seeded, device="cpu")  # (pairs,)
+    orders = torch.cat([sorted_orders, random_order[None]])
+    # First row of each order, then the second of each.
     in_turn = orders.T.flatten().tolist()
     distinct = list(dict.fromkeys(in_turn))
     return distinct[:count]

@@ -89,10 +89,10 @@ def _read_files(paths: Sequence[File]) -> dict[str, Rows]:
 
 
 def read_history(paths: Sequence[File]) -> History:
-    """Read the validations that have the references and the signature of the last one that has rows.
+    """Read the validations that have the same references and signature as the last validation with rows.
 
-    The others are left out, with a warning; if none has rows, there is a ValueError. Beyond five million characters the
-    candidates of old validations are ``None``, except for the first and the best one.
+    Other validations are left out, with a warning. If no validation has rows, there is a ValueError. Beyond five
+    million characters the candidates of old validations are ``None``, except for the first and the best one.
     """
     validations = {}
     without_rows = []
@@ -117,13 +117,13 @@ def read_history(paths: Sequence[File]) -> History:
         else:
             candidates[name] = [row["candidate"] for row in rows]
             scores[name] = _scores_of(rows)
-    _warn_of_left_out("their files have no rows", without_rows)
-    _warn_of_left_out(
+    _warn_if_left_out("their files have no rows", without_rows)
+    _warn_if_left_out(
         "their references differ from those of the last one",
         with_other_references,
         remedy=". Shuffled data needs BERTScoreCallback(index_key=...)",
     )
-    _warn_of_left_out("their signature differs from that of the last one", with_other_signature)
+    _warn_if_left_out("their signature differs from that of the last one", with_other_signature)
     _drop_old_texts(candidates, scores)
     return History(candidates, _references_of(last), scores, _sources_of(last), _signature_of(last))
 
@@ -162,7 +162,7 @@ def _signature_of(rows: Rows) -> str:
     return str(rows[0].get("signature", "unknown"))
 
 
-def _warn_of_left_out(reason: str, names: list[str], remedy: str = "") -> None:
+def _warn_if_left_out(reason: str, names: list[str], remedy: str = "") -> None:
     """Warn about validations that are left out for a reason, if there are any."""
     if names:
         warn_user(f"validations left out because {reason}: {len(names)} ({', '.join(names)}){remedy}")

@@ -53,12 +53,12 @@ class _ShownSystems:
     """Numbers of the systems that a page marks, shows first, and compares.
 
     Args:
-        best: the system with the best mean F1.
+        best_system: the system with the best mean F1.
         pair: the systems A and B that are shown first.
         compared: the systems with paired comparisons and alignments.
     """
 
-    best: int
+    best_system: int
     pair: tuple[int, int]
     compared: list[int]
 
@@ -119,24 +119,23 @@ class Report:
         sources: Sequence[str] | None = None,
         labels: Sequence[str] | None = None,
     ) -> None:
-        self.candidates, self.references = _as_named(systems, references)
-        results: Mapping[str, Any] = {_SINGLE: scores}
-        if isinstance(systems, Mapping):
-            results = scores
+        self.candidates, self.references = _check_systems(systems, references)
+        results = _by_name(systems, scores)
         self.scores = {}  # (3, pairs) each
-        self.best = {}  # index of the best reference of each pair, None if it is not given
+        self.best_references = {}  # index of the best reference of each pair, None if it is not given
         for name in self.candidates:
             self.scores[name] = _stack_scores(name, results[name], len(self.references))
-            self.best[name] = results[name].get("best_reference")
+            self.best_references[name] = results[name].get("best_reference")
         self.settings = settings
-        self.signature = signature
-        if settings is not None:
-            self.bounds = settings.bounds  # (3,) each
-            self.signature = signature or settings.signature()
-        else:
+        # Bounds are the least and the largest possible scores, shape (3,) each.
+        if settings is None:
             # The scores may be rescaled, so their least value is unknown.
             least = torch.full((3,), -math.inf, dtype=torch.float64, device="cpu")
-            self.bounds = least, torch.ones(3, dtype=torch.float64, device="cpu")
+            self.bounds = (least, torch.ones(3, dtype=torch.float64, device="cpu"))
+            self.signature = signature
+        else:
+            self.bounds = settings.bounds
+            self.signature = signature or settings.signature()
         self.is_history = is_history
         self.num_alignments = num_alignments
         self.groups = groups
@@ -164,7 +163,7 @@ class Report:
         other arguments those of the class.
         """
         used = as_encoder(encoder, single_layer=True)
-        candidates, reference_lists = _as_named(systems, references)
+        candidates, reference_lists = _check_systems(systems, references)
         documents: list[str] = []
         for texts in reference_lists:
             documents += omit_blank(texts)
@@ -241,22 +240,24 @@ class Report:
         """Return everything that the page shows, for JSON."""
         names = list(self.scores)
         f1 = torch.stack([scores[_F1] for scores in self.scores.values()])  # (systems, pairs)
-        # NaN counts as 0, because a mean of NaN would be the best or the worst by chance.
+        # NaN counts as 0 where systems and rows are chosen, because it would be the best or the worst by chance. The
+        # comparisons leave out systems with NaN. Everywhere else the page shows NaN as a missing value.
         means = [scores.mean().item() for scores in f1.double().nan_to_num()]
         shown = self._choose_systems(means)
         least, largest = (bound[_F1].item() for bound in self.bounds)
         span = largest - least
         comparisons = self._compare(f1, shown.compared, (least, largest))
         p_values = _format_p_values(comparisons)
+        num_tests = len(p_values)  # comparisons with a p-value
         return {
             "title": self._choose_title(),
             "signature": str(self.signature),
             "kind": self._kind,
             "names": names,
-            "best": shown.best,
+            "best": shown.best_system,
             "pair": {"a": shown.pair[0], "b": shown.pair[1]},
             "summary": [self._summarize(scores) for scores in self.scores.values()],
-            "comparisons": len(p_values),
+            "comparisons": num_tests,
             "verdict": describe_best(names, means, comparisons),
             "differences": [self._describe_gains(a, f1, span, p_values) for a in range(len(names))],
             "bounds": {"low": least, "high": largest},
@@ -268,7 +269,7 @@ class Report:
             "sources": self.sources,
             "labels": self.labels,
             "candidates": list(self.candidates.values()),
-            "chosen": [_as_indices(best) for best in self.best.values()],
+            "chosen": [_as_indices(indices) for indices in self.best_references.values()],
             "alignments": self._align(f1.nan_to_num(), shown),
             **self._describe_texts(),
         }
@@ -279,10 +280,11 @@ class Report:
         from_best = sorted(range(len(means)), key=lambda system: -means[system])
         best = from_best[0]
         last = len(means) - 1
-        if self._kind == "several":
-            second = from_best[1]
-            return _ShownSystems(best, (min(best, second), max(best, second)), list(range(len(means))))
         compared = list(range(len(means)))
+        if self._kind == "several":
+            # The two best systems are shown first, in the order in which they were given.
+            second = from_best[1]
+            return _ShownSystems(best, (min(best, second), max(best, second)), compared)
         if self.is_history:
             # Comparing and aligning all of hundreds of validations would take minutes.
             compared = sorted({0, best, max(last - 1, 0), last})
@@ -362,17 +364,20 @@ class Report:
         return align_rows(rows, shown.compared, list(self.candidates.values()), self.references, self.settings)
 
 
-def _as_named(systems: Systems, references: References) -> tuple[dict[str, list[str] | None], list[list[str]]]:
-    """Check texts; return candidates by the name of the system, and lists of references."""
-    named: Mapping[str, Sequence[str] | None]
+def _by_name(systems: Systems, values: Any) -> Mapping[str, Any]:
+    """Return the values of the systems by their names. A system without a name is called "candidates"."""
     if isinstance(systems, Mapping):
-        named = systems
-    else:
-        named = {_SINGLE: systems}
+        named: Mapping[str, Any] = values
+        return named
+    return {_SINGLE: values}
+
+
+def _check_systems(systems: Systems, references: References) -> tuple[dict[str, list[str] | None], list[list[str]]]:
+    """Check texts; return candidates by the name of the system, and lists of references."""
     # Blank references stay, because the indices of best references count them. An empty list counts as a blank one.
     reference_lists = [texts or [""] for texts in as_references(references, "references")]
     checked: dict[str, list[str] | None] = {}
-    for name, texts in named.items():
+    for name, texts in _by_name(systems, systems).items():
         checked[name] = None
         if texts is not None:
             checked[name] = as_text_pairs(texts, reference_lists).candidates
@@ -388,11 +393,11 @@ def _format_p_values(comparisons: Comparisons) -> dict[tuple[int, int], str]:
     return formatted
 
 
-def _as_indices(best: Any) -> list[int] | None:
+def _as_indices(indices: Any) -> list[int] | None:
     """Return the indices of the best references, a tensor or a list, as numbers for JSON."""
-    if best is None:
+    if indices is None:
         return None
-    return [int(index) for index in best]
+    return [int(index) for index in indices]
 
 
 def _describe_scores(scores: Tensor) -> dict[str, list[float]]:

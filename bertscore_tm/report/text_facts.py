@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from bertscore_tm.encoder.loading import quiet_transformers
 from bertscore_tm.encoder.tokenizer import TextTokenizer
 
+# Largest share of unknown characters in a text that is not reported; of unknown tokens if the tokenizer counts tokens.
+_MAX_UNKNOWN_SHARE = 0.1
+
 
 @dataclass(frozen=True)
 class TextFacts:
@@ -40,7 +43,7 @@ class TextFacts:
             size = int(tokenized.text_sizes[i])
             unknown_size = int(tokenized.unknown_sizes[i])
             # Single unknown characters, such as an emoji, hardly change a score.
-            if 10 * unknown_size > size:
+            if unknown_size > _MAX_UNKNOWN_SHARE * size:
                 unknown[text] = f"has {unknown_size:,} unknown of {size:,} {tokenizer.size_unit}"
             if tokenized.truncated[i]:
                 num_kept = int(tokenized.lengths[i]) - tokenizer.num_special_tokens

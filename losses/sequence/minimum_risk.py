@@ -61,11 +61,11 @@ class MinimumRiskLoss(nn.Module):
         require_choice("reduction", reduction, Reduction)
         if normalize is not None:
             require_choice("normalize", normalize, Normalize)
-        if alpha is None and normalize is None:
+        if alpha is None:
             alpha = _DEFAULT_ALPHA
-        elif alpha is None:
-            alpha = _DEFAULT_ALPHA_OF_MEANS
-        elif not 0 < alpha < float("inf"):
+            if normalize is not None:
+                alpha = _DEFAULT_ALPHA_OF_MEANS
+        if not 0 < alpha < float("inf"):
             raise ValueError(f"alpha must be above 0 and finite, got {alpha}")
         self.alpha = alpha
         self.reduction = reduction

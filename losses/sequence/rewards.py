@@ -191,8 +191,8 @@ class BERTScoreReward:
         self, texts: TextPairs, log_metric: Callable[[str, float], None] | None
     ) -> tuple[list[float], list[str]]:
         """Return the reward of each candidate and its closest reference, and log their means."""
-        raw, best = self._score(texts)  # (candidates,) each
-        closest = [references[i] for references, i in zip(texts.references, best, strict=True)]
+        raw, closest_indices = self._score(texts)  # (candidates,) each
+        closest = [references[i] for references, i in zip(texts.references, closest_indices, strict=True)]
         is_guarded = self.length_band is not None or self.repeat_ngram_size is not None
         tokens: dict[str, list[int]] = {}
         if is_guarded or log_metric is not None:
@@ -229,7 +229,7 @@ class BERTScoreReward:
         component = SCORE_NAMES.index(self.component)
         weights = self._settings.weights.to(device)
         scores = torch.zeros(len(texts), dtype=torch.float32, device="cpu")
-        best = [0] * len(texts)
+        closest_indices = [0] * len(texts)
         num_truncated = 0
         cache = self.encoder.reference_cache(device, self.cache_bytes, of_losses=True)
         steps = plan_steps(texts, self.encoder, device)
@@ -246,7 +246,7 @@ class BERTScoreReward:
                     scores[i] = reference_scores.amax()
                 else:
                     scores[i] = reference_scores.mean()
-                best[i] = int(reference_scores.argmax())
+                closest_indices[i] = int(reference_scores.argmax())
             num_truncated += matched.num_truncated
         self._unknown.warn()
         if num_truncated > 0:
@@ -257,7 +257,7 @@ class BERTScoreReward:
             )
         # The baseline has a row for each component, so pass the same scores as all three, and take one back.
         rescaled = rescale_scores(scores.expand(3, 1, -1), self._settings.baseline)  # (components, 1, candidates)
-        return rescaled[component, 0], best
+        return rescaled[component, 0], closest_indices
 
     def _tokenize(self, texts: TextPairs) -> dict[str, list[int]]:
         """Return the token ids of each distinct text, without special tokens and truncation."""

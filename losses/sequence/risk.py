@@ -153,7 +153,8 @@ class BERTScoreRisk(nn.Module):
         count = self.calls
         if torch.is_grad_enabled():
             self.calls += 1
-            if count % self.every:
+            is_between_samplings = count % self.every != 0
+            if is_between_samplings:
                 # The constant is on the model's device, so that it can be added to cross-entropy.
                 return torch.zeros((), dtype=torch.float32, device=inputs["input_ids"].device)
         sampled = sample_with_log_probs(
@@ -161,9 +162,10 @@ class BERTScoreRisk(nn.Module):
         )
         rewards = self._reward_samples(sampled, texts)  # (batch, samples)
         # The loss is over a set: a text that was sampled twice must not count twice.
-        tokens = sampled.ids.masked_fill(~sampled.mask, -1)
+        tokens = sampled.ids.masked_fill(~sampled.mask, -1)  # (batch, samples, tokens)
+        # Compare each sample with each sample of the same input.
         is_equal = (tokens[:, :, None] == tokens[:, None]).all(-1)  # (batch, samples, samples)
-        # A sample is repeated if it equals an earlier sample of the same input.
+        # A sample is repeated if it equals an earlier one. These are below the diagonal.
         is_repeated = is_equal.tril(-1).any(-1)  # (batch, samples)
         is_used = ~(rewards.isnan() | is_repeated)  # (batch, samples)
         risk: Tensor = self.risk(sampled.log_probs, rewards, sampled.mask & is_used[..., None])
@@ -219,8 +221,10 @@ class BERTScoreRisk(nn.Module):
         if not model.config.is_encoder_decoder:
             # The tokenizer of a decoder adds the special tokens of a prompt, and rarely an end token.
             options = {"add_special_tokens": False}
-            end = end_ids(model.generation_config)[:1]
-            if self.tokenizer.eos_token_id in end_ids(model.generation_config):
+            all_end_ids = end_ids(model.generation_config)
+            end = all_end_ids[:1]
+            # If the generator has several end tokens, prefer the tokenizer's one to others, such as the end of a turn.
+            if self.tokenizer.eos_token_id in all_end_ids:
                 end = [self.tokenizer.eos_token_id]
         rows = []
         for texts in references:
@@ -234,6 +238,7 @@ class BERTScoreRisk(nn.Module):
         self, model: PreTrainedModel, inputs: Mapping[str, Tensor], labels: Sequence[Tensor], risk: Tensor
     ) -> Tensor:
         """Return the norms of the gradients of the labels' cross-entropy and of the risk, shape (2,)."""
+        # The labels are one sequence per input.
         ids = pad_sequence(list(labels), batch_first=True, padding_value=-100)[:, None].to(risk.device)
         mask = ids != -100  # (batch, 1, tokens)
         # This is NaN if there are no labels, so the measurement is not valid.

@@ -211,23 +211,34 @@ def _run_encoder_decoder(model: Any, inputs: Mapping[str, Tensor], rows: Tensor,
 
 def _run_decoder(model: Any, inputs: Mapping[str, Tensor], rows: Tensor, rows_per_input: int) -> Tensor:
     """Return the logits of a decoder that predict each token of the rows after their prompts."""
-    prompts = inputs["input_ids"].repeat_interleave(rows_per_input, 0)
-    prompt_mask = inputs["attention_mask"].repeat_interleave(rows_per_input, 0)
-    mask = torch.cat([prompt_mask, torch.ones_like(rows)], 1)
+    prompts = inputs["input_ids"].repeat_interleave(rows_per_input, 0)  # (rows, prompt)
+    prompt_mask = inputs["attention_mask"].repeat_interleave(rows_per_input, 0)  # (rows, prompt)
+    ids = torch.cat([prompts, rows], 1)  # (rows, prompt + tokens)
+    mask = torch.cat([prompt_mask, torch.ones_like(rows)], 1)  # (rows, prompt + tokens)
     options: dict[str, Any] = {"use_cache": False}
+    if _takes_position_ids(model):
+        # Count positions from the first real token, because prompts are padded on the left: the mask 0 0 1 1 gives the
+        # positions 0 0 0 1.
+        options["position_ids"] = (mask.cumsum(1) - 1).clamp(min=0)
+    logits: Tensor = model(input_ids=ids, attention_mask=mask, **options).logits  # (rows, prompt + tokens, vocabulary)
+    # The logits at a position predict the token after it. So the prompt's last position predicts the first token, and
+    # nothing follows the last position.
+    prompt_length = prompts.shape[1]
+    first = prompt_length - 1
+    return logits[:, first:-1]  # (rows, tokens, vocabulary)
+
+
+def _takes_position_ids(model: Any) -> bool:
+    """Return whether a decoder accepts position ids. Some models have none, such as BLOOM and Mamba."""
     wrapped = model
     if hasattr(model, "get_base_model"):
-        # PEFT's forward takes any arguments.
+        # PEFT's wrapper does not name position_ids, but passes all keyword arguments on to the wrapped model.
         wrapped = model.get_base_model()
     parameters = signature(wrapped.forward).parameters
-    # A forward method without input_ids has **kwargs, and hands position ids on.
-    takes_positions = "position_ids" in parameters or "input_ids" not in parameters
-    if takes_positions:
-        # Count positions from the first real token, because prompts are padded on the left.
-        options["position_ids"] = (mask.cumsum(1) - 1).clamp(min=0)
-    logits: Tensor = model(input_ids=torch.cat([prompts, rows], 1), attention_mask=mask, **options).logits
-    # The logits at a position predict the token after it.
-    return logits[:, prompts.shape[1] - 1 : -1]  # (rows, tokens, vocabulary)
+    if "position_ids" in parameters:
+        return True
+    # A forward method that does not name input_ids passes all of its keyword arguments on to one that does.
+    return "input_ids" not in parameters
 
 
 def require_count(name: str, value: float, least: int = 1) -> None:
@@ -250,7 +261,9 @@ def _prepare_inputs(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> dic
     mask = inputs.get("attention_mask")
     if mask is None:
         mask = torch.ones_like(ids)
-    mask = mask.to(ids)
+    # Collators may return a bool mask, or one on another device. It is concatenated with a mask of the sampled tokens,
+    # which has the device and dtype of the ids.
+    mask = mask.to(ids.device, ids.dtype)
     if len(ids) == 0:
         raise ValueError("inputs has no rows. Pass at least one input.")
     if not mask.any(1).all():

@@ -213,7 +213,7 @@ class SoftBERTScoreLoss(nn.Module):
                 for the encoder.
         """
         vocabulary = self._load_vocabulary(logits.device)
-        size = vocabulary.require_size(logits.shape[-1], "logits have")
+        size = vocabulary.require_size(logits.shape[-1], "logits")
         if size < logits.shape[-1]:
             # Slice only if necessary, because the gradient of a slice allocates a tensor as large as all logits.
             logits = logits[..., :size]
@@ -281,7 +281,7 @@ class SoftBERTScoreLoss(nn.Module):
         # This runs the generator at the first call only.
         layer = read_output_layer(lm_head)
         vocabulary = self._load_vocabulary(hidden.device)
-        num_tokens = vocabulary.require_size(len(layer.weight), "lm_head has")
+        num_tokens = vocabulary.require_size(len(layer.weight), "lm_head")
         predictions = HiddenPredictions(hidden, layer, self.temperature, num_tokens, labels, self.ignore_index)
         result, cross_entropy = self._run(predictions, target, mask, vocabulary, return_components)
         if cross_entropy is None:
@@ -387,14 +387,11 @@ class SoftBERTScoreLoss(nn.Module):
         if values.ndim != 3 or len(values) == 0:
             form = "(batch, positions, vocabulary or features), with at least one row"
             raise ValueError(f"predictions must have shape {form}, got {tuple(values.shape)}")
-        for name, value in (("mask", mask), ("target", target)):
-            if isinstance(value, Tensor) and value.shape != shape:
-                raise ValueError(
-                    f"{name} must have the shape {tuple(shape)} of the predictions, got {tuple(value.shape)}"
-                )
         if mask is not None:
+            _require_shape("mask", mask, shape)
             mask = mask.bool()
         if isinstance(target, Tensor):
+            _require_shape("target", target, shape)
             content = locate_content(target, mask, vocabulary, self.ignore_index)
             self._check_alignment(predictions, target, content, vocabulary)
             return self._read_labels(target, content, vocabulary)
@@ -455,9 +452,10 @@ class SoftBERTScoreLoss(nn.Module):
         self._num_calls += 1
         if self._num_calls <= self._next_check:
             return
-        self._next_check = 10 * self._num_calls - 1  # after 1 call: 9, so that the 10th call checks
+        # After the 1st call this is 9, so that the 10th call checks next.
+        self._next_check = 10 * self._num_calls - 1
         if warn_if_misaligned(predictions, target, content, self.ignore_index, vocabulary.control_ids):
-            # One warning is enough.
+            # Never check again, because one warning is enough.
             self._next_check = sys.maxsize
 
     def _score(
@@ -499,3 +497,9 @@ class SoftBERTScoreLoss(nn.Module):
         for name, score in scores.items():
             components[name] = reduce_batch(score.detach(), self.reduction, included)
         return loss, components
+
+
+def _require_shape(name: str, value: Tensor, shape: torch.Size) -> None:
+    """Raise a ValueError unless an argument has the predictions' shape (batch, positions)."""
+    if value.shape != shape:
+        raise ValueError(f"{name} must have the shape {tuple(shape)} of the predictions, got {tuple(value.shape)}")

@@ -94,10 +94,10 @@ def _find_layer(lm_head: nn.Module) -> tuple[nn.Module, OutputLayer]:
 
 @dataclass(frozen=True)
 class _Step:
-    """A step on the way from hidden states to logits that should compute ``ratio * inputs + bias``."""
+    """Input and output of a step from hidden states to logits, which should be ``outputs = ratio * inputs + bias``."""
 
-    inputs: Tensor  # (1, positions, width)
-    outputs: Tensor  # (1, positions, width)
+    inputs: Tensor  # (..., width)
+    outputs: Tensor  # (..., width)
     bias: Tensor | None = None  # (width,)
 
 
@@ -115,6 +115,7 @@ def _measure_scale(lm_head: Any) -> float:
     if lm_head in _SCALES:
         return _SCALES[lm_head]
     module, layer = _find_layer(lm_head)
+    # _find_layer returns the output layer of a generator, and any other module itself.
     is_bare_layer = module is lm_head
     # Autocast would compute the products in half precision.
     with torch.autocast(device_type=layer.weight.device.type, enabled=False):
@@ -125,6 +126,7 @@ def _measure_scale(lm_head: Any) -> float:
             steps = _run_generator(lm_head, module, layer)
             remedy = "Pass its logits to forward."
         width = layer.weight.shape[1]
+        # Each step is an (input, output) pair. The ratios of all steps multiply to the scale.
         scale = 1.0
         for step in steps:
             scale *= _find_ratio(step, width=width, remedy=remedy)
@@ -140,10 +142,14 @@ def _run_layer(module: nn.Module, layer: OutputLayer) -> _Step:
 
 
 def _run_generator(generator: Any, module: nn.Module, layer: OutputLayer) -> list[_Step]:
-    """Run a generator on a few tokens, and return the three steps between its hidden states and its logits."""
-    module_bias = getattr(module, "bias", None)
+    """Run a generator on a few tokens, and return the three steps between its hidden states and its logits.
+
+    The second step ends with the outputs of the output layer, and the third one begins with products again: `_generate`
+    replaces the outputs by products in float32, from which the generator computes its logits.
+    """
+    module_bias = getattr(module, "bias", None)  # without the generator's own bias, unlike layer.bias
     hidden, states, outputs, logits = _generate(generator, module, OutputLayer(layer.weight, module_bias))
-    products = _multiply(layer.weight, states)
+    products = _multiply(layer.weight, states)  # (1, positions, vocabulary)
     return [
         # T5 multiplies the hidden states before the output layer.
         _Step(inputs=hidden, outputs=states),

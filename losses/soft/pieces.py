@@ -37,7 +37,7 @@ class PieceTable:
     offsets: Tensor  # start of each row in the pieces, and the end of the last one, (4 * vocabulary + 1,), int64
     pieces: Tensor  # ids of the encoder, (entries,), int64
     shares: Tensor  # share of each entry in the token's mean, (entries,), float32; the shares of a token sum to 1
-    follows: Tensor  # context in which the next token is after this one, (vocabulary,), int64
+    follows: Tensor  # context of a token that follows this one, (vocabulary,), int64
     control: Tensor  # tokens that never are text: special tokens and ids without a token, (vocabulary,), bool
     ambiguous: Tensor  # blanks and parts of characters: their pieces depend on the whole text, (vocabulary,), bool
     identity: bool  # whether both tokenizers split texts into the same tokens: each has one piece, of the same name
@@ -70,9 +70,11 @@ class PieceTable:
     @cached_property
     def _entries_of_mean(self) -> tuple[Tensor, Tensor, Tensor]:
         """Entries with a share in a mean: the start of each token's entries, and the pieces and shares of all."""
-        has_share = self.shares > 0
-        num_before = torch.nn.functional.pad(has_share.cumsum(0), (1, 0))
-        starts = num_before[self.offsets[:: len(Context)]]  # (vocabulary + 1,)
+        has_share = self.shares > 0  # (entries,)
+        # For shares above 0 at the entries 0 1 1, the numbers before each entry and before the end are 0 0 1 2.
+        num_before = torch.nn.functional.pad(has_share.cumsum(0), (1, 0))  # (entries + 1,)
+        first_rows = self.offsets[:: len(Context)]  # start of the entries of each token, (vocabulary + 1,)
+        starts = num_before[first_rows]  # (vocabulary + 1,)
         return starts, self.pieces[has_share], self.shares[has_share]
 
     def to(self, device: torch.device) -> PieceTable:
@@ -93,23 +95,27 @@ class PieceTable:
             Ids of the pieces, the position of the token from which each piece comes, and which pieces are not padding,
             shape (batch, pieces) each.
         """
-        following = torch.where(content, self.follows[tokens], int(Context.SPACE))
+        # The context of a token is what follows the token before it.
+        following = torch.where(content, self.follows[tokens], int(Context.SPACE))  # (batch, positions)
         context = torch.nn.functional.pad(following[:, :-1], (1, 0))  # (batch, positions)
         has_pieces = content & ~self.empty[tokens]  # (batch, positions)
         # Blanks at the start are not part of the text, so a token is at the start if only blanks precede it.
-        num_before = has_pieces.cumsum(1) - has_pieces.long()
+        num_before = has_pieces.cumsum(1) - has_pieces.long()  # earlier tokens with pieces, (batch, positions)
         context = torch.where(num_before == 0, int(Context.TEXT_START), context)
         rows = len(Context) * tokens + context  # (batch, positions)
+        # In the example of these comments, a row has three tokens with 2, 0 and 1 pieces: counts 2 0 1, ends 2 2 3.
         counts = torch.where(content, self.offsets[rows + 1] - self.offsets[rows], 0)  # (batch, positions)
         ends = counts.cumsum(1)  # (batch, positions)
         # At least one, so that a batch without pieces has positions of padding.
         num_pieces = max(int(ends[:, -1].max()), 1)
+        # Number of each piece in its row: 0 1 2.
         place = torch.arange(num_pieces, device=tokens.device).expand(len(tokens), -1).contiguous()  # (batch, pieces)
-        is_piece = place < ends[:, -1:]
-        # The token of a piece is the first one whose pieces end after it. Padding gets the last position.
+        is_piece = place < ends[:, -1:]  # (batch, pieces)
+        # The token of a piece is the first one whose pieces end after it: 0 0 2. Padding gets the last position.
         position = torch.searchsorted(ends, place, right=True).clamp(max=tokens.shape[1] - 1)  # (batch, pieces)
-        # The n-th piece of a token is the n-th entry of its row, and ends - counts is the place of its first piece.
-        entry = (self.offsets[rows] - ends + counts).gather(1, position) + place
+        # Place of each token's first piece: 0 2 2. The n-th piece of a token is the n-th entry of its row of the table.
+        starts = ends - counts  # (batch, positions)
+        entry = (self.offsets[rows] - starts).gather(1, position) + place  # (batch, pieces)
         return self.pieces[torch.where(is_piece, entry, 0)], position, is_piece
 
     @cached_property
@@ -323,9 +329,12 @@ def _tokenize(tokenizer: PreTrainedTokenizerBase, texts: list[str]) -> list[list
 
 def decode_tokens(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> list[str]:
     """Return the text that each token adds to a text, with a space in front if the token starts a word."""
-    # Decode each token after another one, because decoders drop a space at the start of a text.
-    anchors = _tokenize(tokenizer, ["a"])[0] or [0]
-    anchor = anchors[-1]
+    # Decode each token after another one, the anchor, because decoders drop a space at the start of a text.
+    anchor_ids = _tokenize(tokenizer, ["a"])[0]
+    if not anchor_ids:
+        # The vocabulary lacks the letter. Any token can be the anchor, and each vocabulary has the id 0.
+        anchor_ids = [0]
+    anchor = anchor_ids[-1]
     pairs = [[anchor, i] for i in ids]
     anchor_text, *pair_texts = tokenizer.batch_decode([[anchor], *pairs], skip_special_tokens=False)
     texts = []
@@ -333,7 +342,8 @@ def decode_tokens(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> lis
         if pair_text.startswith(anchor_text):
             texts.append(pair_text[len(anchor_text) :])
         else:
-            # Decoders that clean up spaces may change the anchor, so decode the token alone.
+            # Decoders that clean up spaces may change the anchor, so it cannot be removed from the text. Decode the
+            # token alone, although this may drop its leading space.
             texts.append(str(tokenizer.decode([i])))
     return texts
 
@@ -345,7 +355,8 @@ def split_decoded(
 
     The encoder's tokenizer must be fast.
     """
-    # The text up to each token has an end. Characters of several bytes count at the token with their last byte.
+    # For each token find where its text ends, for example 2 and 5 for "a " and "cat". A character of several bytes
+    # belongs to the token with its last byte, because a prefix without it ends with replacement characters.
     prefix_ids = [list(ids[: i + 1]) for i in range(len(ids))]
     prefixes = generator.batch_decode(prefix_ids, skip_special_tokens=False)
     text = prefixes[-1]
@@ -355,7 +366,8 @@ def split_decoded(
     token_ends = np.maximum.accumulate(ends)  # (tokens,)
     (prepared,) = encoder.prepare([text])
     encoding = encoder.encode_whole([prepared], offsets=True)
-    # Position of the first character of the prepared text in the text: prepare strips spaces, and may add one in front.
+    # Prepared texts are stripped, and may have an added space in front. So characters have other places in them: for
+    # the text " cat" and the prepared text "cat" the shift is 1, for "cat" and " cat" it is -1.
     num_stripped = len(text) - len(text.lstrip())
     num_added = len(prepared) - len(text.strip())
     shift = num_stripped - num_added
@@ -363,9 +375,10 @@ def split_decoded(
     owners = []
     for piece, is_special, (_, end) in zip(*(encoding[key][0] for key in encoding), strict=True):
         if not is_special:
+            # The token that ends a piece is the first one whose text does not end before the piece does.
             owner = int(np.searchsorted(token_ends, end + shift))
             pieces.append(piece)
-            # For an end after that of the last token, searchsorted returns the number of tokens.
+            # For a piece that ends after the last token, searchsorted returns the number of tokens.
             owners.append(min(owner, len(ids) - 1))
     return pieces, owners
 
@@ -375,7 +388,7 @@ def _usual_contexts(texts: Sequence[str]) -> Tensor:
     spaced_texts = {text.lower() for text in texts if text[:1].isspace()}
     contexts = []
     for text in texts:
-        starts_with_space = not text[:1].strip()
+        starts_with_space = text[:1].strip() == ""  # an empty text counts as a space
         # If a text is also a token with a space in front, it seldom follows a letter: it would have merged with it.
         has_spaced_form = f" {text.lower()}" in spaced_texts
         if starts_with_space:
@@ -388,14 +401,16 @@ def _usual_contexts(texts: Sequence[str]) -> Tensor:
 
 
 def _following_contexts(texts: Sequence[str]) -> Tensor:
-    """Return the context in which the next token is after each text, shape (tokens,)."""
+    """Return the context of a token that follows each text, shape (tokens,). An empty text counts as a space."""
     contexts = []
     for text in texts:
-        last_character = text[-1:]
-        if not last_character.strip():
+        last_character = text[-1:]  # empty for an empty text
+        ends_with_space = last_character.strip() == ""
+        if ends_with_space:
             contexts.append(Context.SPACE)
         elif last_character.isalnum():
             contexts.append(Context.WORD)
         else:
             contexts.append(Context.OTHER)
+    # Name the CPU, because torch.set_default_device may have set another device, and a table is built on the CPU.
     return torch.tensor(contexts, device="cpu")

@@ -137,23 +137,28 @@ class GeneratorVocabulary:
                 pieces=used_pieces,
             )
 
-    def require_size(self, size: int, subject: str) -> int:
-        """Return how many outputs are tokens, or raise a ValueError if a generator has another vocabulary.
+    def require_size(self, size: int, owner: str) -> int:
+        """Return the number of tokens in the vocabulary, or raise a ValueError if a generator has another vocabulary.
 
-        With a bridge, output layers may be padded beyond the tokenizer.
+        With a bridge, the generator may have more outputs than tokens, because output layers are often padded to a
+        round size. The first outputs are then the tokens.
+
+        Args:
+            size: number of the generator's outputs.
+            owner: what has these outputs, for the message: ``"logits"`` or ``"lm_head"``.
         """
-        expected = len(self.table)
-        is_padded = size > expected and self.bridge is not None
-        if size == expected or is_padded:
-            return expected
+        num_tokens = len(self.table)
+        has_padded_outputs = size > num_tokens and self.bridge is not None
+        if size == num_tokens or has_padded_outputs:
+            return num_tokens
         if self.bridge is None:
             raise ValueError(
-                f"{subject} a vocabulary of {size} but the encoder {self.encoder.name!r} has one of {expected}. Pass "
-                f"the generator's tokenizer as tokenizer=."
+                f"the vocabulary of {owner} has {size} tokens, that of the encoder {self.encoder.name!r} has "
+                f"{num_tokens}. Pass the generator's tokenizer as tokenizer=."
             )
         raise ValueError(
-            f"{subject} a vocabulary of {size}, the generator's tokenizer has {expected} tokens. Pass the tokenizer of "
-            f"this generator."
+            f"the vocabulary of {owner} has {size} tokens, that of the generator's tokenizer has {num_tokens}. Pass "
+            f"the tokenizer of this generator."
         )
 
 
@@ -229,7 +234,7 @@ class HiddenPredictions:
     values: Tensor  # (batch, positions, features)
     layer: OutputLayer
     temperature: float
-    num_tokens: int  # outputs of the layer that are tokens: the first ones
+    num_tokens: int  # number of the layer's outputs that are tokens; they are the first ones, the others are padding
     labels: Tensor | None = None  # (batch, positions), None without cross-entropy
     ignore_index: int = -100
 
@@ -290,7 +295,7 @@ def _expand_likeliest(tokens: SoftTokens, vocabulary: GeneratorVocabulary, predi
     if vocabulary.pieces is None:
         return tokens
     rows = predictions.values.flatten(0, 1)  # (batch * positions, vocabulary or features)
-    # Positions without content keep the token 0, which no mode of a bridge reads.
+    # Positions without content keep the token 0. Its value is never used, because expand_to_pieces skips them.
     likeliest = torch.zeros(len(rows), dtype=torch.long, device=rows.device)  # (batch * positions,)
     content_indices = tokens.content.flatten().nonzero().squeeze(1)
     with torch.no_grad():
@@ -321,7 +326,7 @@ def expand_to_pieces(tokens: SoftTokens, likeliest: Tensor, vocabulary: Generato
     token = likeliest.gather(1, position)  # (batch, pieces)
     dtype = tokens.embeddings.dtype
     encoder_tokens = vocabulary.encoder_tokens
-    # What a piece differs by from its token's embedding: E_piece - M_token.
+    # Difference between the embedding of a piece and of its token: E_piece - M_token.
     correction = encoder_tokens.table[ids].to(dtype) - vocabulary.table[token].to(dtype)  # (batch, pieces, width)
     expected = tokens.embeddings.gather(1, position[..., None].expand_as(correction))  # (batch, pieces, width)
     weights = encoder_tokens.weights[ids]  # (batch, pieces)
@@ -375,12 +380,24 @@ class EncodedTokens:
 
 @dataclass(frozen=True)
 class Placement:
-    """Order of the encoder's input: special tokens, content without holes, special tokens, then padding."""
+    """Order of the encoder's input: special tokens, content without holes, special tokens, then padding.
 
-    order: Tensor  # index of each token among [special tokens before, all positions, special tokens after]
-    keys: Tensor  # tokens that are not padding, (batch, tokens), bool
-    mass: TokenMass  # tokens that can be matched, and their weights if each content token weighs 1
-    has_content: Tensor  # rows with a content token, (batch,), bool
+    For example, a row has the positions ``[a, hole, b, hole]``. Between the special tokens it is ``[cls, a, hole, b,
+    hole, sep]``. The order ``[0, 1, 3, 5, 2]`` makes ``[cls, a, b, sep, padding]`` of it, if the longest row of the
+    batch has 5 tokens.
+
+    Args:
+        order: index of each token of the input in the row between special tokens, shape (batch, tokens).
+        is_token: tokens of the input that are not padding, shape (batch, tokens), bool.
+        mass: tokens of the input that can be matched, and their weights if each content token weighs 1. Special tokens
+            can be matched unless the encoder excludes them.
+        has_content: rows with a content token, shape (batch,), bool.
+    """
+
+    order: Tensor
+    is_token: Tensor
+    mass: TokenMass
+    has_content: Tensor
 
 
 def place_content(content: Tensor, vocabulary: GeneratorVocabulary) -> Placement:
@@ -391,29 +408,29 @@ def place_content(content: Tensor, vocabulary: GeneratorVocabulary) -> Placement
     tokenizer = vocabulary.encoder.tokenizer
     before, after = tokenizer.special_affixes
     margins = (len(before), len(after))
-    is_token = nn.functional.pad(content, margins, value=True)  # (batch, positions + special)
+    is_used = nn.functional.pad(content, margins, value=True)  # (batch, positions + special)
     # Move the tokens to the left, over holes and left padding. Because the sort is stable, they stay in their order.
     # Sort the numbers 0 and 1, because not every device sorts bool.
-    sorted_tokens = is_token.view(torch.uint8).sort(dim=1, descending=True, stable=True)
+    used_first = is_used.view(torch.uint8).sort(dim=1, descending=True, stable=True)
     num_tokens = _count_tokens(content, vocabulary.encoder, num_special=sum(margins))
-    order = sorted_tokens.indices[:, :num_tokens]  # (batch, tokens)
+    order = used_first.indices[:, :num_tokens]  # (batch, tokens)
     # Compare with 0, because view(torch.bool) fails in compiled code.
-    keys = sorted_tokens.values[:, :num_tokens] != 0  # (batch, tokens)
+    is_token = used_first.values[:, :num_tokens] != 0  # (batch, tokens)
     special_weights = vocabulary.encoder_tokens.special_weights
     content_weights = content.to(special_weights.dtype)  # (batch, positions)
-    weights = _surround(content_weights, special_weights, len(before)).gather(1, order)  # (batch, tokens)
-    can_match = keys
+    weights = _surround_and_order(content_weights, special_weights, order, len(before))  # (batch, tokens)
+    can_match = is_token
     if tokenizer.exclude_special_tokens:
         can_match = nn.functional.pad(content, margins).gather(1, order)  # (batch, tokens)
         weights = weights * can_match
-    return Placement(order, keys, TokenMass(can_match, weights), content.any(1))
+    return Placement(order, is_token, TokenMass(can_match, weights), has_content=content.any(1))
 
 
 def _count_tokens(content: Tensor, encoder: FrozenEncoder, num_special: int) -> int:
     """Return the number of tokens of the encoder's input per row, special tokens included.
 
-    It is that of the longest row, or of all positions where reading the longest row would be expensive. Raises a
-    ValueError if a row is too long for the encoder.
+    It is the number of the longest row, or of all positions where reading the longest row would be expensive. Raises
+    a ValueError if a row is too long for the encoder.
     """
     num_all = content.shape[1] + num_special
     limit = encoder.tokenizer.max_length
@@ -433,19 +450,25 @@ def _count_tokens(content: Tensor, encoder: FrozenEncoder, num_special: int) -> 
     return max(longest + num_special, 1)
 
 
-def _surround(values: Tensor, special: Tensor, num_before: int) -> Tensor:
-    """Put values of the special tokens around values of the positions.
+def _surround_and_order(values: Tensor, special: Tensor, order: Tensor, num_before: int) -> Tensor:
+    """Put values of the special tokens around values of the positions, and sort both by :attr:`Placement.order`.
 
     Args:
-        values: shape (batch, positions, ...).
-        special: shape (special, ...).
-        num_before: number of special tokens before a text.
+        values: a number or a vector per position, shape (batch, positions) or (batch, positions, width).
+        special: the same for the special tokens, shape (special,) or (special, width).
+        order: the order, shape (batch, tokens).
+        num_before: number of special tokens before a text. The other ones follow it.
 
     Returns:
-        Shape (batch, positions + special, ...).
+        Shape (batch, tokens) or (batch, tokens, width).
     """
-    special = special.expand(len(values), *special.shape)
-    return torch.cat([special[:, :num_before], values, special[:, num_before:]], 1)
+    special = special.expand(len(values), *special.shape)  # (batch, special) or (batch, special, width)
+    # Shape (batch, positions + special), or with vectors (batch, positions + special, width).
+    surrounded = torch.cat([special[:, :num_before], values, special[:, num_before:]], 1)
+    if values.ndim == 3:
+        # gather needs an index for each number of a vector.
+        order = order[..., None].expand(-1, -1, values.shape[-1])  # (batch, tokens, width)
+    return surrounded.gather(1, order)
 
 
 def encode_soft_tokens(
@@ -453,26 +476,32 @@ def encode_soft_tokens(
 ) -> EncodedTokens:
     """Encode soft tokens between special tokens, with gradient.
 
-    ``placement`` is that of other texts with the same content, which saves computing it again.
+    Args:
+        tokens: the soft tokens.
+        vocabulary: the generator's vocabulary.
+        placement: the placement of their content, if other texts with the same content have it already. Default: it is
+            computed.
     """
     if placement is None:
         placement = place_content(tokens.content, vocabulary)
-    order = placement.order  # (batch, tokens)
-    keys = placement.keys
-    can_match = placement.mass.mask
-    weights = placement.mass.weights
+    order = placement.order
+    can_match = placement.mass.mask  # (batch, tokens)
+    weights = placement.mass.weights  # (batch, tokens)
     before, _ = vocabulary.encoder.tokenizer.special_affixes
-    special = vocabulary.encoder_tokens.special_embeddings
-    # The embeddings are in the encoder's precision from here on.
-    rows = _surround(tokens.embeddings.to(special.dtype), special, len(before))  # (batch, positions + special, width)
-    rows = rows.gather(1, order[..., None].expand(-1, -1, rows.shape[-1]))  # (batch, tokens, width)
+    special_embeddings = vocabulary.encoder_tokens.special_embeddings  # (special, width), in the encoder's precision
+    embeddings = tokens.embeddings.to(special_embeddings.dtype)  # (batch, positions, width)
+    inputs = _surround_and_order(embeddings, special_embeddings, order, len(before))  # (batch, tokens, width)
     if tokens.weights is not None:
         special_weights = vocabulary.encoder_tokens.special_weights
-        weights = _surround(tokens.weights, special_weights, len(before)).gather(1, order) * can_match
-    if len(special) == 0:
-        # A batch may have no token at all then. Let the model see one, because it needs one.
-        is_first = torch.arange(keys.shape[1], device=keys.device) == 0
-        keys = keys | (~keys.any() & is_first)
-    vectors = encode_soft(vocabulary.encoder, rows, keys).squeeze(0)  # (batch, tokens, width)
+        all_weights = _surround_and_order(tokens.weights, special_weights, order, len(before))  # (batch, tokens)
+        # Padding and excluded special tokens weigh 0.
+        weights = all_weights * can_match
+    is_token = placement.is_token
+    if len(special_embeddings) == 0:
+        # Without special tokens a batch may have no token. Unmask the first position then, because the model needs one.
+        is_first = torch.arange(is_token.shape[1], device=is_token.device) == 0
+        is_token = is_token | (~is_token.any() & is_first)
+    vectors = encode_soft(vocabulary.encoder, inputs, is_token)  # (1, batch, tokens, width), of the encoder's one layer
+    # The weights determine the precision of the scores: float64 for float64 predictions, else float32.
     weights = weights.to(torch.promote_types(weights.dtype, tokens.embeddings.dtype))
-    return EncodedTokens(vectors, TokenMass(can_match, weights), placement.has_content)
+    return EncodedTokens(vectors.squeeze(0), TokenMass(can_match, weights), placement.has_content)

@@ -77,13 +77,14 @@ def encode_references(
     rows = np.array([encoded.indices[text] for text in chain.from_iterable(references)])  # (references,)
     # Texts that repeat were encoded once, and get a row each here.
     index, mask = vectors.texts.locate(rows)  # (references, tokens) each
-    keys = send(mask, device)
-    padded = vectors.gather(index, keys)  # (1, references, tokens, width)
-    # Append an id for padding, because a batch of blank texts may have no id at all.
+    is_token = send(mask, device)  # (references, tokens)
+    padded = vectors.gather(index, is_token)  # (1, references, tokens, width), of the encoder's one layer
+    # Padding has the index -1, which selects the appended id 0. A batch of blank texts may have no other id.
     ids = np.append(vectors.texts.ids, 0)[np.where(mask, index, -1)]  # (references, tokens)
-    weights = vocabulary.encoder_tokens.weights.to(padded.dtype)[send(ids, device)] * keys  # (references, tokens)
+    all_weights = vocabulary.encoder_tokens.weights.to(padded.dtype)[send(ids, device)]  # (references, tokens)
+    weights = all_weights * is_token  # (references, tokens)
     has_content = send(vectors.texts.has_content[rows], device)  # (references,)
-    tokens = EncodedTokens(padded[0], TokenMass(keys, weights), has_content)
+    tokens = EncodedTokens(padded[0], TokenMass(is_token, weights), has_content)
     num_items = len(references)
     items = None
     # With one reference per item, the loss needs no reduction over references.
@@ -159,7 +160,8 @@ def locate_content(
         content = content & allowed
         is_end = is_end & allowed
     # Ignore end tokens before any content: some labels begin with a decoder's start token, which may be its end token.
-    num_content_before_end = content.cumsum(1) * is_end
+    # In the labels [end, a, b, end, c], the end tokens have 0 and 2 content tokens before them: a and b are content.
+    num_content_before_end = content.cumsum(1) * is_end  # 0 except at end tokens after content, (batch, positions)
     is_before_end = num_content_before_end.cumsum(1) == 0
     content = content & is_before_end
     require_token_ids(labels, content, size, ignore_index)
@@ -202,8 +204,8 @@ def warn_if_misaligned(
 
 def _warn_if_unshifted(predictions: Predictions, labels: Tensor, ignore_index: int) -> bool:
     """Warn if predictions are of the next label, like those of causal models, and return whether they are."""
-    current = labels[:, :-1]
-    following = labels[:, 1:]
+    current = labels[:, :-1]  # (batch, positions - 1)
+    following = labels[:, 1:]  # (batch, positions - 1)
     has_labels = (current != ignore_index) & (following != ignore_index)
     can_tell = has_labels & (current != following)  # (batch, positions - 1)
     places = can_tell.nonzero()[:_MOST_COMPARED].unbind(1)  # rows and positions, (places,) each

@@ -454,7 +454,7 @@ def test_a_bridge_may_be_shared(encoder, minilm, words_bridge):
     assert torch.equal(again.embedding_table("cpu"), table)
     assert again.control_ids == bridge.control_ids
     assert len(pickle.dumps(bridge)) < table.nbytes
-    with pytest.raises(ValueError, match=r"logits have a vocabulary of 10, the generator's tokenizer has \d+ tokens"):
+    with pytest.raises(ValueError, match=r"logits has 10 tokens, that of the generator's tokenizer has \d+"):
         first(torch.zeros(1, 2, 10), ["a"])
     with pytest.raises(ValueError, match="another encoder's vocabulary"):
         SoftBERTScoreLoss(tiny("bert"), tokenizer=bridge)

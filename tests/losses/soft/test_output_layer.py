@@ -100,7 +100,7 @@ def test_hidden_states_that_cannot_be(encoder):
         loss.forward_hidden(hidden[:, 0], weight, labels)
     with pytest.raises(TypeError, match=r"a generator, an output layer with a weight.*got a ReLU"):
         loss.forward_hidden(hidden, torch.nn.ReLU(), labels)
-    with pytest.raises(ValueError, match=r"lm_head has a vocabulary of 5 .*30522.*tokenizer="):
+    with pytest.raises(ValueError, match=r"vocabulary of lm_head has 5 tokens, .*30522.*tokenizer="):
         loss.forward_hidden(hidden, weight[:5], labels)
 
 
