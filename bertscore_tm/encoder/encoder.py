@@ -200,10 +200,14 @@ class FrozenEncoder:
             # The function takes ids, and nothing is known about its layers.
             family = replace(family, takes_embeddings=False)
 
-        self._listed: tuple[str, int] | None = None
+        self._listed: _ListedModel | None = None
         if listed_as is not None:
-            self._listed = catalog.find_listed(listed_as, depth)
-        self.num_layers = self._resolve_layer(num_layers)
+            listed_name, tuned_layer = catalog.find_listed(listed_as, depth)
+            self._listed = _ListedModel(listed_name, tuned_layer)
+        if has_forward_fn:
+            self.num_layers = self._resolve_row(num_layers)
+        else:
+            self.num_layers = self._resolve_layer(num_layers)
         # Number of layers whose vectors are returned.
         self.num_outputs = 1
         if all_layers:
@@ -266,18 +270,19 @@ class FrozenEncoder:
         """Return the number, from 0, of a layer that the encoder returns; negative ones count from the model's last."""
         return self._count_from_zero(as_integer("layer", num_layers), self.num_layers, repr(self))
 
+    def _resolve_row(self, num_layers: int | None) -> int:
+        """Return the layer number with a ``forward_fn``, which only chooses the row of a baseline."""
+        if self.all_layers:
+            raise ValueError("forward_fn returns one layer: all_layers=True is not possible with it")
+        if num_layers is None:
+            num_layers = 0
+            if self._listed is not None:
+                num_layers = self._listed.tuned_layer
+        require_at_least("with forward_fn, which returns one layer, num_layers", num_layers, 0)
+        return num_layers
+
     def _resolve_layer(self, num_layers: int | None) -> int:
         """Return the number of the compared layer: by default the tuned one, or the last one with ``all_layers``."""
-        if self._forward_fn is not None:
-            if self.all_layers:
-                raise ValueError("forward_fn returns one layer: all_layers=True is not possible with it")
-            if num_layers is None:
-                # The number only chooses the row of a baseline, such as that of the listed model.
-                num_layers = 0
-                if self._listed is not None:
-                    num_layers = self._listed[1]
-            require_at_least("with forward_fn, which returns one layer, num_layers", num_layers, 0)
-            return num_layers
         available = int(self.config.num_hidden_layers)
         if num_layers is None and self.all_layers:
             num_layers = available
@@ -285,20 +290,23 @@ class FrozenEncoder:
             num_layers = self._tuned_layer()
         layer = self._count_from_zero(num_layers, available, self.name)
         width = self.config.hidden_size
-        if self.all_layers and getattr(self.config, "word_embed_proj_dim", width) != width:
+        # OPT-350m projects its last layer to the narrower embeddings, so that the layers cannot be one tensor.
+        differ_in_width = getattr(self.config, "word_embed_proj_dim", width) != width
+        if self.all_layers and differ_in_width:
             raise ValueError(f"the layers of {self.name} differ in width. Choose one with num_layers, not all_layers")
         return layer
 
     def _tuned_layer(self) -> int:
         """Return the layer that was tuned for the listed model."""
         if self._listed is not None:
-            return self._listed[1]
+            return self._listed.tuned_layer
         return catalog.tuned_layer(self.listed_name)
 
     def _count_from_zero(self, num_layers: int, highest: int, owner: str) -> int:
         """Return the number of a layer, from 0, which must not be above the highest one of its owner."""
         layer = num_layers
         if num_layers < 0:
+            # Layer -1 is the model's last. There are num_hidden_layers + 1, because the embeddings are layer 0.
             layer += int(self.config.num_hidden_layers) + 1
         if not 0 <= layer <= highest:
             raise ValueError(
@@ -310,7 +318,7 @@ class FrozenEncoder:
     def listed_name(self) -> str:
         """Name of the model in the published tables: ``listed_as``, or the model's name, or that of a copy's origin."""
         if self._listed is not None:
-            return self._listed[0]
+            return self._listed.name
         return catalog.name_of_copy(self.name)
 
     def signature(self, layer: int | None = None, device: torch.device | None = None) -> Signature:
@@ -368,7 +376,7 @@ class FrozenEncoder:
         """Return the fields of the signature about the model, whose contents are read and hashed."""
         fields = {"model": self.place_name, "contents": None, "tokenizer": None}
         if self._listed is not None:
-            fields["model"] = self._listed[0]
+            fields["model"] = self._listed.name
         content_hash = self._backbone.content_hash()
         if content_hash is not None:
             fields["contents"] = content_hash[:8]
@@ -394,7 +402,9 @@ class FrozenEncoder:
             compared = f"0-{self.num_layers}"
         # Fields that are None are left out of a signature.
         tf32 = None
-        if self.dtype in (torch.float32, "auto") and may_use_tf32(device or self.device):
+        # "auto" counts as float32 because it computes in float32 where the device or the model excludes half precision.
+        may_be_float32 = self.dtype in (torch.float32, "auto")
+        if may_be_float32 and may_use_tf32(device or self.device):
             tf32 = "yes"
         family = None
         if self.family.probed:
@@ -469,8 +479,10 @@ class FrozenEncoder:
         windows = Windows.of(texts, self.tokenizer)
         # A token in the overlap of two windows is returned from one of them, and context in the other.
         is_returned = windows.is_used & is_compared[windows.tokens]  # (tokens in windows,)
-        # Place of each token among the compared ones; arbitrary for tokens whose vectors are not returned.
-        places = (np.cumsum(is_compared) - 1)[windows.tokens]  # (tokens in windows,)
+        # Place of each token among the compared ones: if the first and the last of four tokens are special, is_compared
+        # is 0, 1, 1, 0 and the places are -1, 0, 1, 1. Those of the special tokens are not used.
+        places_by_token = np.cumsum(is_compared) - 1  # (tokens,)
+        places = places_by_token[windows.tokens]  # (tokens in windows,)
         ids = send(texts.ids[windows.tokens], device)  # (tokens in windows,)
 
         loaded = self._backbone.loaded(device)
@@ -494,7 +506,8 @@ class FrozenEncoder:
                     if vectors is None:
                         # The first batch decides the dtype and the width, which a function of the user may choose.
                         vectors = states.new_empty(self.num_outputs, int(is_compared.sum()), states.shape[-1])
-                    vectors.index_copy_(1, send(places[batch.tokens][is_returned_here], device), states)
+                    returned_places = places[batch.tokens][is_returned_here]  # (returned tokens of the batch,)
+                    vectors.index_copy_(1, send(returned_places, device), states)
                 except RuntimeError as error:
                     is_out = is_out_of_memory(error)
                     if len(lengths) == 1 or not is_out:
@@ -621,7 +634,7 @@ class Batches:
     """
 
     def __init__(self, lengths: Ints, budget: int, batch_size: int | None = None) -> None:
-        self._ends = np.cumsum(lengths)  # (texts,)
+        self._ends = np.cumsum(lengths)  # tokens of each text and of all before it, (texts,)
         self._budget = budget
         self._batch_size = batch_size or len(lengths)
         self._batch = Batch(slice(0, 0), slice(0, 0))
@@ -632,7 +645,8 @@ class Batches:
         num_texts = 0  # in the batches that are done
         num_tokens = 0
         while num_texts < len(self._ends):
-            # The largest batch within both limits, but at least one text.
+            # The largest batch within both limits, but at least one text. The search gives the first text that ends
+            # beyond the budget, which is where the batch stops.
             stop = int(np.searchsorted(self._ends, num_tokens + self._budget, side="right"))
             stop = min(stop, num_texts + self._batch_size)
             stop = max(stop, num_texts + 1)
@@ -652,10 +666,18 @@ class Batches:
         """
         texts, tokens = self._batch
         half: int = (texts.stop - texts.start) // 2
-        self._budget = int(self._ends[texts.start + half - 1]) - tokens.start
+        end_of_half = int(self._ends[texts.start + half - 1])
+        self._budget = end_of_half - tokens.start
         self.next_budget = self._budget
         self._has_failed = True
         return half
+
+
+class _ListedModel(NamedTuple):
+    """A model of the published tables."""
+
+    name: str
+    tuned_layer: int
 
 
 class _FoundModel(NamedTuple):
@@ -690,6 +712,7 @@ def _find_by_name(name: str, revision: str | None, *, trust_remote_code: bool) -
 def _identify_code(ready: nn.Module | None, source: ModelSource) -> Hashable:
     """Return what identifies a model's code outside transformers, on which the result of a probe depends."""
     if ready is not None:
+        # An empty set of classes, as of a model of transformers, becomes None.
         return find_own_classes(ready) or None
     if source.trust_remote_code:
         return source

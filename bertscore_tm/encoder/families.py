@@ -42,9 +42,10 @@ class Family:
     """Properties of one family of encoders.
 
     Args:
-        layers: dotted paths from the encoder to each ``nn.ModuleList`` that holds one module per layer, or modules that
-            are called for several layers each.
-        counter: dotted path of the number of layers that the forward pass runs, for families that have one.
+        layer_paths: dotted paths from the encoder to each ``nn.ModuleList`` that holds one module per layer, or modules
+            that are called for several layers each.
+        counter_path: dotted path from the encoder to the number of layers that its forward pass runs, such as
+            ``"config.num_hidden_layers"``; ``None`` for families that run all layers of the list.
         encoder_class: the family has a class that loads the encoder alone (``AutoModelForTextEncoding``).
         final_modules: dotted paths from the encoder to the modules after the last layer, in order: a norm, and what
             follows it. Every layer is returned as their output, as a single layer is in the reference package.
@@ -60,8 +61,8 @@ class Family:
         probed: the properties come from the model's structure and a probe.
     """
 
-    layers: tuple[str, ...] = ("encoder.layer",)
-    counter: str | None = None
+    layer_paths: tuple[str, ...] = ("encoder.layer",)
+    counter_path: str | None = None
     encoder_class: bool = False
     final_modules: tuple[str, ...] = ()
     absolute_positions: str | None = "max_position_embeddings"
@@ -77,18 +78,24 @@ class Family:
         """Return the position id of a text's first token: 0, or the padding id plus 1 where positions follow it."""
         if not self.positions_after_padding:
             return 0
-        padding_id = config.pad_token_id if self.padding_id is None else self.padding_id
-        return int(padding_id) + 1
+        padding_id = self.padding_id
+        if padding_id is None:
+            padding_id = config.pad_token_id
+        return int(cast(int, padding_id)) + 1
 
     def max_positions(self, config: PretrainedConfig) -> int | None:
         """Return the largest number of tokens per text, special ones included; ``None`` for relative positions only."""
-        if self.absolute_positions is None or not getattr(config, "position_biased_input", True):
+        # DeBERTa has positions in its configuration also if it adds no vectors of positions to its input.
+        adds_positions = getattr(config, "position_biased_input", True)
+        if self.absolute_positions is None or not adds_positions:
             return None
         return int(getattr(config, self.absolute_positions)) - self.first_position(config)
 
     def layers_to_keep(self, num_layers: int, config: PretrainedConfig) -> int:
         """Return how many layers must be in memory to get layer ``num_layers``."""
-        if getattr(config, "num_hidden_groups", 1) > 1:  # the group of a layer of ALBERT depends on their number
+        has_layer_groups = getattr(config, "num_hidden_groups", 1) > 1
+        if has_layer_groups:
+            # ALBERT computes from the number of layers which group of weights a layer uses.
             return int(config.num_hidden_layers)
         # Models with final modules return layer 0 as their output. Others may fail without any layer.
         may_be_empty = bool(self.final_modules) and not self.probed
@@ -96,28 +103,38 @@ class Family:
             return num_layers
         return max(num_layers, 1)
 
-    def cut(self, encoder: nn.Module, layers: int) -> None:
+    def cut(self, encoder: nn.Module, num_layers: int) -> None:
         """Drop an encoder's layers above a number, its pooler and its cache for generation, in place."""
-        lists = {path: cast(nn.ModuleList, encoder.get_submodule(path)) for path in self.layers}
-        self.set_layers(encoder, {path: modules[:layers] for path, modules in lists.items()}, layers)
+        shortened: dict[str, nn.Module] = {}
+        for path in self.layer_paths:
+            layers = cast(nn.ModuleList, encoder.get_submodule(path))
+            shortened[path] = layers[:num_layers]
+        self.set_layers(encoder, shortened, num_layers)
         if getattr(encoder, "pooler", None) is not None:
             # Some families call it without checking whether there is one.
             encoder.pooler = nn.Identity()
         # Decoders would keep keys and values for later calls.
         cast(Any, encoder).config.use_cache = False
 
-    def set_layers(self, encoder: nn.Module, lists: Mapping[str, nn.Module], layers: int) -> None:
-        """Replace an encoder's layers, by the path of their list, and the number of layers that it runs, in place."""
-        values: dict[str, object] = {**lists}
-        if self.counter is not None:
-            values[self.counter] = layers
-        for path, value in values.items():
+    def set_layers(self, encoder: nn.Module, lists: Mapping[str, nn.Module], num_layers: int) -> None:
+        """Replace an encoder's lists of layers, and the number of layers that it runs, in place.
+
+        Args:
+            encoder: the encoder.
+            lists: the new list of layers for each path in ``layer_paths``.
+            num_layers: the new number of layers.
+        """
+        new_attributes: dict[str, object] = {**lists}  # by their dotted path from the encoder
+        if self.counter_path is not None:
+            new_attributes[self.counter_path] = num_layers
+        for path, attribute in new_attributes.items():
+            # For "encoder.layer", the attribute "layer" of encoder.encoder is set.
             parent_path, _, name = path.rpartition(".")
-            # The parent may be a configuration, which get_submodule does not find.
             parent: Any = encoder
             if parent_path:
+                # The parent may be a configuration, which get_submodule does not find.
                 parent = attrgetter(parent_path)(encoder)
-            setattr(parent, name, value)
+            setattr(parent, name, attribute)
 
 
 # Returns token vectors, shape (batch, tokens, width), given a model and its input_ids and attention_mask.
@@ -163,8 +180,8 @@ _MPNET_POSITIONS: dict[str, Any] = {"positions_after_padding": True, "padding_id
 _LED_POSITIONS: dict[str, Any] = {"absolute_positions": "max_encoder_position_embeddings"}
 _RELATIVE: dict[str, Any] = {"absolute_positions": None}
 _T5: dict[str, Any] = {"encoder_class": True, "absolute_positions": None, "fits_float16": False}
-_ALBERT_COUNTER: dict[str, Any] = {"counter": "config.num_hidden_layers"}
-_XLM_COUNTER: dict[str, Any] = {"counter": "n_layers"}
+_ALBERT_COUNTER: dict[str, Any] = {"counter_path": "config.num_hidden_layers"}
+_XLM_COUNTER: dict[str, Any] = {"counter_path": "n_layers"}
 # XLM has a list for each part of a layer.
 _XLM_LAYERS = "attentions layer_norm1 ffns layer_norm2"
 
@@ -220,8 +237,8 @@ _TABLE: list[tuple[str, str, str, Batching, dict[str, Any]]] = [
 # fmt: on
 
 FAMILIES = {
-    model_type: Family(layers=tuple(layers.split()), final_modules=tuple(final.split()), batching=batching, **further)
-    for model_type, layers, final, batching, further in _TABLE
+    model_type: Family(tuple(paths.split()), final_modules=tuple(final.split()), batching=batching, **further)
+    for model_type, paths, final, batching, further in _TABLE
 }
 
 
@@ -235,4 +252,4 @@ class OwnModelConfig(PretrainedConfig):  # type: ignore[no-untyped-call]
     num_hidden_layers: int = 0
 
 
-OWN_FAMILY = Family(layers=(), absolute_positions=None)
+OWN_FAMILY = Family(layer_paths=(), absolute_positions=None)

@@ -94,16 +94,21 @@ class ForwardPass:
         # Read the method of the class, because hooks that wrap the method of an instance may hide its arguments.
         parameters = signature(type(self.model).forward).parameters
         kinds = [parameter.kind for parameter in parameters.values()]
-        accepts_any = Parameter.VAR_KEYWORD in kinds
+        accepts_any = Parameter.VAR_KEYWORD in kinds  # forward(self, ..., **kwargs)
         self.options = [name for name in _OPTIONS if accepts_any or name in parameters]
 
-        # Most models must keep a layer above layer 0, so that their last state is not the chosen one.
-        has_further_layers = spec.layers_kept > spec.num_layers
+        # The model returns the state of its last layer in memory. That is not the chosen one for layer 0 of most
+        # models, because they fail without any layer and keep layer 1.
+        is_last_state_enough = spec.layers_kept == spec.num_layers and not spec.all_layers
+        # The user's function returns the vectors themselves.
         has_own_function = spec.forward_fn is not None
-        self.wants_states = not has_own_function and (spec.all_layers or has_further_layers)
-        if family.probed and len(family.layers) == 1:
-            # What hidden_states holds differs between models: Mamba's lacks the embedding output.
-            self.recorded = family.layers[0]
+        self.wants_states = not is_last_state_enough and not has_own_function
+
+        # Record the states of a probed family by hooks, because what the model returns as hidden_states differs between
+        # models: Mamba's lacks the embeddings' output. Layers in several lists, such as XLM's, have no single output.
+        has_one_list = len(family.layer_paths) == 1
+        if family.probed and has_one_list:
+            self.recorded = family.layer_paths[0]
 
         self.switches_attention = hasattr(self.model, "set_attention_type")
         self.rope_switch = _rope_switch(spec.config)
@@ -117,8 +122,9 @@ class ForwardPass:
         Returns hidden states in the order of the tokens, shape (layers, tokens, width).
         """
         num_long = int((lengths > self.rope_switch).sum())
-        if 0 < num_long < len(lengths):
-            # A long text would change the position frequencies of the others.
+        has_long_and_short = 0 < num_long < len(lengths)
+        if has_long_and_short:
+            # Run the long texts apart, because they would change the position frequencies of the others.
             tokens_of_long = int(lengths[:num_long].sum())
             long = self.run(inputs[:tokens_of_long], lengths[:num_long])
             short = self.run(inputs[tokens_of_long:], lengths[num_long:])
@@ -135,9 +141,11 @@ class ForwardPass:
             # Append texts of one token so that the number of rows needs no padding in oneDNN.
             inputs = torch.cat([inputs, inputs.new_zeros(num_added, *inputs.shape[1:])])
             lengths = np.concatenate([lengths, np.ones(num_added, np.int64)])
-        if self.spec.family.positions_after_padding and not inputs.is_floating_point():
+        has_ids = not inputs.is_floating_point()
+        if self.spec.family.positions_after_padding and has_ids:
             positions = _number_after(self.first_position - 1, inputs, lengths)  # (tokens,)
         else:
+            # Count from the first position in each text: 0, 1, 2, 0, 1 for texts of 3 and 2 tokens.
             first_positions = np.full_like(lengths, self.first_position)  # (texts,)
             positions = send(places_of(first_positions, lengths), inputs.device)  # (tokens,)
         token = row.set(Row(lengths, inputs.device, has_kernel=self.has_kernel))
@@ -145,7 +153,8 @@ class ForwardPass:
             states = self(inputs[None], position_ids=positions[None])  # (layers, 1, tokens, width)
         finally:
             row.reset(token)
-        return states[:, 0, :num_tokens]
+        # Leave out the added texts, which follow the others.
+        return states[:, 0, :num_tokens]  # (layers, tokens, width)
 
     def _run_groups(self, inputs: Tensor, lengths: Ints) -> Tensor:
         """Run groups of texts as batches."""
@@ -157,13 +166,16 @@ class ForwardPass:
         # Any id can pad, because padding is masked, but the model needs an embedding of it.
         padding_id = getattr(self.spec.config, "pad_token_id", None) or 0
         parts = []  # (layers, tokens, width) each
-        for group in group_texts(lengths, batching.padding, positions, batching.texts):
+        for group in group_texts(lengths, padding=batching.padding, positions=positions, texts=batching.texts):
             if not group.is_padded:
-                states = self(group.pad(inputs, None))  # (layers, texts, positions, width)
+                batch = group.pad(inputs, places=None)  # (texts, positions, ...)
+                states = self(batch)  # (layers, texts, positions, width)
                 parts.append(states.flatten(1, 2))
                 continue
+            # The places of the tokens in the flattened batch, (texts * positions): to pad, tokens are put there, and to
+            # drop the states of padding, theirs are read from there.
             places = group.places(inputs.device)  # (tokens,)
-            batch = group.pad(inputs, places, padding_id)  # (texts, positions, ...)
+            batch = group.pad(inputs, places=places, value=padding_id)  # (texts, positions, ...)
             states = self(batch, send(group.real, inputs.device))  # (layers, texts, positions, width)
             parts.append(states.flatten(1, 2).index_select(1, places))
         # Do not copy the states of a single group, which is the usual case.
@@ -178,22 +190,30 @@ class ForwardPass:
         shape (layers, batch, positions, width).
         """
         batch_size, num_positions = mask.shape
-        # Compiled code cannot read the lengths, and an accelerator would have to synchronize.
+        # Packing needs the lengths. Compiled code cannot read them, and an accelerator would have to synchronize.
         can_read_lengths = embeds.device.type == "cpu" and is_eager()
         packs = self.batching == PACKED and can_read_lengths
         may_pad = self.batching in (PACKED, PADDED) and num_positions <= self.rope_switch
         if may_pad and not packs:
             return self(embeds, mask)
+
+        # Run the real positions only, text by text: the longest text first, as run() needs it, and none without tokens.
         lengths = np.array(mask.sum(-1).tolist())  # (batch,)
-        order = np.argsort(-lengths, kind="stable")
+        order = np.argsort(-lengths, kind="stable")  # (batch,)
         order = order[lengths[order] > 0]  # (texts,)
         texts = torch.tensor(order, device=mask.device)
-        places = texts[:, None] * num_positions + torch.arange(num_positions, device=mask.device)  # (texts, positions)
-        places = places[mask[texts]]  # (tokens,)
-        flat = self.run(embeds.flatten(0, 1)[places], lengths[order])  # (layers, tokens, width)
-        num_layers, _, width = flat.shape
-        states = flat.new_zeros(num_layers, mask.numel(), width).index_copy(1, places, flat)
-        return states.view(num_layers, batch_size, num_positions, width)
+        # Places of the tokens in the flattened batch, (batch * positions). With 4 positions and texts of 2 and 3 tokens
+        # they are 4, 5, 6, 0, 1, because the second text is longer.
+        first_places = texts[:, None] * num_positions  # (texts, 1)
+        all_places = first_places + torch.arange(num_positions, device=mask.device)  # (texts, positions)
+        places = all_places[mask[texts]]  # (tokens,)
+        tokens = embeds.flatten(0, 1)[places]  # (tokens, width)
+        states = self.run(tokens, lengths[order])  # (layers, tokens, width)
+
+        # Put the states back to the places of their tokens, with zeros as those of padding.
+        num_layers, _, width = states.shape
+        padded = states.new_zeros(num_layers, batch_size * num_positions, width).index_copy(1, places, states)
+        return padded.view(num_layers, batch_size, num_positions, width)
 
     def __call__(self, inputs: Tensor, mask: Tensor | None = None, position_ids: Tensor | None = None) -> Tensor:
         """Return hidden states, shape (layers, batch, positions, width).
@@ -271,26 +291,29 @@ class ForwardPass:
 
     def _check_states(self, states: Sequence[Tensor] | None) -> Sequence[Tensor]:
         """Return the states; raise an error unless there is one of each layer, and the one before the first layer."""
-        name, layers = type(self.model).__name__, self.spec.layers_kept
+        name = type(self.model).__name__
+        num_layers = self.spec.layers_kept
         if not states:
             raise ValueError(
                 f"the forward pass of {name} does not return the hidden states of its layers. Let it accept "
                 f"output_hidden_states, or pass forward_fn=, a function that returns token vectors"
             )
-        if len(states) != layers + 1:
+        if len(states) != num_layers + 1:
             raise ValueError(
-                f"{name} returned {len(states)} hidden states, not {layers + 1} for {layers} layers. Set "
+                f"{name} returned {len(states)} hidden states, not {num_layers + 1} for {num_layers} layers. Set "
                 f"config.num_hidden_layers to the number of its layers"
             )
         return states
 
     def _choose_layers(self, states: Sequence[Tensor], length: int) -> list[Tensor]:
         """Return the states of the layers that the encoder wants, shape (batch, positions, width) each."""
-        first = self.spec.num_layers
+        last = self.spec.num_layers
+        first = last
         if self.spec.all_layers:
             first = 0
-        # BigBird pads texts to whole blocks and keeps the padding in its states.
-        chosen = [state[:, :length] for state in states[first : self.spec.num_layers + 1]]
+        # states[0] is the embeddings' output, and states[n] that of layer n. BigBird pads texts to whole blocks and
+        # leaves the padding in its states, which is cut off here.
+        chosen = [state[:, :length] for state in states[first : last + 1]]
         lengths = [state.shape[1] for state in chosen]
         if set(lengths) != {length}:
             raise ValueError(
@@ -306,8 +329,10 @@ class ForwardPass:
             module = attrgetter(path)(self.model)
             if module is not None:  # an OPT may lack it
                 states = [module(state) for state in states]
-        if family.final_modules and self.spec.layers_kept == self.spec.num_layers:
-            # The model has applied the modules to the output of its last layer itself.
+        ends_with_last_layer = self.spec.layers_kept == self.spec.num_layers
+        if family.final_modules and ends_with_last_layer:
+            # The model has applied the modules to the output of its last layer itself, so they must not be applied to
+            # it twice.
             states[-1] = last
         return states
 
@@ -343,18 +368,28 @@ class ForwardPass:
                         )
         return Trial(None, has_kernel=False, draws_numbers=draws_numbers, recorded=recorded)
 
-    def find_recorded(self, text: Tensor) -> str | None:
-        """Return the path of the layers to record by hooks, or ``None`` if the model returns a state of each itself."""
-        layers = self.spec.family.layers
-        if self.recorded is not None or not self.wants_states or len(layers) != 1:
+    def find_recorded(self, ids: Tensor) -> str | None:
+        """Return the path of the layers to record by hooks, or ``None`` if the model returns a state of each itself.
+
+        Takes the ids of a text, shape (tokens,), on which the model is tried.
+        """
+        if self.recorded is not None:
             return self.recorded
-        mask = torch.ones(1, len(text), dtype=torch.bool, device=text.device)
-        with torch.autocast(device_type=text.device.type, enabled=False):
-            _, states = self._run_model(text[None], mask, position_ids=None)
-        # transformers records layers by hooks of its own, which layers lack that replaced others.
-        lacks_states = states is not None and len(states) != self.spec.layers_kept + 1
+        layer_paths = self.spec.family.layer_paths
+        has_one_list = len(layer_paths) == 1
+        if not self.wants_states or not has_one_list:
+            return None
+        mask = torch.ones(1, len(ids), dtype=torch.bool, device=ids.device)
+        with torch.autocast(device_type=ids.device.type, enabled=False):
+            _, states = self._run_model(ids[None], mask, position_ids=None)
+        if states is None:
+            # A model that returns no states at all is refused by _check_states, with a remedy.
+            return None
+        # transformers collects the states by hooks on the layers' own classes. If the user replaced a layer by a module
+        # of another class, it has no hook, and its state is missing.
+        lacks_states = len(states) != self.spec.layers_kept + 1
         if lacks_states:
-            return layers[0]
+            return layer_paths[0]
         return None
 
     def _compare(self, texts: Sequence[Tensor], alone: Tensor, dtype: torch.dtype) -> str | None:
@@ -388,11 +423,12 @@ def _switched_attention(model: nn.Module, *, packed: bool) -> Iterator[bool]:
 
 def _number_after(padding_id: int, ids: Tensor, lengths: Ints) -> Tensor:
     """Return position ids as RoBERTa numbers them: padding in a text has the position of padding and is not counted."""
-    # The difference of running sums restarts the count at each text.
-    counted = (ids != padding_id).long()  # (tokens,)
-    total = counted.cumsum(0)  # (tokens,), over all texts
-    starts = np.repeat(np.cumsum(lengths) - lengths, lengths)  # (tokens,)
-    before_text = (total - counted).index_select(0, send(starts, ids.device))  # (tokens,)
+    # With the padding id 1, the texts [7, 1, 8] and [9, 6] have the positions 2, 1, 3 and 2, 3.
+    counted = (ids != padding_id).long()  # 1, 0, 1, 1, 1 in the example, (tokens,)
+    total = counted.cumsum(0)  # 1, 1, 2, 3, 4: counted tokens up to each one, of all texts, (tokens,)
+    first_tokens = np.repeat(np.cumsum(lengths) - lengths, lengths)  # 0, 0, 0, 3, 3: place of a text's start, (tokens,)
+    # Subtract what was counted before each text, so that the count restarts.
+    before_text = (total - counted).index_select(0, send(first_tokens, ids.device))  # 0, 0, 0, 2, 2, (tokens,)
     return (total - before_text) * counted + padding_id
 
 
@@ -403,6 +439,7 @@ def draw_texts(spec: ModelSpec, lengths: Sequence[int], device: torch.device) ->
     """
     settings = spec.config.to_dict()
     vocabulary = range(int(getattr(spec.config, "vocab_size", 256)))
+    # Token 0 may be a padding that the configuration does not name.
     reserved = {0}
     for name, value in settings.items():
         if name.endswith("_token_id") and isinstance(value, int):
@@ -478,9 +515,9 @@ def _rope_switch(config: PretrainedConfig) -> float:
     # Before transformers 5, it was rope_scaling.
     rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
     default = getattr(config, "original_max_position_embeddings", None)
-    # Models with several kinds of layers have settings for each.
-    of_kinds = [value for value in rope.values() if isinstance(value, Mapping)]
-    for settings in (rope, *of_kinds):
+    # Models with several kinds of layers, such as full and sliding attention, have a dictionary of settings for each.
+    settings_of_kinds = [value for value in rope.values() if isinstance(value, Mapping)]
+    for settings in (rope, *settings_of_kinds):
         if settings.get("rope_type", settings.get("type")) == "longrope":
             return float(settings.get("original_max_position_embeddings", default) or math.inf)
     return math.inf

@@ -100,7 +100,8 @@ class ModelSource:
         """Raise an error if a folder was saved again since the encoder was made."""
         current = self._current_files()
         if current != self.files:
-            changed = sorted({name for name, *_ in {*current} ^ {*self.files}})
+            differing = {*current} ^ {*self.files}  # identities on one side only
+            changed = sorted({file[0] for file in differing})
             raise OSError(
                 f"the contents of {self.location!r} have changed since the encoder was made, or differ on this "
                 f"machine ({shorten(changed)}). Create the encoder again, or copy the folder to all machines"
@@ -117,7 +118,8 @@ class ModelSource:
         names_and_sizes = [file[:2] for file in files]
         if names_and_sizes != [file[:2] for file in self.files]:
             return self
-        if content_hash is not None and hash_files(Path(self.location), files) != content_hash:
+        was_hashed = content_hash is not None
+        if was_hashed and hash_files(Path(self.location), files) != content_hash:
             return self
         return replace(self, files=files)
 
@@ -194,11 +196,19 @@ def hash_structure(model: nn.Module) -> str:
         if isinstance(config, PretrainedConfig):
             configs[id(config)] = config
         modules[path] = _describe_module(module)
+    # hash_model reads the plain tensors.
+    special_tensors = {name: _describe(tensor) for name, tensor in _saved_tensors(model) if not _is_plain(tensor)}
     parts = {
         "configs": [_without_origin(config.to_dict()) for config in configs.values()],
         "modules": modules,
-        "tensors": {name: _describe(tensor) for name, tensor in _saved_tensors(model) if not _is_plain(tensor)},
+        "tensors": special_tensors,
     }
+    return _hash_json(parts)
+
+
+def _hash_json(parts: Any) -> str:
+    """Return a SHA-256 of values, in which dictionaries are sorted by their keys."""
+    # Values that JSON cannot hold, such as a dtype or a quantization method in a configuration, count by their string.
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
 
 
@@ -278,7 +288,9 @@ def _describe(value: Any) -> Any:
         return [_describe(item) for item in value]
     if isinstance(value, set | frozenset):
         return sorted(str(item) for item in value)
-    if is_dataclass(value) and not isinstance(value, type | PretrainedConfig):
+    # is_dataclass is also true for a class. Configurations count once, by hash_structure.
+    is_settings = is_dataclass(value) and not isinstance(value, type | PretrainedConfig)
+    if is_settings:
         return [_class_name(type(value)), _describe(vars(value))]
     if value is None or isinstance(value, str | int | float | np.generic | Enum | torch.dtype | torch.Size):
         return str(value)
@@ -334,8 +346,7 @@ def _describe_parts(value: Any) -> Any:
 
 def hash_tokenizer(tokenizer: PreTrainedTokenizerBase) -> str:
     """Return a SHA-256 of a tokenizer's settings and vocabulary; a class's name stands for its code in Python."""
-    parts = describe_tokenizer(tokenizer)
-    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
+    return _hash_json(describe_tokenizer(tokenizer))
 
 
 def describe_tokenizer(tokenizer: PreTrainedTokenizerBase) -> list[Any]:

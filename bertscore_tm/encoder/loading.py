@@ -230,11 +230,13 @@ def load_encoder(
     auto_class = AutoModelForTextEncoding if family.encoder_class else AutoModel
     model, info = _load("weights", auto_class, source, dtype=dtype, output_loading_info=True)
     parameters = dict(model.named_parameters(remove_duplicate=False))
-    # Keys are the parameters, because their names change when the encoder is taken out of the model.
-    random = {parameters[name]: name for name in info["missing_keys"] if name in parameters}
+    # transformers initializes weights randomly if the file lacks them. The keys of this dictionary are the parameters,
+    # because their names change when the encoder is taken out of the model.
+    random_names = {parameters[name]: name for name in info["missing_keys"] if name in parameters}
     encoder = encoder_of(model.base_model)
     cut(encoder)
-    missing = [random[parameter] for parameter in encoder.parameters() if parameter in random]
+    # Dropped layers and decoders may be random.
+    missing = [random_names[parameter] for parameter in encoder.parameters() if parameter in random_names]
     if missing:
         raise OSError(
             f"could not load the weights of {source.name!r}, because its file lacks {len(missing)} of them "
@@ -254,6 +256,15 @@ def load_encoder(
 def _find_unused(names: Iterable[str], model: Any, encoder: nn.Module, family: Family) -> list[str]:
     """Return the weights of an encoder's layers or embeddings that a file has and the model does not use.
 
+    For example, BART's encoder lacks a norm that a file has in layer 2:
+
+    ======================  ==========================================
+    name in the file        ``model.encoder.layers.2.attn.norm.weight``
+    path in the model       ``encoder.layers.2.attn.norm.weight``, without the prefix of the base model
+    root, path in encoder   ``encoder.`` and ``layers.2.attn.norm.weight``
+    owner, rest             ``layers.2.attn``, the innermost module that exists, and ``norm.weight``
+    ======================  ==========================================
+
     Args:
         names: names of all weights of the file that the model does not use.
         model: the model that was loaded.
@@ -262,25 +273,38 @@ def _find_unused(names: Iterable[str], model: Any, encoder: nn.Module, family: F
     """
     root = next(path for path, module in model.named_modules() if module is encoder)
     if root:
-        root += "."
+        root += "."  # else the encoder is the whole model
     modules = dict(encoder.named_modules())
     unused = []
     for name in sorted(names):
         path = name.removeprefix(f"{model.base_model_prefix}.")
         if not path.startswith(root):
             continue
-        parts = path.removeprefix(root).split(".")
-        # The owner is the innermost module of the encoder that holds the weight.
-        depth = max(i for i in range(len(parts)) if ".".join(parts[:i]) in modules)
-        owner = ".".join(parts[:depth])
-        # Heads, dropped layers and decoders are next to the layers.
-        is_outside = owner == "" or any(f"{layers}.".startswith(f"{owner}.") for layers in family.layers)
-        # The configuration may switch a module off, which is None or an identity then.
-        is_off = isinstance(modules[owner], nn.Identity) or hasattr(modules[owner], parts[depth])
-        is_constant = parts[-1] in _CONSTANTS
-        if not (is_outside or is_off or is_constant):
+        path_in_encoder = path.removeprefix(root)
+        owner = _owner_of(path_in_encoder, modules)
+        # The file may have more modules next to the layers than the cut encoder: heads, decoders and dropped layers.
+        is_outside = any(_is_ancestor(owner, layer_path) for layer_path in family.layer_paths)
+        # The configuration may switch a module off, which is an identity then, or an attribute that is None.
+        rest = path_in_encoder.removeprefix(f"{owner}.")
+        is_off = isinstance(modules[owner], nn.Identity) or hasattr(modules[owner], rest.split(".")[0])
+        is_constant = rest.split(".")[-1] in _CONSTANTS
+        is_expected = is_outside or is_off or is_constant
+        if not is_expected:
             unused.append(name)
     return unused
+
+
+def _owner_of(weight: str, modules: Mapping[str, nn.Module]) -> str:
+    """Return the path of the innermost module that contains a weight; ``""`` is the path of the encoder itself."""
+    owner, _, _ = weight.rpartition(".")
+    while owner not in modules:
+        owner, _, _ = owner.rpartition(".")
+    return owner
+
+
+def _is_ancestor(path: str, descendant: str) -> bool:
+    """Return whether a module's path leads to another module, or is its path; ``""`` leads to all."""
+    return path == "" or f"{descendant}.".startswith(f"{path}.")
 
 
 def resolve_tokenizer(

@@ -41,12 +41,15 @@ def dot_product(
 ) -> Tensor:
     """Attend, given queries, keys and values, shape (texts, heads, length, size), and a mask or bias of the scores."""
     query, key, value = batch
-    has_bias_only = not is_causal and (mask is None or mask.is_floating_point())
+    dtype = value.dtype
     has_equal_heads = query.shape[1] == key.shape[1]
+    # The plain products below can add a bias to the scores, but know neither bool masks nor causal ones.
+    has_bool_mask = mask is not None and not mask.is_floating_point()
+    needs_torch = is_causal or has_bool_mask or not has_equal_heads
     is_short = query.device.type == "cpu" and query.shape[2] <= _SHORT
-    # torch's own gradient is faster in float32.
-    is_fast = query.dtype == torch.bfloat16 or not query.requires_grad
-    if not (has_bias_only and has_equal_heads and is_short and is_fast):
+    # If a gradient follows, plain products are faster in bfloat16 only: in float32, torch's own gradient is.
+    is_slow_with_gradient = query.requires_grad and query.dtype != torch.bfloat16
+    if needs_torch or not is_short or is_slow_with_gradient:
         return nn.functional.scaled_dot_product_attention(
             query, key, value, attn_mask=mask, is_causal=is_causal, scale=scale, enable_gqa=not has_equal_heads
         )
@@ -58,7 +61,9 @@ def dot_product(
     scores = (query * scale) @ key.transpose(-1, -2)  # (texts, heads, length, length)
     if mask is not None:
         scores = scores + mask
-    return (scores.softmax(-1) @ value).to(batch[2].dtype)
+    attended = scores.softmax(-1) @ value  # (texts, heads, length, size)
+    # Return the dtype that the values had before they were converted, because torch's function does so.
+    return attended.to(dtype)
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,11 +88,20 @@ class Group:
         return np.arange(self.longest) < self.lengths[:, None]
 
     def places(self, device: torch.device) -> Tensor:
-        """Return the places of the tokens among all positions of the batch, shape (tokens,)."""
+        """Return the places of the tokens among all positions of the flattened batch, shape (tokens,).
+
+        Texts of 3 and 2 tokens are 2 x 3 positions, of which position 5 is padding: the places are 0, 1, 2, 3, 4.
+        """
         return send(np.flatnonzero(self.real), device)
 
-    def pad(self, states: Tensor, places: Tensor | None, value: int = 0) -> Tensor:
-        """Return the group's part of a row, shape (tokens, ...), as a batch, shape (texts, longest, ...)."""
+    def pad(self, states: Tensor, *, places: Tensor | None, value: int = 0) -> Tensor:
+        """Return the group's part of a row, shape (tokens, ...), as a batch, shape (texts, longest, ...).
+
+        Args:
+            states: ids or vectors of the whole row.
+            places: output of :meth:`places`; ``None`` for a group of texts of equal length, which needs no padding.
+            value: what padding holds.
+        """
         states = states[self.tokens]
         if places is not None:
             padded = states.new_full((self.real.size, *states.shape[1:]), value)
@@ -107,7 +121,7 @@ def group_texts(lengths: Ints, padding: float, positions: int, texts: int = UNLI
         >>> [group.lengths.tolist() for group in group_texts(lengths, 0.1, 8192)]
         [[40, 38, 36, 8, 7]]
     """
-    small = 0
+    small = 0  # positions up to which a group may have any share of padding
     if padding > 0:
         small = positions // _SMALL_GROUP
     sizes = []  # texts in each finished group
@@ -118,6 +132,7 @@ def group_texts(lengths: Ints, padding: float, positions: int, texts: int = UNLI
     # Texts of one length are added together, because splitting them without need would only make more groups.
     for length, count in zip(reversed(different.tolist()), reversed(counts.tolist()), strict=True):
         while count > 0:
+            # A text longer than the limit of positions is a group alone.
             capacity = min(max(positions // longest, 1), texts)
             added = min(count, capacity - size)
             num_positions = (size + added) * longest
@@ -253,7 +268,8 @@ class Row:
             places: Tensor | None = None
             if group.is_padded:
                 places = self._find_places(group)
-            batch = [group.pad(state, places).transpose(1, 2) for state in states]  # (texts, heads, longest, size) each
+            # (texts, heads, longest, size) each
+            batch = [group.pad(state, places=places).transpose(1, 2) for state in states]
             if window == _CAUSAL and not group.is_padded:
                 # torch needs no mask for this.
                 attended = attention(batch, None, is_causal=True)
@@ -275,12 +291,14 @@ class Row:
         return self._places[group]
 
     def _mask_scores(self, group: Group, pattern: Pattern | None, bias: Tensor | None) -> Tensor | None:
-        """Return the mask of a group's scores, or their bias where there is one, if they need any."""
-        mask = None
+        """Return the mask of a group's scores, or their bias with the mask applied; ``None`` if all scores count."""
+        mask: Tensor | None = None
         if pattern is not None or group.is_padded:
             mask = self._mask(group, pattern)
         if bias is None:
             return mask
+        # The model computed the bias for the longest text of the row, and the texts of this group may be shorter. The
+        # bias of two tokens depends on their distance only, so that the upper left part is that of shorter texts.
         bias = bias[..., : group.longest, : group.longest]
         if mask is None:
             return bias
@@ -290,13 +308,15 @@ class Row:
         """Return which pairs of tokens of a group attend, shape (texts or 1, 1, longest, longest)."""
         if (group, pattern) in self._masks:
             return self._masks[group, pattern]
-        allowed = torch.ones((), dtype=torch.bool, device=self.device)
+        allowed = torch.ones((), dtype=torch.bool, device=self.device)  # one value for all pairs
         if pattern is not None:
             allowed = send(pattern.mask(group.longest), self.device)[None, None]
         if group.is_padded:
             real = send(group.real, self.device)  # (texts, longest)
+            is_real_key = real[:, None, None, :]  # (texts, 1, 1, longest)
+            is_padded_query = ~real[:, None, :, None]  # (texts, 1, longest, 1)
             # Let padding attend everywhere: a fully masked row would give NaN.
-            allowed = (allowed & real[:, None, None, :]) | ~real[:, None, :, None]
+            allowed = (allowed & is_real_key) | is_padded_query  # (texts, 1, longest, longest)
         self._masks[group, pattern] = allowed
         return allowed
 
@@ -362,11 +382,11 @@ def _mask_padded(masking_utils: Any, arguments: dict[str, Any]) -> Tensor | None
     """Return the attention mask of a padded batch, without a synchronization on an accelerator."""
     if torch.device(arguments["device"]).type == "cpu":
         return cast(Tensor | None, masking_utils.sdpa_mask(**arguments))
-    real = arguments["attention_mask"]
+    real: Tensor | None = arguments["attention_mask"]  # (texts, length)
     bidirectional = getattr(masking_utils, "bidirectional_mask_function", None)
     if real is not None and arguments["mask_function"] is bidirectional:
-        # (texts, length) -> (texts, 1, length, length)
-        return cast(Tensor, real.bool()[:, None, None, :].expand(-1, -1, real.shape[1], -1))
+        is_real_key = real.bool()[:, None, None, :]  # (texts, 1, 1, length)
+        return is_real_key.expand(-1, -1, real.shape[1], -1)  # (texts, 1, length, length)
     # transformers drops masks that allow everything, but has to read the mask from the accelerator to find out.
     never_dropped = {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
     return cast(Tensor | None, masking_utils.sdpa_mask(**{**arguments, **never_dropped}))
@@ -374,7 +394,7 @@ def _mask_padded(masking_utils: Any, arguments: dict[str, Any]) -> Tensor | None
 
 def _find_window(rule: Any, longest: int) -> Window | None:
     """Return the sliding window that a mask function implements for texts of a length, or ``None`` if it is none."""
-    # Powers of two, so that the cache has few lengths.
+    # Round up to a power of two, such as 37 to 64, so that the cache has few lengths.
     length = 1 << (longest - 1).bit_length()
     # The key is what defines the function, because models create it anew in each forward pass.
     key = _rule_key(rule)
@@ -404,11 +424,16 @@ def _rule_key(rule: Any) -> Hashable:
         parts = list(rule)
     else:
         code = getattr(rule, "__code__", None)
+        if code is None:
+            return None
         is_bound_method = getattr(rule, "__self__", None) is not None
-        if code is None or is_bound_method or rule.__defaults__ or rule.__kwdefaults__:
+        has_defaults = bool(rule.__defaults__ or rule.__kwdefaults__)
+        # The object of a method and default values decide the result too, but are not in the closure.
+        if is_bound_method or has_defaults:
             return None
         parts = [cell.cell_contents for cell in rule.__closure__ or ()]
     keys = [_rule_key(part) for part in parts]
+    # A part without a key, such as a tensor, leaves the whole without one.
     if None in keys:
         return None
     return (code, *keys)

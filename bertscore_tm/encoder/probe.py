@@ -125,24 +125,29 @@ def find_own_classes(model: nn.Module) -> frozenset[type[nn.Module]]:
 
 def require_whole(encoder: nn.Module, config: PretrainedConfig, family: Family) -> None:
     """Raise an error if a ready model has fewer layers or positions than its configuration says, as after a cut."""
-    layers = "num_hidden_layers"
+    key_of_layers = "num_hidden_layers"
     if hasattr(config, "num_hidden_groups"):
         # The layers of a group of ALBERT share their weights, so that it has one module per group.
-        layers = "num_hidden_groups"
-    counts = []
-    for path in family.layers:
+        key_of_layers = "num_hidden_groups"
+    counts = []  # each with its key in the configuration, and the path of the module with so many entries
+    for path in family.layer_paths:
         modules = cast(nn.ModuleList, encoder.get_submodule(path))
-        counts.append((layers, path, len(modules)))
-    for path, module in encoder.named_modules():
-        if isinstance(module, nn.Embedding) and path.rpartition(".")[2] in _POSITION_TABLES:
-            rows = len(module.weight) - getattr(module, "offset", 0)  # BART's first two are not in use
-            counts.append((family.absolute_positions or "", path, rows))
-    for name, path, count in counts:
-        number = getattr(config, name, count)
-        if count < number:
+        counts.append((key_of_layers, path, len(modules)))
+    key_of_positions = family.absolute_positions
+    # The configuration of a model whose positions are relative only has no number of positions to compare with.
+    if key_of_positions is not None:
+        for path, module in encoder.named_modules():
+            is_table = isinstance(module, nn.Embedding) and path.rpartition(".")[2] in _POSITION_TABLES
+            if is_table:
+                rows = len(cast(nn.Embedding, module).weight)
+                # BART's first two rows are not in use, which its attribute "offset" says.
+                counts.append((key_of_positions, path, rows - cast(int, getattr(module, "offset", 0))))
+    for key, path, count in counts:
+        configured = getattr(config, key, count)
+        if count < configured:
             raise ValueError(
-                f"{type(encoder).__name__} has {count} entries in {path}, but its configuration says {name}={number}. "
-                f"Set model.config.{name} = {count}, or pass the whole model"
+                f"{type(encoder).__name__} has {count} entries in {path}, but its configuration says "
+                f"{key}={configured}. Set model.config.{key} = {count}, or pass the whole model"
             )
 
 
@@ -177,14 +182,14 @@ def _build_encoder(config: PretrainedConfig, part: PretrainedConfig, *, trust_re
 
 def _find_family(encoder: nn.Module, config: PretrainedConfig) -> Family:
     """Find an encoder's layers and the numbering of its positions, for a probe to complete."""
-    layers = _find_layers(encoder, config)
+    layer_paths = _find_layers(encoder, config)
     absolute_positions = None
     if hasattr(config, "max_position_embeddings"):
         absolute_positions = "max_position_embeddings"
     padding_id = _find_padding_id(encoder)
     return Family(
-        layers=layers,
-        counter=_find_counter(encoder, config.num_hidden_layers),
+        layer_paths=layer_paths,
+        counter_path=_find_counter(encoder, config.num_hidden_layers),
         absolute_positions=absolute_positions,
         positions_after_padding=padding_id is not None,
         padding_id=padding_id,
@@ -196,14 +201,14 @@ def _find_layers(encoder: nn.Module, config: PretrainedConfig) -> tuple[str, ...
     """Return the paths of the lists with one module per layer, without lists within other lists."""
     count = getattr(config, "num_hidden_layers", 0)
     lists = {path: module for path, module in encoder.named_modules() if isinstance(module, nn.ModuleList)}
-    layers = []
+    layer_paths = []
     for path, modules in lists.items():
         is_inner = any(path.startswith(f"{outer}.") for outer in lists)
         if len(modules) == count > 0 and not is_inner:
-            layers.append(path)
-    if not layers:
+            layer_paths.append(path)
+    if not layer_paths:
         raise ValueError(describe_refusal(config, "structure", f"no list of {count} layers, one module each"))
-    return tuple(layers)
+    return tuple(layer_paths)
 
 
 def _find_counter(encoder: nn.Module, count: int) -> str | None:
@@ -273,11 +278,11 @@ class _Probe:
     def __init__(self, encoder: nn.Module, spec: ModelSpec) -> None:
         self.encoder = encoder
         self.spec = spec
-        self.layer = spec.layers_kept
-        self.layers = int(spec.config.num_hidden_layers)
+        self.last_kept = spec.layers_kept  # number of the last layer that the cut encoder has
+        self.num_layers = int(spec.config.num_hidden_layers)
         self.texts = draw_texts(spec, _LENGTHS, next(encoder.parameters()).device)
-        # Two texts of equal length; the first has special tokens.
-        self.ids = torch.stack(self.texts[2:4])
+        # Two texts of equal length, of which the first has special tokens.
+        self.ids = torch.stack(self.texts[2:4])  # (texts, tokens)
 
     def forward_pass(self, layer: int, *, all_layers: bool = False) -> ForwardPass:
         """Return the forward pass to a layer, the last one in memory."""
@@ -288,18 +293,18 @@ class _Probe:
 
     def run_whole(self, inputs: Tensor) -> Tensor:
         """Return the output of each layer, as if it were the last one, of the encoder with all layers."""
-        return self.forward_pass(self.layers, all_layers=True)(inputs)
+        return self.forward_pass(self.num_layers, all_layers=True)(inputs)
 
     def find_final_modules(self) -> None:
         """Find the modules that turn the last layer's output into the encoder's."""
-        called: list[tuple[str, Tensor, Tensor]] = []
+        called: list[tuple[str, Tensor, Tensor]] = []  # name, input and output of modules in the order of their calls
 
         def record(name: str, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
             # Modules with further inputs cannot be applied to the output of lower layers.
             if len(inputs) == 1 and isinstance(inputs[0], Tensor) and isinstance(output, Tensor):
                 called.append((name, inputs[0], output))
 
-        lists = tuple(f"{path}." for path in self.spec.family.layers)
+        lists = tuple(f"{path}." for path in self.spec.family.layer_paths)
         ids = self.ids[:1]
         with ExitStack() as hooks:
             for name, module in self.encoder.named_modules():
@@ -308,17 +313,21 @@ class _Probe:
                 contains_layers = any(path.startswith(name) for path in lists)
                 if not is_in_layers and not contains_layers:
                     hooks.enter_context(module.register_forward_hook(partial(record, name)))
-            output = self.forward_pass(self.layers)(ids)[0]
-        # From the last module to the first, because the hook of a module runs after those of the modules within it.
+            output = self.forward_pass(self.num_layers)(ids)[0]
+        # Go back from the encoder's output, module by module, to the output of the last layer. The last call comes
+        # first, because the hook of a module runs after those of the modules within it.
         names: list[str] = []
         for name, before, after in reversed(called):
-            if torch.equal(after, output) and not torch.equal(before, after):
+            gives_output = torch.equal(after, output)
+            # A module that changes nothing, such as dropout, is left out.
+            has_effect = not torch.equal(before, after)
+            if gives_output and has_effect:
                 names.append(name)
                 output = before
         self._learn(final_modules=tuple(reversed(names)))
         states = self.run_whole(ids)
-        if states.shape[:3] != (self.layers + 1, *ids.shape):
-            raise ValueError(f"hidden states of shape {tuple(states.shape)} for {self.layers} layers")
+        if states.shape[:3] != (self.num_layers + 1, *ids.shape):
+            raise ValueError(f"hidden states of shape {tuple(states.shape)} for {self.num_layers} layers")
 
     def find_batching(self) -> None:
         """Find out how texts share a forward pass; those of equal length must not affect each other."""
@@ -334,18 +343,20 @@ class _Probe:
             candidates = [EQUAL]
         # All layers are compared, also those above: a few texts may not show a difference in one layer, where attention
         # is limited to some tokens of the highest weight.
-        trial = self.forward_pass(self.layers, all_layers=True).find_batching(texts, candidates, torch.float32)
+        forward = self.forward_pass(self.num_layers, all_layers=True)
+        trial = forward.find_batching(texts, candidates, torch.float32)
         if trial.batching is None:
             raise ValueError("a text got other vectors next to a text of equal length than alone")
         self._learn(batching=trial.batching)
 
     def find_embeddings(self) -> None:
         """Find out whether input embeddings instead of token ids give the same vectors."""
-        ids = self.ids[1:]  # without special tokens, which soft tokens are not
-        expected = self.run_whole(ids)[self.layer]
+        # Take the text without special tokens, because soft tokens are ordinary ones.
+        ids = self.ids[1:]  # (1, tokens)
+        expected = self.run_whole(ids)[self.last_kept]  # (texts, tokens, width)
         try:
             embeds = cast(Any, self.encoder).get_input_embeddings()(ids)
-            states = self.run_whole(embeds)[self.layer]
+            states = self.run_whole(embeds)[self.last_kept]
         except (AttributeError, LookupError, NotImplementedError, RuntimeError, TypeError, ValueError) as error:
             if is_out_of_memory(error):
                 raise
@@ -356,14 +367,14 @@ class _Probe:
     def cut(self) -> None:
         """Cut the encoder, and check that it gives the same vectors as the whole one."""
         family = self.spec.family
-        lists = {path: self.encoder.get_submodule(path) for path in family.layers}
+        whole_lists = {path: self.encoder.get_submodule(path) for path in family.layer_paths}
         # If no layer is to be dropped, drop one for the probe, because the norm is applied to lower layers too.
-        tried = self.layer
-        if self.layer >= self.layers:
-            tried = max(self.layers - 1, 1)
+        tried = self.last_kept
+        if self.last_kept >= self.num_layers:
+            tried = max(self.num_layers - 1, 1)
         expected = self.run_whole(self.ids)[tried]
         family.cut(self.encoder, family.layers_to_keep(tried, self.spec.config))
         if not are_same_vectors(self.forward_pass(tried)(self.ids)[0], expected, torch.float32):
             raise ValueError(f"layer {tried} of the model without the layers above it differs")
-        if tried != self.layer:
-            family.set_layers(self.encoder, lists, self.layers)
+        if tried != self.last_kept:
+            family.set_layers(self.encoder, whole_lists, self.num_layers)

@@ -94,7 +94,8 @@ class TextTokenizer:
                 if 0 in encoded["special_tokens_mask"]:
                     break
         mask = encoded["special_tokens_mask"]
-        first = mask.index(0)  # of the content
+        # [1, 0, 0, 1] marks two tokens of content, from 1 to 3.
+        first = mask.index(0)
         end = len(mask) - mask[::-1].index(0)
         ids = list(encoded["input_ids"])
         return ids[:first], ids[end:]
@@ -173,7 +174,9 @@ class TextTokenizer:
             self._refuse_long_text(texts, full_lengths, self.max_length)
         places, lengths = self.truncate(full_lengths)
         ids = ids[places]  # (tokens,)
-        if 0 < self._num_embeddings < self.vocab_size:
+        # A configuration without vocab_size leaves the number of embeddings at 0, which is unknown.
+        may_lack_embeddings = 0 < self._num_embeddings < self.vocab_size
+        if may_lack_embeddings:
             self._require_embeddings(ids)
         # A "[CLS]" written in a text carries no weight either.
         is_content = ~is_special[places]  # (tokens,)
@@ -301,6 +304,7 @@ class TextTokenizer:
             ids, lengths = _flatten(encoded["input_ids"])
             marks, _ = _flatten(encoded["special_tokens_mask"])
             return ids, lengths, marks.astype(np.bool_)
+        # Without texts, all arrays are empty, and the tokenizer is not called.
         rows: list[list[int]] = []
         if texts:
             backend: Any = self.tokenizer.backend_tokenizer
@@ -315,9 +319,12 @@ class TextTokenizer:
                 rows = [encoding.ids for encoding in backend.encode_batch_fast(texts)]
         ids, lengths = _flatten(rows)
         before, after = self.num_affixes
-        starts = np.cumsum(lengths) - lengths  # (texts,)
+        # The tokenizer adds special tokens before and after each text only. Mark all tokens as special, and then unmark
+        # the content: [CLS] a cat sat [SEP] gives 1, 0, 0, 0, 1. An empty text has no content.
+        starts = np.cumsum(lengths) - lengths  # number of tokens before each text, (texts,)
+        num_content = lengths - before - after  # (texts,)
         is_special = np.ones(len(ids), np.bool_)
-        is_special[places_of(starts + before, lengths - before - after)] = False
+        is_special[places_of(starts + before, num_content)] = False
         return ids, lengths, is_special
 
     @cached_property
@@ -400,8 +407,9 @@ class TextTokenizer:
         if self.max_length is None or self.long_text != "truncate":
             return np.arange(lengths.sum()), lengths
         kept = np.minimum(lengths, self.max_length)  # (texts,)
-        starts = np.cumsum(lengths) - lengths  # (texts,)
-        # Special tokens are kept on both sides.
+        starts = np.cumsum(lengths) - lengths  # number of tokens before each text, (texts,)
+        # The special tokens on both sides are kept, and the end of the content is dropped, or its start if the
+        # tokenizer truncates on the left.
         first_dropped = starts + self.num_affixes[0]  # (texts,)
         if self.tokenizer.truncation_side == "right":
             first_dropped += kept - self.num_special_tokens
@@ -491,6 +499,7 @@ def _cut(length: int, limit: int, stride: int, num_affixes: tuple[int, int]) -> 
     before, after = num_affixes
     size = limit - before - after  # content tokens per window
     last = length - limit  # content tokens before the last window
+    # The first content token of each window, counted without special tokens: 0, 4, 8, 9 for a stride of 4.
     starts = [*range(0, last, stride), last]
     # Vectors are taken up to the middle of the overlap with the next window.
     borders = [0]
@@ -500,6 +509,7 @@ def _cut(length: int, limit: int, stride: int, num_affixes: tuple[int, int]) -> 
     borders.append(length)
     special_before = np.arange(before)
     special_after = np.arange(length - after, length)
+    # Window i gives the vectors of the tokens from border i to border i + 1.
     for start, (low, high) in zip(starts, pairwise(borders), strict=True):
         content = before + start + np.arange(size)
         places = np.concatenate([special_before, content, special_after])  # (length limit,)

@@ -253,7 +253,7 @@ def test_a_model_with_fewer_layers_than_configured_is_refused(family):
     model, tokenizer = tiny_model(family)
     # A part of a model with a decoder shares the configuration.
     shorter = plain_encoder(model)
-    for path in FAMILIES[family].layers:
+    for path in FAMILIES[family].layer_paths:
         parent, _, name = path.rpartition(".")
         setattr(shorter.get_submodule(parent), name, shorter.get_submodule(path)[:2])
     with pytest.raises(ValueError, match=r"2 entries in .*num_hidden_layers=3. Set model.config.num_hidden_layers = 2"):

@@ -295,7 +295,7 @@ def test_a_probe_does_not_round_weights_in_double_precision(source, tmp_path, mo
 def test_folders_and_pickles_are_probed_once_per_configuration(kind, tmp_path, monkeypatch):
     model, norms = model_of(kind), TYPES[kind][1]
     probed = []
-    monkeypatch.setattr(probe._Probe, "find_embeddings", lambda self: probed.append(self.layer))
+    monkeypatch.setattr(probe._Probe, "find_embeddings", lambda self: probed.append(self.last_kept))
     for part in (model, tokenizer()):
         part.save_pretrained(tmp_path)
     encoder = FrozenEncoder(tmp_path, all_layers=True)
