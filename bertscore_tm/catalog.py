@@ -21,11 +21,11 @@ __all__ = ["baseline", "baseline_languages", "default_model", "listed_as", "mode
 # Owners to which the hub moved models that had none. The published tables contain the old names.
 _OWNERS = ("FacebookAI", "albert", "distilbert", "google-bert", "google-t5", "xlnet")
 
-# The hash that bert-score prints, of scores that no table of one's own has rescaled.
+# The hash that bert-score prints, unless a custom table has rescaled the scores.
 _HASH = re.compile(r"(.+)_L(\d+)_(idf|no-idf)_version=.+\(hug_trans=.+?\)(-rescaled)?(?:_fast-tokenizer)?")
 _DATA = Path(__file__).parent / "data"
 _TABLES: dict[str, Any] = json.loads((_DATA / "models.json").read_text(encoding="utf-8"))
-# Codes of two letters; all of three letters are taken for one.
+# Codes of two letters. Any three letters count as a code too.
 _LANGUAGES = (_DATA / "iso_639_1.txt").read_text(encoding="utf-8").split()
 
 # Codes of three letters for the languages with a model of their own.
@@ -99,9 +99,13 @@ def tuned_layer(model: str) -> int:
 def name_of_copy(name: str) -> str:
     """Return the listed model that the configuration of a local folder names as its origin, else the given name."""
     path = Path(name) / "config.json"
-    # Read here, since from_pretrained replaces the origin by the folder.
-    origin = json.loads(path.read_text(encoding="utf-8")).get("_name_or_path") if path.is_file() else None
-    return name if origin is None or listed_as(origin) is None else str(origin)
+    if not path.is_file():
+        return name
+    # Read the file itself, because from_pretrained replaces the origin by the folder.
+    origin = json.loads(path.read_text(encoding="utf-8")).get("_name_or_path")
+    if origin is None or listed_as(origin) is None:
+        return name
+    return str(origin)
 
 
 def find_listed(name: str, depth: int | None = None) -> tuple[str, int]:
@@ -110,11 +114,13 @@ def find_listed(name: str, depth: int | None = None) -> tuple[str, int]:
     model = listed_as(name) or name
     if depth is None:
         return model, num_layers
-    fits = depth >= num_layers
-    # Without a baseline the depth of a listed model is unknown.
     languages = baseline_languages(model)
     if languages:
+        # A baseline has one row per layer, and one for the embedding output.
         fits = depth == len(baseline(languages[0], model)) - 1
+    else:
+        # Without a baseline, only the tuned layer of a listed model is known, which the model must have.
+        fits = depth >= num_layers
     if not fits:
         raise ValueError(f"listed_as (--listed-as) {name!r} does not fit: this model has {depth} layers")
     return model, num_layers
@@ -125,13 +131,15 @@ def _find_layer(model: str, remedy: str) -> int:
     listed = listed_as(model)
     if listed is None:
         similar = similar_names(model, models())
-        hint = f"; similar listed names: {', '.join(similar)}" if similar else ""
+        hint = ""
+        if similar:
+            hint = f"; similar listed names: {', '.join(similar)}"
         raise ValueError(f"no tuned layer is published for {model!r}: {remedy}{hint}")
     return int(_TABLES["models"][listed]["num_layers"])
 
 
 def read_hash(text: str) -> dict[str, Any]:
-    """Return model, layer, idf and rescaling in a hash that ``bert-score`` prints; nothing of other texts."""
+    """Return model, layer, idf and rescaling in a hash that ``bert-score`` prints; an empty dict if it is not one."""
     match = _HASH.fullmatch(text)
     if match is None:
         return {}
@@ -172,7 +180,7 @@ def baseline(language: str, model: str) -> Tensor:
         "listed_as (--listed-as), or do not rescale"
     )
     missing = f"no baseline for language {language!r} and model {model!r}"
-    # Comparing with the existing names keeps a name such as "../x" within the folder.
+    # Compare with the existing names, because a name such as "../x" would be a path outside the folder.
     if language.lower() not in languages:
         raise ValueError(f"{missing}: {remedy}; languages with tables are {', '.join(languages)}")
     tables = languages[language.lower()]

@@ -23,7 +23,7 @@ Test = Literal["exact permutations", "drawn permutations", "t"]
 _MIN_COMPARED = 6
 # Scores that differ by less are equal up to rounding in float32.
 TIE = 1e-6
-# Up to 13 texts have fewer permutations, which are all counted.
+# Number of drawn permutations. Up to 13 texts have fewer permutations, so all of them are counted instead.
 _PERMUTATIONS = 9_999
 _SIGNIFICANT = 0.05
 # Numbers in memory at a time.
@@ -233,6 +233,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
     if not ((adjusted >= 0) & (adjusted <= 1)).all():
         raise ValueError(f"p-values must be between 0 and 1, got {list(p_values)}")
     order = adjusted.argsort()
+    # Multiply the smallest p-value by n, the next one by n - 1, and so on. The running maximum keeps their order.
     adjusted[order] = np.maximum.accumulate(adjusted[order] * np.arange(len(adjusted), 0, -1)).clip(max=1)
     return [float(p) for p in adjusted]
 
@@ -270,7 +271,7 @@ def _estimate_mean(values: Tensor, groups: ArrayLike | None) -> tuple[Tensor, Te
 
 
 def _sum_groups(values: Tensor, groups: ArrayLike | None) -> Tensor:
-    """Return the sum of each group's values, shape (..., groups)."""
+    """Return the sum of each group's values, shape (..., groups). Without groups, each text is a group."""
     if groups is None:
         return values
     labels = np.asarray(groups)
@@ -283,7 +284,7 @@ def _sum_groups(values: Tensor, groups: ArrayLike | None) -> Tensor:
 
 def _test_gains(gains: Tensor, groups: ArrayLike | None) -> tuple[Test | None, NDArray[np.float64]]:
     """Choose the test for gains of shape (comparisons, texts), and return its name and p-values, (comparisons,)."""
-    # Whole numbers, whose sums are exact, so that equal sums are counted as equal.
+    # Round gains to whole multiples of TIE, because sums of whole numbers are exact: equal sums then compare equal.
     sums = _sum_groups((gains / TIE).round(), groups).numpy()  # (comparisons, groups)
     sizes = _sum_groups(torch.ones_like(gains[0]), groups)  # texts per group, (groups,)
     if len(sizes) < _MIN_COMPARED:
@@ -300,9 +301,10 @@ def _t_test(gains: Tensor, sums: NDArray[np.float64], groups: ArrayLike | None) 
     """Return the two-sided p-values of the t test of mean gains, but at least the least of a permutation test."""
     means, errors, freedom = _estimate_mean(gains, groups)
     p_values = 2 * scipy_stats().t.sf(means.abs() / errors, freedom)  # (comparisons,)
-    least = 2.0 ** (1 - sums.shape[1])  # two of all choices of signs
-    # If all groups have the same mean gain, its error is 0 but for rounding. The quotient is then the rounding error of
-    # the mean divided by that of the error, or NaN, unless the mean is a gain that is larger than rounding.
+    # A permutation test counts at least two of the 2^groups choices of signs: the observed signs and their reverse.
+    least = 2.0 ** (1 - sums.shape[1])
+    # If all groups have the same mean gain, the standard error is 0 up to rounding. If the mean is 0 up to rounding,
+    # too, the quotient above is NaN or a ratio of rounding errors.
     is_rounding = (means.abs() < TIE) & (errors < TIE)  # (comparisons,)
     has_no_gain = (sums.sum(1) == 0) | is_rounding.numpy()
     return np.where(has_no_gain, 1.0, np.maximum(p_values, least))
@@ -312,6 +314,7 @@ def _permute_exactly(gains: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the two-sided p-value of each row's sum among the sums with all choices of signs, shape (comparisons,)."""
     num_groups = gains.shape[1]
     num_choices = 2**num_groups
+    # Each row has the binary digits of a number: 1 keeps the gain of a group, and 0 reverses its sign.
     bits = (np.arange(num_choices)[:, None] >> np.arange(num_groups)) & 1  # (choices, groups)
     above, below = _count_extreme(gains, bits)
     return _two_sided(above, below, num_choices)
@@ -327,7 +330,7 @@ def _permute_by_draws(gains: NDArray[np.float64]) -> NDArray[np.float64]:
     batch = max(1, _BATCH // num_groups)
     for start in range(0, _PERMUTATIONS, batch):
         num_draws = min(batch, _PERMUTATIONS - start)
-        bits = rng.integers(2, size=(num_draws, num_groups))
+        bits = rng.integers(2, size=(num_draws, num_groups))  # (draws, groups)
         batch_above, batch_below = _count_extreme(gains, bits)
         above += batch_above
         below += batch_below
@@ -335,7 +338,16 @@ def _permute_by_draws(gains: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _count_extreme(gains: NDArray[np.float64], bits: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Count the choices of signs, shape (choices, groups), whose sum is at least, or at most, that of each row."""
+    """Count the choices of signs whose sum is at least, and at most, the sum of each row of gains.
+
+    Args:
+        gains: shape (comparisons, groups).
+        bits: 1 where a choice keeps the sign, else 0, shape (choices, groups).
+
+    Returns:
+        Both counts, shape (comparisons,) each.
+    """
+    # 2 * bit - 1 is the sign: 1 or -1.
     sums = (2.0 * bits - 1) @ gains.T  # (choices, comparisons)
     observed = gains.sum(1)  # (comparisons,)
     return (sums >= observed).sum(0), (sums <= observed).sum(0)

@@ -156,7 +156,7 @@ def _warn_about_texts(items: Sequence[Item], scores: Sequence[Numbers], settings
     Only the first rank calls this, so each warning is printed once.
     """
     from bertscore_tm.cli.scoring import count_tokens
-    from bertscore_tm.scoring.inputs import warn_of_written_lists
+    from bertscore_tm.scoring.inputs import warn_of_stringified_lists
     from bertscore_tm.scoring.warnings import warn_of_leftovers, warn_of_truncation, warn_of_zeros
 
     tokenizer = settings.encoder.tokenizer
@@ -165,7 +165,7 @@ def _warn_about_texts(items: Sequence[Item], scores: Sequence[Numbers], settings
     distinct: dict[str, None] = {}
     for item in items:
         texts = [*item.candidates, *(item.references or ())]
-        warn_of_written_lists(texts)
+        warn_of_stringified_lists(texts)
         candidates += item.candidates
         distinct |= dict.fromkeys(texts)
     # Pass repeated candidates too, because the warning of leftovers counts candidates.

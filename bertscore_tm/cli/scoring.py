@@ -16,7 +16,7 @@ from bertscore_tm.encoder import Signature
 from bertscore_tm.encoder.tokenizer import TextTokenizer
 from bertscore_tm.scoring.corpus import CorpusScores, score_corpus
 from bertscore_tm.scoring.idf import TEXTS_PER_BLOCK, token_weights
-from bertscore_tm.scoring.inputs import TextPairs, omit_blank, warn_of_written_lists
+from bertscore_tm.scoring.inputs import TextPairs, omit_blank, warn_of_stringified_lists
 from bertscore_tm.scoring.rescaling import find_baseline, rescale_scores
 from bertscore_tm.scoring.settings import ScoreSettings
 from bertscore_tm.scoring.warnings import UnknownText, warn_about_scores, warn_of_leftovers
@@ -120,7 +120,7 @@ def score_systems(
     if corpus is None:
         return None
     warn_of_leftovers(pairs.candidates, encoder.tokenizer)
-    warn_of_written_lists(chain(pairs.candidates, chain.from_iterable(systems.references)))
+    warn_of_stringified_lists(chain(pairs.candidates, chain.from_iterable(systems.references)))
     warn_about_scores(corpus.scores, corpus.num_truncated, settings)
     scores = rescale_scores(corpus.scores, baseline)  # (3, layers, texts * systems)
     # The scored pairs lack blank references, but the indices in the output count them.

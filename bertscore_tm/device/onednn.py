@@ -26,7 +26,7 @@ _ROW_MULTIPLES = {32: 8, 64: 16, 512: 32, _MAX_ROWS: 128}
 
 
 def _count_padding(num_rows: int) -> int:
-    """Return how many rows are added to a matrix."""
+    """Return how many rows to add to a matrix, so that the number of rows is a multiple for its size."""
     multiple = next(multiple for limit, multiple in _ROW_MULTIPLES.items() if num_rows <= limit)
     return -num_rows % multiple
 
@@ -150,18 +150,22 @@ def linear(rows: Tensor, weight: Tensor, bias: Tensor | None = None, packed: Ten
     if len(rows) > _MAX_ROWS:
         parts = torch.split(rows, _MAX_ROWS)
         return torch.cat([linear(part, weight, bias, packed) for part in parts])
+    # Pad the rows to one of few sizes, because oneDNN compiles a kernel for every number of rows.
     padding = _PADDING[len(rows)]
     padded = rows
     if padding > 0:
         padded = functional.pad(rows, (0, 0, 0, padding))  # (rows + padding, features)
+    # Copy expanded rows, such as the gradient of a sum, because oneDNN multiplies a matrix with stride 0 by a slow path
+    # (https://github.com/pytorch/pytorch/pull/114939).
     is_expanded = 0 in padded.stride()
     if is_expanded:
         padded = padded.contiguous()
     factor = weight if packed is None else packed
     product: Tensor = torch.ops.mkldnn._linear_pointwise(padded, factor, bias, "none", [], "")
     if padding > 0:
-        # Do not return a view, because autograd refuses in-place changes of a custom function's view, and a model may
-        # change its hidden states in place.
+        # Remove the rows of the padding, which are the last ones: resize_ to fewer rows leaves the leading rows as they
+        # are. Do not return a view, because autograd refuses in-place changes of a custom function's view, and a model
+        # may change its hidden states in place.
         product.resize_(len(rows), len(weight))
     return product
 
@@ -231,8 +235,10 @@ def missing_rows(packed_weight: Tensor | None, num_rows: int) -> int:
     take 1.13 and 1.14 times as long, and 300 pairs 1.07 and 1.14 times (two runs, MiniLM with 5 layers on one thread,
     Intel AMX). One pair gains nothing.
     """
+    # The weight stands in for the rows, whose type and dtype are the same.
     if packed_weight is None or not can_use_onednn(packed_weight, packed_weight):
         return 0
+    # Longer matrices are split into parts of _MAX_ROWS rows, and only the last part is padded.
     return _PADDING[num_rows % _MAX_ROWS]
 
 

@@ -24,7 +24,7 @@ from bertscore_tm.scoring.inputs import (
     as_references,
     counted_references,
     omit_blank,
-    warn_of_written_lists,
+    warn_of_stringified_lists,
 )
 from bertscore_tm.scoring.settings import ScoreSettings
 from bertscore_tm.scoring.warnings import UnknownText, warn_of_leftovers, warn_of_truncation, warn_of_zeros
@@ -281,7 +281,7 @@ def _check_items(candidates: Any, references: Any, weights: Any) -> list[Item]:
         if weights is not None:
             item = replace(item, weights=_check_weights(weight_lists[i], f"weights[{i}]", item))
         items.append(item.omit_blank_references())
-        warn_of_written_lists(item.texts())
+        warn_of_stringified_lists(item.texts())
     return items
 
 

@@ -135,15 +135,19 @@ def match_pairs(vectors: TokenVectors, candidates: Ints, references: Ints) -> Ma
     texts = vectors.texts
     num_texts = len(texts.lengths)
     sides = np.stack([candidates, references])  # (2, pairs)
-    # The similarities of (a, b) and (b, a) are the same, so these are one pair: (smaller index, larger index).
+    # The pairs (a, b) and (b, a) have the same similarities, so match (smaller index, larger index) for both.
     smaller, larger = np.sort(sides, axis=0)  # (pairs,) each
-    codes, numbers = find_distinct((smaller * num_texts + larger).tolist())  # (distinct pairs,), (pairs,)
-    if len(codes) == len(numbers):
+    # Encode each pair as one integer, which is faster to look up than a tuple. The quotient and the remainder of a
+    # division by the number of texts decode it.
+    codes = smaller * num_texts + larger  # (pairs,)
+    distinct_codes, pair_of_each = find_distinct(codes.tolist())  # (distinct pairs,), (pairs,)
+    is_each_distinct = len(distinct_codes) == len(codes)
+    if is_each_distinct:
         best = _match_distinct(vectors, sides)  # (tokens, layers) each
     else:
-        distinct = np.stack([codes // num_texts, codes % num_texts])  # (2, distinct pairs)
+        distinct = np.stack([distinct_codes // num_texts, distinct_codes % num_texts])  # (2, distinct pairs)
         best = _match_distinct(vectors, distinct)  # (tokens, layers) each
-        best = _repeat_pairs(best, texts, distinct, sides, numbers)  # (tokens, layers) each
+        best = _repeat_pairs(best, texts, distinct, sides, pair_of_each)  # (tokens, layers) each
     matched = []
     for indices, similarities in zip(sides, best, strict=True):
         ids = texts.ids[texts.places(indices)]  # (tokens,)
@@ -152,28 +156,31 @@ def match_pairs(vectors: TokenVectors, candidates: Ints, references: Ints) -> Ma
 
 
 def _repeat_pairs(
-    best: list[Tensor], texts: TokenizedTexts, distinct: Ints, sides: Ints, numbers: Ints
+    best: list[Tensor], texts: TokenizedTexts, distinct: Ints, sides: Ints, pair_of_each: Ints
 ) -> list[Tensor]:
     """Return the similarities of all pairs, of their candidates and of their references, from those of distinct pairs.
+
+    A distinct pair has the text with the smaller index first. Where the candidate of a pair has the larger index, the
+    sides are swapped: its similarities are those of the distinct pair's second text.
 
     Args:
         best: similarities of the tokens of the texts with the smaller and with the larger index, (tokens, layers) each.
         texts: the texts.
         distinct: the smaller and the larger index of each distinct pair, shape (2, distinct pairs).
         sides: the candidate and the reference of each pair, shape (2, pairs).
-        numbers: index of each pair among the distinct ones, shape (pairs,).
+        pair_of_each: index of each pair among the distinct pairs, shape (pairs,).
     """
     device = best[0].device
-    # The tokens of the smaller indices of all distinct pairs are followed by those of the larger indices.
+    # The tokens of the first texts of all distinct pairs, followed by the tokens of their second texts.
     packed = torch.cat(best)  # (tokens of both, layers)
     lengths = texts.lengths[distinct].ravel()  # (2 * distinct pairs,)
-    starts = (lengths.cumsum() - lengths).reshape(distinct.shape)  # (2, distinct pairs)
-    # 0 where the candidate has the smaller index of its pair, 1 where it has the larger one.
+    starts = (lengths.cumsum() - lengths).reshape(distinct.shape)  # first token in `packed`, (2, distinct pairs)
+    # The row of `distinct` that has the text: 1 for a candidate with the larger index of its pair, else 0.
     candidate_row = (sides[0] > sides[1]).astype(np.int64)  # (pairs,)
     reference_row = 1 - candidate_row  # (pairs,)
     repeated = []
     for indices, row in zip(sides, (candidate_row, reference_row), strict=True):
-        first_tokens = starts[row, numbers]  # (pairs,)
+        first_tokens = starts[row, pair_of_each]  # (pairs,)
         places = places_of(first_tokens, texts.lengths[indices])  # (tokens,)
         repeated.append(packed.index_select(0, send(places, device)))  # (tokens, layers)
     return repeated
@@ -197,7 +204,7 @@ def _match_distinct(vectors: TokenVectors, sides: Ints) -> list[Tensor]:
     limit = numbers_per_step(device)
     num_layers, _, width = vectors.vectors.shape
     lengths = texts.lengths[sides]  # (2, pairs)
-    starts = lengths.cumsum(1) - lengths  # (2, pairs)
+    starts = lengths.cumsum(1) - lengths  # first token of each text in the result of its side, (2, pairs)
     best = [vectors.vectors.new_zeros(num_tokens, num_layers) for num_tokens in lengths.sum(1).tolist()]
     scored = np.flatnonzero(texts.has_content[sides].all(0))  # (scored pairs,)
     longer = lengths[:, scored].max(0)  # (scored pairs,)
@@ -210,16 +217,20 @@ def _match_distinct(vectors: TokenVectors, sides: Ints) -> list[Tensor]:
         masks = []
         states = []
         for indices, buffer in zip(sides[:, pairs], buffers, strict=True):
-            places, mask = texts.locate(indices)  # (pairs, longest)
-            padded = vectors.gather(places, None, buffer)  # (layers, pairs, longest, width)
+            tokens, mask = texts.locate(indices)  # (pairs, longest)
+            # Without a mask, padding repeats the last token of its text, which changes no maximum.
+            padded = vectors.gather(tokens, None, buffer)  # (layers, pairs, longest, width)
             masks.append(mask)
             states.append(padded.flatten(0, 1).unsqueeze(1))  # (layers * pairs, 1, longest, width)
-        # Each pair is a group of one text per side. Each has the shape (layers * pairs, ...).
+        # Each pair of a layer is a group of one text per side, so that no other texts are matched with each other. The
+        # shapes are (layers * pairs, 1, longest, 1) and (layers * pairs, 1, 1, other longest).
         matched = match_blocks(states[0], states[1], limit)
-        for of_side, first, mask, similarities in zip(best, starts[:, pairs], masks, matched, strict=True):
+        for of_side, first_tokens, mask, similarities in zip(best, starts[:, pairs], masks, matched, strict=True):
+            # Both lists of places leave out padding: those in the padded batch, and those in the packed result.
             real = send(mask.ravel().nonzero()[0], device)  # (real tokens,)
             chosen = similarities.view(num_layers, -1).index_select(1, real)  # (layers, real tokens)
-            places = (first[:, None] + np.arange(mask.shape[1]))[mask]  # (real tokens,)
+            padded_places = first_tokens[:, None] + np.arange(mask.shape[1])  # (pairs, longest)
+            places = padded_places[mask]  # (real tokens,)
             # Pairs without content are not in a batch, and keep the similarity 0.
             of_side.index_copy_(0, send(places, device), chosen.T)
     return best

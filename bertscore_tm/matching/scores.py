@@ -27,9 +27,10 @@ class DocumentFrequencies:
             [0, 1, 2, 0]
         """
         documents = segment_ids(lengths, len(ids))  # (tokens,)
-        # A token counts once per document, so count the distinct pairs of document and token.
-        distinct = torch.unique(documents * vocab_size + ids.long()) % vocab_size  # (distinct tokens of documents,)
-        counts = torch.bincount(distinct, minlength=vocab_size)  # (vocabulary,)
+        # A token counts once per document, so count the distinct pairs of document and token. Each pair is encoded as
+        # one integer; its remainder after division by the vocabulary's size is the token id.
+        pairs = torch.unique(documents * vocab_size + ids.long())  # (distinct pairs,)
+        counts = torch.bincount(pairs % vocab_size, minlength=vocab_size)  # (vocabulary,)
         return cls(counts, torch.tensor(len(lengths), device=ids.device))
 
     def __add__(self, other: DocumentFrequencies) -> DocumentFrequencies:
@@ -63,7 +64,7 @@ def accumulator(device: torch.device) -> torch.dtype:
 def harmonic_mean(precision: Tensor, recall: Tensor) -> Tensor:
     """Return F1 = 2PR/(P+R), 0 where P + R = 0.
 
-    Where one of them is negative, the quotient can have any size; it is clamped to [-1, 1]. See also
+    Where precision or recall is negative, the quotient can have any size; it is clamped to [-1, 1]. See also
     :func:`selection_f1`.
 
     Example:
@@ -128,12 +129,13 @@ def best_of_references(scores: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
         (tensor([[0.7000, 0.4000]]), tensor([[1, 0]]))
     """
     num_pairs = scores.shape[1]
-    # Each candidate has at least one reference, and so exactly one here.
+    # With as many pairs as candidates, each candidate has exactly one reference, because it has at least one.
     if num_pairs == len(counts):
         return scores, torch.zeros_like(scores, dtype=torch.long)
     owner = segment_ids(counts, num_pairs)  # (pairs,)
     starts = counts.cumsum(0) - counts  # (candidates,)
-    index = torch.arange(num_pairs, device=counts.device) - starts[owner]  # of the reference, (pairs,)
+    # Index of each pair's reference among the references of its candidate.
+    index = torch.arange(num_pairs, device=counts.device) - starts[owner]  # (pairs,)
     owner = owner.expand_as(scores)  # (layers, pairs)
     best = scores.new_full((len(scores), len(counts)), -torch.inf)  # (layers, candidates)
     best = best.scatter_reduce(1, owner, scores, reduce="amax")

@@ -82,10 +82,14 @@ class TokenizedTexts:
         )
 
     def trim(self, before: int, after: int) -> tuple[TokenizedTexts, Bools]:
-        """Remove some tokens at the start and at the end of each text.
+        """Remove tokens at the start and at the end of each text.
+
+        Args:
+            before: number of tokens to remove at the start of each text.
+            after: number of tokens to remove at the end of each text.
 
         Returns:
-            The texts, and which of all tokens remain, shape (tokens,).
+            The texts, and a mask of all tokens that is true for the remaining ones, shape (tokens,).
         """
         lengths = self.lengths - before - after  # (texts,)
         remains = np.zeros(len(self.ids), np.bool_)  # (tokens,)
@@ -95,7 +99,8 @@ class TokenizedTexts:
     def locate(self, indices: Ints) -> tuple[Ints, Bools]:
         """Return the places of some texts' tokens, and which are real, as padded batches, shape (batch, longest).
 
-        Padding has the place of the text's last token. There is at least one column, also where no text has a token.
+        Padding has the place of the text's last token, or any valid place if the text has no token. There is at least
+        one column, also if no text has a token.
         """
         starts = self.starts[indices][:, None]  # (batch, 1)
         lengths = self.lengths[indices][:, None]  # (batch, 1)
@@ -103,7 +108,7 @@ class TokenizedTexts:
         steps = np.arange(max(int(lengths.max()), 1))  # (longest,)
         is_real = steps < lengths  # (batch, longest)
         places = starts + np.minimum(steps, lengths - 1)  # (batch, longest)
-        # The first text would have the place -1 if it had no token.
+        # A text without tokens has the place before its start, which is -1 for the first text of all.
         return np.maximum(places, 0), is_real
 
 
@@ -133,12 +138,16 @@ class TokenVectors:
     def gather(self, index: Ints, mask: Tensor | None, memory: Tensor | None = None) -> Tensor:
         """Return the vectors of tokens, as a padded batch, shape (layers, batch, longest, width).
 
-        ``index`` and ``mask`` are those of :meth:`TokenizedTexts.locate`. The mask sets padding to zero; it is on the
-        vectors' device. ``memory`` is a buffer for the vectors, used if they fit.
+        Args:
+            index: places of the tokens from :meth:`TokenizedTexts.locate`, shape (batch, longest). Padding indexes any
+                valid token.
+            mask: true for real tokens, shape (batch, longest), on the vectors' device; vectors of padding become zero.
+                Default: padding has the vectors of the tokens that it indexes.
+            memory: flat buffer that holds the result if it is large enough. Default: a new tensor.
         """
         layers, num_tokens, width = self.vectors.shape
         if num_tokens == 0:
-            # There is no token whose vector could pad.
+            # All positions are padding, and there is no token that it could index.
             return self.vectors.new_zeros(layers, *index.shape, width)
         size = layers * index.size * width
         if memory is None or len(memory) < size:
@@ -158,15 +167,16 @@ def places_of(starts: Ints, lengths: Ints) -> Ints:
         >>> places_of(np.array([5, 0]), np.array([2, 3]))
         array([5, 6, 0, 1, 2])
     """
-    # A text starts at lengths.cumsum() - lengths in the result. Add how far each text is from there, token by token.
-    places: Ints = (starts + lengths - lengths.cumsum()).repeat(lengths)  # (tokens,)
+    # In the result, the tokens have the positions 0, 1, 2, ..., and a text starts at lengths.cumsum() - lengths. The
+    # place of a token is its position in the result plus its text's shift: `starts` minus this start.
+    places: Ints = (starts + lengths - lengths.cumsum()).repeat(lengths)  # shift of each token, (tokens,)
     places += np.arange(len(places))
     return places
 
 
 def concatenate(parts: Sequence[TokenVectors]) -> TokenVectors:
     """Concatenate the texts of at least one part, with equal numbers of layers, on one device."""
-    # A part from a validation in inference mode is copied, since a training step could not save it for backward.
+    # Copy a part from a validation in inference mode, because a training step could not save it for backward.
     if len(parts) == 1 and not parts[0].vectors.is_inference():
         return parts[0]
     texts = TokenizedTexts.concatenate([part.texts for part in parts])
@@ -176,7 +186,7 @@ def concatenate(parts: Sequence[TokenVectors]) -> TokenVectors:
 def token_batches(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
     """Cut items into batches of similar length whose padded size stays within a budget.
 
-    An item larger than that becomes a batch alone. Longest items come first, equal lengths in their given order.
+    An item larger than the budget is a batch alone. Longest items come first, equal lengths in their given order.
 
     Example:
         >>> list(token_batches([3, 9, 4, 3], budget=10))
@@ -184,7 +194,7 @@ def token_batches(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
     """
     batch: list[int] = []
     for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
-        # The first item of a batch is its longest.
+        # All items of a batch are padded to its first item, which is the longest.
         if batch and (len(batch) + 1) * lengths[batch[0]] > budget:
             yield batch
             batch = []

@@ -106,7 +106,8 @@ def _find_distinct(encoder: FrozenEncoder, texts: Iterable[str]) -> tuple[list[s
     """Find the distinct texts with content.
 
     Returns:
-        The texts, at least two; how many are truncated; and ``longest`` of :class:`MeasuredBaseline`.
+        The texts, at least two; how many of them are truncated; and ``longest``, the number of tokens of the longest
+        one, or ``None`` if any text is over the encoder's length limit.
     """
     # White space around a text changes no token.
     stripped = list(dict.fromkeys(text.strip() for text in as_documents(texts, "texts")))
@@ -121,10 +122,12 @@ def _find_distinct(encoder: FrozenEncoder, texts: Iterable[str]) -> tuple[list[s
         longest = max(longest, int(tokenized.lengths.max()))
     if len(distinct) < 2:
         raise ValueError(f"texts must have at least 2 distinct texts that are not blank, got {len(distinct)}")
-    # Texts that are encoded in windows keep all of their tokens until then.
+    # A text over the limit is either truncated, or encoded in windows. The tokenizer returns all tokens of a text that
+    # will be encoded in windows, so its length is above the limit.
     limit = encoder.tokenizer.max_length
     has_windows = limit is not None and longest > limit
-    if num_truncated or has_windows:
+    if num_truncated > 0 or has_windows:
+        # Encoders with another limit give such a text other vectors, so the table must not claim to fit them.
         return distinct, num_truncated, None
     return distinct, num_truncated, longest
 

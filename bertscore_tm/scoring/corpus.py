@@ -77,7 +77,7 @@ def encode_texts(
 
     References are read from ``cache``, if there is one, and added to it.
     """
-    vectors = dict(known or {})  # by text, those that need not be encoded
+    vectors = dict(known or {})  # vectors by text, of the texts that need not be encoded
     new_references: list[str] = []
     if cache is not None:
         references = [text for text in TextPairs([], texts.references).distinct() if text not in vectors]
@@ -86,6 +86,7 @@ def encode_texts(
     found = {*vectors, *new_references}
     others = [text for text in texts.distinct() if text not in found]
 
+    # The result has the known and cached texts first, then the new references, then the others.
     batches = [[*new_references, *others]]
     if device.type == "cpu":
         # The last digits of vectors depend on the batch. Later epochs read these references from the cache and encode
@@ -93,7 +94,7 @@ def encode_texts(
         batches = [new_references, others]
     encoded = [encode(batch, device) for batch in batches if batch]
     if cache is not None and new_references:
-        # The first batch starts with these references.
+        # The first batch starts with the new references, and `add` ignores the vectors of further texts.
         cache.vectors.add(new_references, encoded[0], cache.max_bytes)
 
     parts = [*vectors.values(), *encoded]
@@ -126,18 +127,19 @@ def encode_steps(
 ) -> Iterator[tuple[list[int], TextPairs, EncodedTexts]]:
     """Encode a corpus in the steps of :func:`plan_steps`, which bound its memory.
 
-    The vectors of a step are gone when the next one is encoded. Those of texts that occur in several steps are kept on
-    the device, at most 256 MiB; texts beyond that are encoded once in each step that they occur in. Other
+    The vectors of a step are freed before the next step is encoded. Vectors of texts that occur in several steps are
+    kept on the device, at most 256 MiB; texts beyond that are encoded once in each step that they occur in. Other
     arguments are those of :func:`encode_texts`.
 
     Yields:
         The indices of a step's candidates, its texts, and their vectors.
 
     Raises:
-        ValueError: the vectors are not finite. Those of an accelerator are checked after the last step, because each
-            check synchronizes with it. A cache gets checked vectors only.
+        ValueError: the vectors are not finite. On an accelerator without a cache, they are checked after the last step
+            only, because each check synchronizes. So the caller must exhaust the iterator before it uses a result.
     """
     is_accelerator = device.type != "cpu"
+    # Vectors are checked before they enter a cache, because later steps would use them.
     checks_at_end = is_accelerator and cache is None
     encode = encoder.encode_unchecked if checks_at_end else encoder.encode
     parts = [texts.select(step) for step in steps]
@@ -149,23 +151,27 @@ def encode_steps(
         if is_accelerator:
             # On a CPU a thread that tokenizes would compete with the encoder for the cores.
             functions = _tokenize_ahead(parts, encoder.tokenizer, encode)
-    sums = []  # 0-d each, finite if the vectors are
+    # A sum is NaN or infinite if one of the vectors has such a value, and takes no memory of their size. It cannot
+    # overflow, because the elements of unit vectors are at most 1.
+    sums = []  # 0-d each
     for step, part, encode_batch in zip(steps, parts, functions, strict=True):
         encoded = encode_part(part, encode_batch, device, cache)
         if checks_at_end:
             sums.append(encoded.vectors.vectors.sum())
         yield step, part, encoded
+        # The rest of the body runs when the caller asks for the next step.
         if len(parts) > 1:
-            # The caller still references this object while the next step runs: free the vectors now.
+            # The caller still references this object while the next step runs, so free its vectors now.
             del encoded.vectors
             if not is_accelerator:
                 return_freed_memory()
+    # This runs only if the caller asks for a step after the last one, as a loop without `break` does.
     if sums and not torch.isfinite(torch.stack(sums).sum()):
         raise encoder.error_of_values(device)
 
 
 class _RepeatedTexts:
-    """Vectors of texts that occur in several steps of a corpus, which the first of the steps encodes."""
+    """Vectors of texts that occur in several steps of a corpus. The first of these steps encodes them."""
 
     def __init__(self, parts: Sequence[TextPairs]) -> None:
         counts = Counter(chain.from_iterable(part.distinct() for part in parts))
@@ -227,7 +233,7 @@ def compute_scores(matched: MatchedTexts, settings: ScoreSettings) -> tuple[Tens
     # Precision, recall and F1 take their own maximum each, as if they were further layers.
     best_scores, best = best_of_references(scores.flatten(0, 1), matched.counts)  # (3 * layers, candidates) each
     shape = (*scores.shape[:2], len(matched.counts))  # (3, layers, candidates)
-    best_by_f1 = best.view(shape)[2]
+    best_by_f1 = best.view(shape)[2]  # (layers, candidates)
     return best_scores.view(shape), best_by_f1
 
 
@@ -258,11 +264,13 @@ def plan_steps(
         added = special
         if texts.candidates:
             added += len(texts.candidates[i])
-        # Equal references of neighbours are encoded once.
+        # Equal references of neighbours are encoded once. If this candidate starts a new step, they are encoded again
+        # there without being counted: a step may exceed the budget by the references of one candidate.
         if references != previous:
             added += sum(len(text) + special for text in references)
         previous = references
-        if not steps or num_characters + added > budget:
+        exceeds_budget = num_characters + added > budget
+        if not steps or exceeds_budget:
             steps.append([])
             num_characters = 0
         steps[-1].append(i)
@@ -316,7 +324,7 @@ def match_batch(texts: TextPairs, settings: ScoreSettings, cache_bytes: int = 0)
     device = settings.device
     vector_cache = encoder.cache(device)
     latest = _latest.get(vector_cache)
-    # Comparing texts takes far less time than encoding them.
+    # Compare all texts, which takes far less time than to encode them.
     if latest is None or latest[0] != texts:
         # Free the memory of the earlier batch before the next one is encoded.
         _latest.pop(vector_cache, None)

@@ -231,6 +231,7 @@ def _table_of_mapping(mapping: Mapping[int, float], tokenizer: TextTokenizer) ->
     # Call the factory, because reading a missing key of a defaultdict adds the key.
     default_factory = getattr(mapping, "default_factory", None)
     if default_factory is not None:
+        # The first entry sets the default of all ids. Later entries overwrite it.
         every_token = slice(None)
         entries.insert(0, (every_token, "the default of idf", default_factory()))
     table = torch.full((vocab_size,), torch.nan, dtype=torch.float64, device="cpu")
@@ -249,13 +250,19 @@ def _table_of_mapping(mapping: Mapping[int, float], tokenizer: TextTokenizer) ->
 def _count(
     texts: Sequence[str], tokenizer: TextTokenizer, device: torch.device, *, warns: bool = True
 ) -> DocumentFrequencies:
-    """Count the texts in which each compared token occurs, and warn if texts are truncated."""
+    """Count the texts in which each compared token occurs, and warn if texts are truncated.
+
+    Special tokens are counted like others, unless the tokenizer excludes them from the comparison.
+    """
+    # Numbers of special tokens at the start and at the end of each text that are not compared.
+    num_before, num_after = tokenizer.num_excluded
     frequencies = []
     num_truncated = 0
     # Without texts there is one empty block, whose counts are 0.
     for start in range(0, max(len(texts), 1), TEXTS_PER_BLOCK):
         tokenized = tokenizer(texts[start : start + TEXTS_PER_BLOCK])
-        compared, _ = tokenized.trim(*tokenizer.num_excluded)
+        # The discarded result marks the remaining tokens, of which only the ids are needed here.
+        compared, _ = tokenized.trim(num_before, num_after)
         ids = send(compared.ids, device)  # (tokens,)
         lengths = send(compared.lengths, device)  # (texts,)
         frequencies.append(DocumentFrequencies.of(ids, lengths, tokenizer.vocab_size))

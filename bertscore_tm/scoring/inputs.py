@@ -19,8 +19,8 @@ from bertscore_tm.utilities.warnings import warn_user
 Texts = str | Sequence[str] | Mapping[Any, str]
 References = Texts | Sequence[Sequence[str]] | Mapping[Any, Sequence[str]]
 _DECODE = "decode token ids with their tokenizer first, as with batch_decode"
-# What Python, JSON and NumPy write for a list of texts: ['a', 'b'], ["a", "b"] and ['a' 'b'].
-_WRITTEN_LIST = re.compile(r"""\s*\[\s*('.*'|".*")\s*\]\s*""", re.DOTALL)
+# A string that looks like the repr of a list in Python, JSON or NumPy: ['a', 'b'], ["a", "b"] or ['a' 'b'].
+_STRINGIFIED_LIST = re.compile(r"""\s*\[\s*('.*'|".*")\s*\]\s*""", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class TextPairs:
         restored = best_reference.clone()  # (layers, candidates)
         for i, references in enumerate(self.references):
             indices = counted_references(references)
-            # Without a blank reference the indices are the same.
+            # Without a blank reference, both kinds of indices are the same.
             if len(indices) < len(references):
                 restored[:, i] = torch.tensor(indices, device="cpu")[best_reference[:, i]]  # (layers,)
         return restored
@@ -109,7 +109,7 @@ def as_text_pairs(
             f"{names[0]} and {names[1]} must have equal lengths, got {len(candidates)} and {len(references)}. Put "
             f"several references of one candidate into a list"
         )
-    warn_of_written_lists(chain(candidates, chain.from_iterable(references)))
+    warn_of_stringified_lists(chain(candidates, chain.from_iterable(references)))
     return TextPairs(candidates, references)
 
 
@@ -122,10 +122,10 @@ def _require_keys(texts: Mapping[Any, Any], other: Mapping[Any, Any], name: str,
         )
 
 
-def warn_of_written_lists(texts: Iterable[str]) -> None:
-    """Warn if a text is a list that was written as text, as in the cells of a CSV file: it counts as one text."""
-    # Look for the bracket first, because the pattern is slower and most texts have none at the start.
-    if any("[" in text[:4] and _WRITTEN_LIST.fullmatch(text) for text in texts):
+def warn_of_stringified_lists(texts: Iterable[str]) -> None:
+    """Warn if a text looks like the repr of a list, such as a cell of a CSV file, because it counts as one text."""
+    # Look for the bracket first, because the pattern is slower and few texts start with a bracket.
+    if any("[" in text[:4] and _STRINGIFIED_LIST.fullmatch(text) for text in texts):
         warn_user(
             "lists such as \"['a', 'b']\" are among the texts, and each is scored as a single text. If they are "
             "several references, convert them first, as with json.loads or ast.literal_eval"
@@ -137,8 +137,11 @@ def _warn_of_other_index(preds: Any, target: Any, names: tuple[str, str]) -> Non
     index: Any = getattr(preds, "index", None)
     other: Any = getattr(target, "index", None)
     have_labels = hasattr(index, "equals") and hasattr(other, "equals")
+    if not have_labels or index.equals(other):
+        return
     # Columns with different labels, such as those of two files, can only be paired by position.
-    if have_labels and not index.equals(other) and Counter(index) == Counter(other):
+    have_same_labels = Counter(index) == Counter(other)
+    if have_same_labels:
         warn_user(
             f"{names[0]} and {names[1]} have the same index in another order, and are paired by position. To pair them "
             f"by label, pass {names[1]}.loc[{names[0]}.index]"
@@ -163,14 +166,17 @@ def as_references(target: Any, name: str, *, require_references: bool = False) -
 
 
 def as_list(texts: Any, name: str, dimensions: int = 1) -> list[Any]:
-    """Return the elements or rows of a sequence, an iterator, an array or a column; a string is an error."""
+    """Return the elements or rows of a sequence, an iterator, an array or a column; a string is an error.
+
+    Arrays may have at most this number of ``dimensions``: 1 for texts, 2 for lists of references.
+    """
     if isinstance(texts, str):
         raise TypeError(f"{name} is a single string: pass a list of texts")
     if hasattr(texts, "shape") and _has_integers(texts):
         kind = "a tensor" if isinstance(texts, Tensor) else type(texts).__name__
         raise TypeError(f"{name} must be texts, got {kind} of shape {tuple(texts.shape)}: {_DECODE}")
     has_to_numpy = hasattr(texts, "to_numpy")
-    # A table of pyarrow has to_pylist too, but no to_numpy. It is reported below, as other objects are.
+    # A table of pyarrow has to_pylist too, but no to_numpy. The check `is_sequence` below rejects it.
     is_arrow_array = has_to_numpy and hasattr(texts, "to_pylist")
     if is_arrow_array:
         # Its to_numpy fails for texts.
@@ -178,11 +184,15 @@ def as_list(texts: Any, name: str, dimensions: int = 1) -> list[Any]:
     elif has_to_numpy:
         # A data frame would iterate over the names of its columns.
         texts = texts.to_numpy()
-    if getattr(texts, "ndim", 1) not in range(1, dimensions + 1):
+    # Sequences and iterators that are not arrays have one dimension.
+    num_dimensions = getattr(texts, "ndim", 1)
+    if not 1 <= num_dimensions <= dimensions:
         raise TypeError(f"{name} must have one text per row, got {type(texts).__name__} of shape {texts.shape}")
-    if isinstance(texts, Iterable) and not isinstance(texts, Mapping | Set | bytes | bytearray):
-        return list(texts)
-    raise TypeError(f"{name} must be a string or a sequence of strings, got {describe_given(texts)}")
+    # Mappings and sets are iterable too, but have no order of texts.
+    is_sequence = isinstance(texts, Iterable) and not isinstance(texts, Mapping | Set | bytes | bytearray)
+    if not is_sequence:
+        raise TypeError(f"{name} must be a string or a sequence of strings, got {describe_given(texts)}")
+    return list(texts)
 
 
 def describe_given(value: Any) -> str:

@@ -21,10 +21,11 @@ from bertscore_tm.utilities.files import expand_home
 from bertscore_tm.utilities.warnings import warn_user
 
 _HEADER = ["LAYER", "P", "R", "F"]
-# Fields of the signature with hashes of contents, those that change the tokens of every text, and those that change the
-# tokens of texts over the length limit only.
+# Fields of the signature with hashes of contents: of the model's files, and of a tokenizer that the user passed.
 _HASHES = ("contents", "tokenizer")
+# Fields of the signature that change the tokens of every text.
 _TOKEN_FIELDS = ("space", "special")
+# Fields of the signature that only change the tokens of texts over the length limit.
 _LENGTH_FIELDS = ("limit", "long")
 # Fields that a table keeps of the signature that it was measured with.
 MEASURED_FIELDS = ("model", *_HASHES, "revision", *_TOKEN_FIELDS, *_LENGTH_FIELDS)
@@ -101,9 +102,10 @@ class Baseline:
         except ValueError as error:
             raise ValueError(f"baseline table {name}: {error}") from error
         for number, row in enumerate(values):
-            if len(row) != 4 or row[0] != number:
+            is_row_of_layer = len(row) == 4 and row[0] == number
+            if not is_row_of_layer:
                 raise ValueError(f"baseline table {name}: line {number + 2} must be layer {number} with three values")
-        # A table without rows has four columns, too, so that the error is that of a missing layer.
+        # Without rows the shape is (0, 4), so that `select` raises the error about a missing layer.
         rows_of_layers = torch.tensor(values, dtype=torch.float64, device="cpu").reshape(-1, 4)  # (layers, 4)
         _, _, comment = header[-1].partition("#")
         return cls(
@@ -160,28 +162,17 @@ class Baseline:
     def require_model(self, encoder: FrozenEncoder) -> None:
         """Raise an error if the table names another model, or other settings of its tokens, than the encoder's.
 
-        Content hashes are compared if both have one, else the model names without folder or owner. Models of the hub
-        have no hash. The length limit and the handling of long texts are not compared if the encoder would take each
-        measured text as a whole.
+        :meth:`_choose_fields` says which settings are compared. A table without settings fits every encoder.
         """
         if not self.settings:
             return
-        is_hashed = not self.settings.keys().isdisjoint(_HASHES)
-        if is_hashed:
-            expected = encoder.signature()
+        if _has_hash(self.settings):
+            encoder_settings = encoder.signature()
         else:
-            # The signature without hashes, because hashing reads a whole model.
-            expected = Signature({"model": encoder.place_name, **encoder.tokenizer.signature_fields()})
-        compared = [*_TOKEN_FIELDS]
-        if not self._fits_limit(encoder.tokenizer.max_length):
-            compared += _LENGTH_FIELDS
-        # A copy of a listed model may use the table of the original.
-        names = {Path(expected["model"]).name, Path(encoder.listed_name).name}
-        if is_hashed and not expected.keys().isdisjoint(_HASHES):
-            compared += _HASHES
-        elif Path(self.settings.get("model", "")).name not in names:
-            compared.append("model")
-        differences = describe_differences(self.settings.select(*compared), expected.select(*compared))
+            # Leave out the encoder's hashes, because hashing reads a whole model.
+            encoder_settings = Signature({"model": encoder.place_name, **encoder.tokenizer.signature_fields()})
+        fields = self._choose_fields(encoder, encoder_settings)
+        differences = describe_differences(self.settings.select(*fields), encoder_settings.select(*fields))
         if differences:
             raise ValueError(
                 f"the baseline table {self.name} was measured with other settings than the encoder's: {differences}. "
@@ -189,10 +180,32 @@ class Baseline:
                 f"line to use it"
             )
 
+    def _choose_fields(self, encoder: FrozenEncoder, encoder_settings: Signature) -> list[str]:
+        """Return the fields in which the settings of the table and of the encoder must be equal.
+
+        If both have a hash, all hashes must be equal, and names do not matter. Else the names of the models must be
+        equal, without folder or owner. Models of the hub have no content hash.
+        """
+        fields = list(_TOKEN_FIELDS)
+        # If the encoder takes each measured text as a whole, these settings changed no measured score.
+        if not self._fits_limit(encoder.tokenizer.max_length):
+            fields += _LENGTH_FIELDS
+        if _has_hash(self.settings) and _has_hash(encoder_settings):
+            # A kind of hash that only one of them has counts as a difference. For example, a table measured with the
+            # model's own tokenizer has no hash of a tokenizer.
+            return [*fields, *_HASHES]
+        # A copy of a listed model may use the table of the original.
+        accepted_names = {Path(encoder_settings["model"]).name, Path(encoder.listed_name).name}
+        name = Path(self.settings.get("model", "")).name
+        if name not in accepted_names:
+            # The whole names differ too, so that the error shows both.
+            fields.append("model")
+        return fields
+
     def _fits_limit(self, limit: int | None) -> bool:
-        """Return whether no measured text is longer than a limit of tokens, as far as the table says."""
+        """Return whether the table states that no measured text is longer than a limit of tokens; None is no limit."""
         longest = self.settings.get(LONGEST, "")
-        # Tables of other programs do not say it.
+        # Tables of other programs do not state the length.
         if not longest.isdecimal():
             return False
         return limit is None or int(longest) <= limit
@@ -201,6 +214,11 @@ class Baseline:
         if self.digest:
             return f"{self.name}#{self.digest}"
         return self.name
+
+
+def _has_hash(settings: Signature) -> bool:
+    """Return whether settings have a hash of the model's files, or of a tokenizer that the user passed."""
+    return any(field in settings for field in _HASHES)
 
 
 def _read_settings(comment: str, name: str) -> Signature:

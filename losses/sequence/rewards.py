@@ -13,7 +13,7 @@ from bertscore_tm.losses.sequence.texts import Text, list_completions, list_refe
 from bertscore_tm.matching.scores import precision_recall_f1, selection_f1
 from bertscore_tm.scoring.corpus import encode_steps, match_encoded, plan_steps
 from bertscore_tm.scoring.idf import Idf, require_known, token_weights
-from bertscore_tm.scoring.inputs import TextPairs, warn_of_written_lists
+from bertscore_tm.scoring.inputs import TextPairs, warn_of_stringified_lists
 from bertscore_tm.scoring.rescaling import Rescale, find_baseline, rescale_scores
 from bertscore_tm.scoring.settings import ScoreSettings
 from bertscore_tm.scoring.warnings import UnknownText, warn_of_leftovers
@@ -165,7 +165,7 @@ class BERTScoreReward:
             )
         candidates = list_completions(completions)
         reference_lists = list_references(references)
-        warn_of_written_lists(chain(candidates, chain.from_iterable(reference_lists)))
+        warn_of_stringified_lists(chain(candidates, chain.from_iterable(reference_lists)))
         # Warn once per object, because rewards are computed at every training step.
         if not self._has_leftovers:
             self._has_leftovers = warn_of_leftovers(candidates, self.encoder.tokenizer)
