@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 DataT = TypeVar("DataT", bound=AlignmentData)
 
-# Indices of the scores of candidate and reference.
+# Index of the score of the candidate, and of the score of the reference, in rescaled scores.
 _PRECISION = SCORE_NAMES.index("precision")
 _RECALL = SCORE_NAMES.index("recall")
 
@@ -206,38 +206,55 @@ def compute_alignment(
     for (name, text), has_content in zip(texts.items(), tokenized.has_content, strict=True):
         if not has_content:
             raise EmptyTextError(f"{name}={text!r} has no tokens except special ones. Pass a text with content")
-    vectors = encoder.encode(tokenized, settings.device)
+    encoded = encoder.encode(tokenized, settings.device)
+    vectors = encoded
     if settings.layer is not None:
-        vectors = replace(vectors, vectors=vectors.vectors[settings.layer : settings.layer + 1])
+        # Slice instead of indexing, because match_pairs needs the dimension of layers.
+        of_layer = encoded.vectors[settings.layer : settings.layer + 1]  # (1, tokens of both texts, width)
+        vectors = replace(encoded, vectors=of_layer)
     weights = settings.weights.to(settings.device)
     require_known(weights, vectors.texts.ids, encoder.tokenizer)
-    pairs = match_pairs(vectors, np.array([0]), np.array([1]))
-    scores = torch.stack(precision_recall_f1(pairs, weights.table, settings.f1))  # (3, 1, 1)
-    scores = rescale_scores(scores, settings.baseline)
-    precision, recall, f1 = scores.flatten().tolist()
-    vectors_of_texts = torch.split(vectors.vectors[0], vectors.texts.lengths.tolist())  # (tokens, width) each
+    # Indices of the two encoded texts: the candidate is text 0, the reference text 1.
+    pair = match_pairs(vectors, candidates=np.array([0]), references=np.array([1]))
+    scores = torch.stack(precision_recall_f1(pair, weights.table, settings.f1))  # (3, 1, 1)
+    precision, recall, f1 = rescale_scores(scores, settings.baseline).flatten().tolist()
+    candidate_vectors, reference_vectors = torch.split(vectors.vectors[0], vectors.texts.lengths.tolist())
     # The best matches are computed again from all similarities, because match_pairs returns no indices.
-    matrix = cosine_similarities(*vectors_of_texts).cpu()  # (candidate tokens, reference tokens)
-    tokens = split_for_display(candidate, encoder.tokenizer)
-    other_tokens = split_for_display(reference, encoder.tokenizer)
-    content = _find_content(tokens, encoder)  # (candidate tokens,)
-    other_content = _find_content(other_tokens, encoder)  # (reference tokens,)
+    matrix = cosine_similarities(candidate_vectors, reference_vectors).cpu()  # (candidate tokens, reference tokens)
+    candidate_tokens = split_for_display(candidate, encoder.tokenizer)
+    reference_tokens = split_for_display(reference, encoder.tokenizer)
+    candidate_content = _find_content(candidate_tokens, encoder)  # (candidate tokens,)
+    reference_content = _find_content(reference_tokens, encoder)  # (reference tokens,)
     return AlignmentData(
         candidate=AlignedText(
-            tokens=tokens.tokens,
-            joined=tokens.joined,
-            spans=tokens.spans,
+            tokens=candidate_tokens.tokens,
+            joined=candidate_tokens.joined,
+            spans=candidate_tokens.spans,
             text=candidate,
-            **_measure_tokens(pairs.candidate, matrix, content, other_content, settings, score=_PRECISION),
+            **_measure_tokens(
+                pair.candidate,
+                matrix,
+                content=candidate_content,
+                other_content=reference_content,
+                settings=settings,
+                score=_PRECISION,
+            ),
         ),
         reference=AlignedText(
-            tokens=other_tokens.tokens,
-            joined=other_tokens.joined,
-            spans=other_tokens.spans,
+            tokens=reference_tokens.tokens,
+            joined=reference_tokens.joined,
+            spans=reference_tokens.spans,
             text=reference,
-            **_measure_tokens(pairs.reference, matrix.T, other_content, content, settings, score=_RECALL),
+            **_measure_tokens(
+                pair.reference,
+                matrix.T,
+                content=reference_content,
+                other_content=candidate_content,
+                settings=settings,
+                score=_RECALL,
+            ),
         ),
-        similarity=matrix[content][:, other_content],  # without special tokens
+        similarity=matrix[candidate_content][:, reference_content],  # without special tokens
         precision=precision,
         recall=recall,
         f1=f1,
@@ -259,19 +276,19 @@ def _find_content(tokens: DisplayTokens, encoder: FrozenEncoder) -> Tensor:
 def _measure_tokens(
     matched: MatchedTokens,
     similarities: Tensor,
+    *,
     content: Tensor,
     other_content: Tensor,
     settings: ScoreSettings,
-    *,
     score: int,
 ) -> dict[str, Any]:
     """Return weights, best similarities, matches and shares of the tokens of a text, for :class:`AlignedText`.
 
     Args:
-        matched: the tokens of the text, with their best similarities.
-        similarities: all similarities, shape (tokens, other tokens).
-        content: tokens that are not special, shape (tokens,), bool.
-        other_content: the same for the other text, shape (other tokens,).
+        matched: all tokens of the text, with their best similarities at one layer.
+        similarities: similarity of each token to each token of the other text, shape (tokens, other tokens).
+        content: whether each token of the text is not special, shape (tokens,), bool.
+        other_content: whether each token of the other text is not special, shape (other tokens,), bool.
         settings: the settings of the scores.
         score: index of the text's score among precision, recall and F1, for the baseline of that score.
     """
@@ -279,18 +296,37 @@ def _measure_tokens(
     # In float64, so that the shares sum to the score up to its own rounding.
     weights = table[matched.ids].cpu().double()  # (tokens,)
     fractions = weights / weights.sum().clamp(min=torch.finfo(torch.float64).tiny)
-    best_of_scores = matched.best.T.expand(len(SCORE_NAMES), 1, -1)  # (3, 1, tokens)
-    rescaled = rescale_scores(best_of_scores, settings.baseline)[score, 0]  # (tokens,)
+    best_similarities = matched.best[:, 0]  # (tokens, 1) -> (tokens,)
+    rescaled = _rescale_similarities(best_similarities, settings, score)  # (tokens,)
     shares = fractions * rescaled.cpu().double()  # (tokens,)
-    # Index of each token of the other text without its special tokens.
-    content_index = torch.where(other_content, other_content.cumsum(0) - 1, SPECIAL)  # (other tokens,)
+    best_match = similarities.argmax(1)  # index among all tokens of the other text, (tokens,)
+    displayed_index = _number_content(other_content)  # (other tokens,)
+    # Special tokens have shares of the score, but are not listed.
     return {
         "weights": weights[content],
-        "best": matched.best[:, 0].cpu()[content],
-        "matches": content_index[similarities.argmax(1)][content],
+        "best": best_similarities.cpu()[content],
+        "matches": displayed_index[best_match][content],
         "shares": shares[content],
         "special_share": float(shares[~content].sum()),
     }
+
+
+def _rescale_similarities(similarities: Tensor, settings: ScoreSettings, score: int) -> Tensor:
+    """Rescale similarities, shape (tokens,), by the baseline of one score, such as the precision."""
+    # rescale_scores takes precision, recall and F1 together, so pass the similarities as each of them.
+    as_scores = similarities.expand(len(SCORE_NAMES), 1, -1)  # (3, 1, tokens)
+    return rescale_scores(as_scores, settings.baseline)[score, 0]  # (tokens,)
+
+
+def _number_content(content: Tensor) -> Tensor:
+    """Number the tokens of a text from 0 without its special tokens, whose number is ``SPECIAL``.
+
+    Example:
+        >>> _number_content(torch.tensor([False, True, True, False])).tolist()  # [CLS] a cat [SEP]
+        [-1, 0, 1, -1]
+    """
+    # The number of a token is the number of content tokens before it.
+    return torch.where(content, content.cumsum(0) - 1, SPECIAL)
 
 
 def _describe_settings(settings: ScoreSettings) -> str:

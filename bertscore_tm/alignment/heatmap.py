@@ -58,7 +58,7 @@ _POINTS_PER_INCH = 72
 
 
 def draw_alignment(alignment: AlignmentData, ax: Axes | None = None) -> Figure:
-    """Draw an alignment on axes, by default those of a new figure; see :meth:`bertscore_tm.Alignment.plot`."""
+    """Draw an alignment on the given axes or on a new figure; see :meth:`bertscore_tm.Alignment.plot`."""
     require_matplotlib("Alignment.plot")
     if ax is None:
         return _draw_figure(alignment)
@@ -80,9 +80,9 @@ def _draw_figure(alignment: AlignmentData) -> Figure:
 
     rows, columns = alignment.similarity.shape
     longer = max(rows, columns)
-    cell = max(_PANEL / longer, _SMALLEST_CELL)
-    # The limit of the whole panel comes last: with hundreds of tokens, cells are smaller than the smallest size.
-    cell = min(cell, _LARGEST_CELL, _LARGEST_PANEL / longer)
+    # With hundreds of tokens this is less than the smallest size, because the limit of the whole panel comes first.
+    largest_cell = min(_LARGEST_CELL, _LARGEST_PANEL / longer)
+    cell = _clamp(_PANEL / longer, least=_SMALLEST_CELL, most=largest_cell)
     width = cell * columns
     height = cell * rows
     figure = Figure(figsize=(width, height))
@@ -93,8 +93,14 @@ def _draw_figure(alignment: AlignmentData) -> Figure:
     _draw_matrix(ax, alignment, cell)
     box = figure.get_tightbbox().padded(_GAP)  # in inches, from the lower left corner of the matrix
     figure.set_size_inches(box.size)
+    # Leave the matrix at the same place and size in inches, as fractions of the larger figure.
     ax.set_position((-box.x0 / box.width, -box.y0 / box.height, width / box.width, height / box.height))
     return figure
+
+
+def _clamp(value: float, *, least: float, most: float) -> float:
+    """Limit a value to a range; ``most`` wins if it is less than ``least``."""
+    return min(max(value, least), most)
 
 
 def require_matplotlib(name: str) -> None:
@@ -192,7 +198,7 @@ def _list_matches(text: AlignedText) -> list[tuple[int, int]]:
 def _label_tokens(axis: Axis, text: AlignedText, cell: float, *, is_upright: bool) -> None:
     """Label an axis with the tokens of a text, turned if they would be too wide for their cells."""
     cell_in_points = cell * _POINTS_PER_INCH
-    font = max(min(_LARGEST_FONT, cell_in_points * 0.7), _SMALLEST_FONT)
+    font = _clamp(cell_in_points * 0.7, least=_SMALLEST_FONT, most=_LARGEST_FONT)
     # Label every second token, or every third one and so on, in cells that are smaller than a label.
     step = math.ceil(font * 1.2 / cell_in_points)
     families, labels = choose_fonts(_make_labels(text))
@@ -228,10 +234,13 @@ def _make_labels(text: AlignedText) -> list[str]:
 
 
 def _draw_weights(ax: Axes, alignment: AlignmentData, width: float, height: float) -> None:
-    """Draw bars above and to the right of a matrix of this size in inches."""
+    """Draw the token weights as bars: the reference's above the matrix, the candidate's to its right.
+
+    ``width`` and ``height`` are the matrix's, in inches.
+    """
     column_weights = alignment.reference.weights.tolist()
     row_weights = alignment.candidate.weights.tolist()
-    # Insets have sizes relative to the matrix: left, bottom, width and height.
+    # Left, bottom, width and height as fractions of the matrix.
     above = ax.inset_axes((0, 1 + _GAP / height, 1, _BAR / height))
     right = ax.inset_axes((1 + _GAP / width, 0, _BAR / width, 1))
     above.bar(range(len(column_weights)), column_weights, width=0.8, color=_WEIGHT_COLOUR)
@@ -251,10 +260,14 @@ def _draw_weights(ax: Axes, alignment: AlignmentData, width: float, height: floa
 
 
 def _draw_colour_bar(ax: Axes, image: AxesImage, width: float, height: float, bars: float) -> None:
-    """Draw the scale of the shades to the right of a matrix of this size, and of the bars of weights, in inches."""
+    """Draw the scale of the shades to the right of the matrix and of the bars of weights.
+
+    All sizes are in inches: ``width`` and ``height`` are the matrix's, and the bars are ``bars`` wide.
+    """
     length = max(height, 1.0)
     left = 1 + (bars + 0.2) / width
     bottom = 1 - length / height  # below a matrix that is less high than the colour bar is long
+    # Left, bottom, width and height as fractions of the matrix.
     place = ax.inset_axes((left, bottom, _COLOUR_BAR / width, length / height))
     colour_bar = ax.figure.colorbar(image, cax=place)
     colour_bar.set_label("cosine similarity", fontsize=_SMALL_PRINT)
@@ -263,7 +276,11 @@ def _draw_colour_bar(ax: Axes, image: AxesImage, width: float, height: float, ba
 
 
 def _write_legend(ax: Axes, alignment: AlignmentData, bottom: float) -> float:
-    """Explain the marks above a fraction of the axes' height, and return the legend's height in points."""
+    """Place a legend whose lower edge is at ``bottom``, a fraction of the axes' height.
+
+    Returns:
+        The legend's height in points.
+    """
     from matplotlib.lines import Line2D
 
     mark: dict[str, Any] = {"linestyle": "none", "markersize": 7}

@@ -12,7 +12,7 @@ from bertscore_tm.pages.render import render_page
 
 def write_alignment(alignment: AlignmentData) -> str:
     """Return the page of an alignment: the scores, and both texts with each token shaded by its best similarity."""
-    described = describe_alignments({0: alignment}, 1)
+    described = describe_alignments(alignments={0: alignment}, num_references=1)
     data = {
         "settings": alignment.settings,
         "scores": described["scores"][0],
@@ -54,11 +54,11 @@ def _describe_side(side: AlignedText, is_weighted: bool) -> dict[str, Any]:
     tokens, gaps = _cut_text(side)
     weights = None
     if is_weighted:
-        weights = round_numbers(side.weights, 3)
+        weights = round_numbers(side.weights, digits=3)
     return {
         "tokens": tokens,
         "gaps": gaps,
-        "best": round_numbers(side.best, 3),
+        "best": round_numbers(side.best, digits=3),
         "matches": side.matches.tolist(),
         "shares": round_numbers(side.shares),
         "special": round(side.special_share, 4),
@@ -81,14 +81,14 @@ def _cut_text(side: AlignedText) -> tuple[list[str], list[str] | None]:
     limits = [*next_starts, len(side.text)]
     for token, (start, end), limit in zip(side.tokens, side.spans, limits, strict=True):
         gaps.append(side.text[reached:start])
-        end = _include_marks(side.text, start, end, limit)
-        own_characters = side.text[max(start, reached) : end]
+        end_with_marks = _include_marks(side.text, start=start, end=end, limit=limit)
+        own_characters = side.text[max(start, reached) : end_with_marks]
         if own_characters:
             tokens.append(own_characters)
         else:
             # The last character of the spelling is the token's number or symbol.
             tokens.append(token[-1])
-        reached = max(reached, end)
+        reached = max(reached, end_with_marks)
     gaps.append(side.text[reached:])
     return tokens, gaps
 
@@ -97,9 +97,10 @@ def _separate_tokens(side: AlignedText) -> list[str]:
     """Return the tokens with a space before each that does not follow the one before directly."""
     tokens = []
     for token, is_joined in zip(side.tokens, side.joined, strict=True):
-        if not is_joined:
-            token = f" {token}"
-        tokens.append(token)
+        if is_joined:
+            tokens.append(token)
+        else:
+            tokens.append(f" {token}")
     return tokens
 
 

@@ -9,12 +9,12 @@ from bertscore_tm.utilities.untrusted_text import for_terminal
 def format_alignment(alignment: AlignmentData) -> str:
     """Return the scores, and a table of the tokens of each text, with token weights unless all are 1."""
     scores = f"P {alignment.precision:.4f}  R {alignment.recall:.4f}  F1 {alignment.f1:.4f}"
-    candidate = _format_tokens(alignment, "candidate", "reference", "precision")
-    reference = _format_tokens(alignment, "reference", "candidate", "recall")
+    candidate = _format_tokens(alignment, name="candidate", other_name="reference", score="precision")
+    reference = _format_tokens(alignment, name="reference", other_name="candidate", score="recall")
     return f"{scores}\n\n{candidate}\n\n{reference}"
 
 
-def _format_tokens(alignment: AlignmentData, name: str, other_name: str, score: str) -> str:
+def _format_tokens(alignment: AlignmentData, *, name: str, other_name: str, score: str) -> str:
     """Format one row per token: the token, its best match, their similarity, its weight, and its part of the score."""
     text: AlignedText = getattr(alignment, name)
     tokens = _number_tokens(text)
@@ -46,7 +46,7 @@ def _number_tokens(text: AlignedText) -> list[str]:
 
 def _pad(cells: list[str], *, is_left: bool) -> list[str]:
     """Pad cells to one width in a terminal, where some characters take two columns or none."""
-    widths = [_measure(cell) for cell in cells]
+    widths = [_count_columns(cell) for cell in cells]
     padded = []
     for cell, width in zip(cells, widths, strict=True):
         spaces = " " * (max(widths) - width)
@@ -57,7 +57,7 @@ def _pad(cells: list[str], *, is_left: bool) -> list[str]:
     return padded
 
 
-def _measure(cell: str) -> int:
+def _count_columns(cell: str) -> int:
     """Return the number of columns of a cell in a terminal."""
     width = 0
     for character in cell:

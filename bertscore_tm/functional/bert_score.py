@@ -80,12 +80,15 @@ def bert_score(
     references = list(chain.from_iterable(texts.references))
     settings = ScoreSettings.create(encoder, idf, rescale, references=references)
     scored = score_and_warn(texts, settings, verbose)
-    scores = rescale_scores(scored.scores, settings.baseline)  # (3, layers, candidates)
+    scores_of_layers = rescale_scores(scored.scores, settings.baseline)  # (3, layers, candidates)
     # The caller's lists have the blank references too.
-    best_reference = pairs.restore_indices(scored.best_reference)  # (layers, candidates)
-    if not encoder.all_layers:
-        scores = scores[:, 0]
-        best_reference = best_reference[0]
+    best_of_layers = pairs.restore_indices(scored.best_reference)  # (layers, candidates)
+    if encoder.all_layers:
+        scores = scores_of_layers
+        best_reference = best_of_layers
+    else:
+        scores = scores_of_layers[:, 0]  # (3, candidates)
+        best_reference = best_of_layers[0]  # (candidates,)
     result: dict[str, Any] = dict(zip(SCORE_NAMES, scores, strict=True))
     if return_best_reference:
         result["best_reference"] = best_reference

@@ -63,29 +63,31 @@ def score_matrix(
     weights = token_weights(encoder, idf, columns, device)
 
     unknown = UnknownText()
-    candidate_texts = encode_texts(TextPairs([], [rows]), encoder.encode, device)
-    vectors = candidate_texts.vectors
-    indices = candidate_texts.indices  # of each distinct candidate among the vectors
+    # References alone are texts to encode, which are paired later.
+    unpaired = TextPairs(candidates=[], references=[rows])
+    encoded_candidates = encode_texts(unpaired, encoder.encode, device)
+    vectors = encoded_candidates.vectors
+    candidate_indices = encoded_candidates.indices  # of each distinct candidate among the vectors
     unknown.count(vectors.texts, encoder.tokenizer)
     require_known(weights, vectors.texts.ids, encoder.tokenizer)
     num_truncated = vectors.texts.num_truncated
-    row_indices = [indices[text] for text in rows]
+    row_indices = [candidate_indices[text] for text in rows]
 
     # The result is on the CPU, because it may be larger than the memory of an accelerator.
     scores = torch.zeros(len(SCORE_NAMES), len(rows), len(columns), dtype=torch.float32, device="cpu")
     with tqdm(total=len(columns), unit="text", disable=not verbose) as bar:
         # First score the references that are candidates too, because they are encoded already.
-        shared = [i for i, text in enumerate(columns) if text in indices]
+        shared = [i for i, text in enumerate(columns) if text in candidate_indices]
         if shared:
             # Without columns, score_all_pairs matches each pair of rows once.
             shared_indices = None
             if references is not None:
-                shared_indices = [indices[columns[i]] for i in shared]
+                shared_indices = [candidate_indices[columns[i]] for i in shared]
             scores[..., shared] = score_all_pairs(vectors, weights.table, row_indices, shared_indices).cpu()
             bar.update(len(shared))
 
-        others = [[text] for text in dict.fromkeys(columns) if text not in indices]
-        texts = TextPairs([], others)
+        others = [[text] for text in dict.fromkeys(columns) if text not in candidate_indices]
+        texts = TextPairs(candidates=[], references=others)
         steps = plan_steps(texts, encoder, device)
         for _, _, encoded in encode_steps(texts, steps, encoder, device):
             unknown.count(encoded.vectors.texts, encoder.tokenizer)
@@ -95,12 +97,13 @@ def score_matrix(
             # The vectors of this step's references follow those of the candidates.
             both = concatenate([vectors, encoded.vectors])
             # A text may occur in several columns, which all get its scores in this step.
-            step = [i for i, text in enumerate(columns) if text in encoded.indices]
-            step_indices = [len(indices) + encoded.indices[columns[i]] for i in step]
-            scores[..., step] = score_all_pairs(both, weights.table, row_indices, step_indices).cpu()
+            step_columns = [i for i, text in enumerate(columns) if text in encoded.indices]
+            num_before = len(candidate_indices)
+            step_indices = [num_before + encoded.indices[columns[i]] for i in step_columns]
+            scores[..., step_columns] = score_all_pairs(both, weights.table, row_indices, step_indices).cpu()
             # Free the memory before the next step allocates.
             del both
-            bar.update(len(step))
+            bar.update(len(step_columns))
     unknown.warn()
     warn_of_truncation(num_truncated, encoder.tokenizer.max_length)
     return dict(zip(SCORE_NAMES, scores, strict=True))

@@ -139,10 +139,12 @@ class PairScorer:
                 )
             columns.append(as_list(batch[name], name, dimensions=2))
         candidates, references = columns
-        # Lists of different lengths are an error of the next check.
+        # Do not check the lengths here, because as_text_pairs reports columns of different lengths.
         for row, texts in enumerate(zip(candidates, references, strict=False)):
             for side, text in enumerate(texts):
-                if isinstance(text, Iterable):
+                # Strings and lists are iterable; None, NaN and NA, which mark missing values, are not.
+                is_missing = not isinstance(text, Iterable)
+                if not is_missing:
                     continue
                 other_text = texts[1 - side]
                 raise ValueError(

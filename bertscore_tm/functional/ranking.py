@@ -151,7 +151,7 @@ def rank_candidates(
         else:
             best.append(None)
     signature = partial(settings.signature, ranking_fields(items, component, references_reduce))
-    return RankedCandidates(scores, order, best, signature)
+    return RankedCandidates(scores=scores, order=order, best=best, _signature=signature)
 
 
 @dataclass(frozen=True)
@@ -181,12 +181,13 @@ class Item:
         """
         if self.references is None:
             return self
-        weights = self.weights
-        if weights is not None and self.references:
-            weights = weights[counted_references(self.references)]
-        elif weights is not None:
-            weights = torch.ones(1, dtype=torch.float64, device="cpu")
-        return Item(self.candidates, omit_blank(self.references), weights)
+        if self.weights is None:
+            counted_weights = None
+        elif self.references:
+            counted_weights = self.weights[counted_references(self.references)]  # (counted references,)
+        else:
+            counted_weights = torch.ones(1, dtype=torch.float64, device="cpu")
+        return Item(self.candidates, references=omit_blank(self.references), weights=counted_weights)
 
 
 def score_items(
@@ -208,18 +209,21 @@ def score_items(
     unknown = UnknownText()
     encoder = settings.encoder
     weights = settings.weights.to(settings.device)
-    # All texts of an item must be in one step, like a candidate's references in a corpus.
-    texts = TextPairs([], [item.texts() for item in items])
+    # Steps divide a corpus between candidates, never among the references of one. All texts of an item must be in one
+    # step, so pass them as the references of one candidate, which has no text of its own.
+    texts = TextPairs(candidates=[], references=[item.texts() for item in items])
     steps = plan_steps(texts, encoder, settings.device, keep_order=True)
     for step, _, encoded in encode_steps(texts, steps, encoder, settings.device):
         unknown.count(encoded.vectors.texts, encoder.tokenizer)
-        is_truncated = encoded.vectors.texts.truncated.tolist()
+        is_truncated = encoded.vectors.texts.truncated.tolist()  # one bool per distinct text of the step
+        # indices map each distinct text of the step to its place among the vectors.
         truncated_texts.update(text for text, index in encoded.indices.items() if is_truncated[index])
         require_known(weights, encoded.vectors.texts.ids, encoder.tokenizer)
         step_items = [items[i] for i in step]
         matrices = _match_items(step_items, encoded, weights)
         for item, (precision, recall, _) in zip(step_items, matrices, strict=True):
-            # The third score of a matrix is the F1 of the metric, which may differ from that of the settings.
+            # Do not use the third score of a matrix, because it is the metric's F1, which is always 2PR/(P+R). The F1
+            # of a ranking's settings is selection_f1, which is min(P, R) if P or R is not positive.
             pair_scores = {"precision": precision, "recall": recall, "f1": settings.f1(precision, recall)}
             scores.append(_reduce_references(item, pair_scores[component], references_reduce))
         if progress is not None:
@@ -247,13 +251,19 @@ def ranking_fields(
 ) -> dict[str, str | None]:
     """Return the fields of a ranking in a signature: the score, the kind of references, and a hash of the weights."""
     weights = [item.weights for item in items if item.weights is not None]
-    # The weights are too many to be printed.
     weights_hash = None
     if weights:
-        weights_hash = hashlib.sha256(torch.cat(weights).numpy().data).hexdigest()[:8]
-    against: str = references_reduce
-    if all(item.references is None for item in items):
+        # Hash the weights, because they are too many to be printed.
+        all_weights = torch.cat(weights).numpy()  # (references of all items,)
+        digest = hashlib.sha256(all_weights.data).hexdigest()
+        weights_hash = digest[:8]
+    is_consensus = all(item.references is None for item in items)
+    # The field is "candidates", or the reduction over the references: "mean" or "max".
+    against: str
+    if is_consensus:
         against = "candidates"
+    else:
+        against = references_reduce
     return {"component": component, "against": against, "weights": weights_hash}
 
 
@@ -314,17 +324,20 @@ def _reduce_references(item: Item, scores: Tensor, references_reduce: References
     """
     if item.references is not None and item.weights is None:
         if references_reduce == "max":
-            return scores.amax(1)
-        return scores.mean(1)
+            return scores.amax(1)  # (candidates,)
+        return scores.mean(1)  # (candidates,)
     num_candidates = len(scores)
-    shares = item.weights  # (references,)
-    if shares is None:
-        # float64, because the sums of many weights are rounded.
-        shares = torch.ones(num_candidates, dtype=torch.float64, device="cpu")
+    weights = item.weights  # (references,)
+    if weights is None:
+        # A consensus, in which the candidates are the references. The dtype is float64, because the sums of many
+        # weights are rounded.
+        weights = torch.ones(num_candidates, dtype=torch.float64, device="cpu")
+    counted_weights = weights  # (references,), the same for all candidates
     if item.references is None:
         # Mask the diagonal instead of subtracting it: the remaining weights may be smaller than the rounding error of a
         # subtraction.
         is_other = 1 - torch.eye(num_candidates, dtype=torch.float64, device="cpu")
-        shares = is_other * shares  # (candidates, candidates)
-    weighted_sums = (scores.double() * shares).sum(1)  # (candidates,)
-    return (weighted_sums / shares.sum(-1)).float()
+        counted_weights = is_other * weights  # (candidates, references), 0 for the candidate itself
+    weighted_sums = (scores.double() * counted_weights).sum(1)  # (candidates,)
+    total_weights = counted_weights.sum(-1)  # (), or (candidates,) in a consensus
+    return (weighted_sums / total_weights).float()  # (candidates,)

@@ -272,9 +272,10 @@ class BERTScore(Metric):
             warn = rank_zero_only(warn_about_scores)
             self._warn = functools.partial(warn, scores, combined.num_truncated, self._settings)
         result = {}
-        for name, value in summarize(scores, self._settings.baseline, self.reduction).items():
+        for name, of_layers in summarize(scores, self._settings.baseline, self.reduction).items():
+            value = of_layers  # (layers,), or (layers, pairs) without a reduction
             if not self.all_layers:
-                value = value[0]
+                value = of_layers[0]
             result[name] = value.to(self.device)
         if self.component is None:
             return result
@@ -436,7 +437,7 @@ class BERTScore(Metric):
         """
         from matplotlib.ticker import MaxNLocator
 
-        drawn: Any = self._plot(val, ax)[1]
+        _, drawn = cast(Any, self._plot(val, ax))
         # torchmetrics labels every value.
         drawn.xaxis.set_major_locator(MaxNLocator(integer=True))
         if not isinstance(val, list | tuple):
@@ -479,7 +480,12 @@ class BERTScore(Metric):
         return {"model": self.encoder.identity, **self._update_settings}
 
     def _combine(self, collectives: Collectives | None = None) -> SyncedState:
-        """Return the pairs of all ranks, or of this rank while the metric is not synchronised."""
+        """Return the scores of the pairs of all ranks.
+
+        Args:
+            collectives: exchange with the other ranks. Default: none; the pairs are those of the last synchronisation,
+                or those of this rank if the metric is not synchronised.
+        """
         if collectives is None and self._combined is not None:
             return self._combined
         device = torch.device("cpu") if self.compute_on_cpu else self.device
@@ -490,8 +496,10 @@ class BERTScore(Metric):
             states[name] = torch.cat([part.to(device) for part in parts])
         states["num_truncated"] = self.num_truncated
         if collectives is None:
+            # The fingerprint of this process, because this rank alone compares no models, and reading one takes long.
             states["fingerprint"] = self.fingerprint
             return combine_ranks(states, Collectives(self.device), self._settings)
+        # The fingerprint of metric_state, because other processes can only compare the contents of models.
         states["fingerprint"] = cast(Tensor, self.metric_state["fingerprint"])
         return combine_ranks(states, collectives, self._settings)
 

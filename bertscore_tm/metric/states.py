@@ -180,6 +180,7 @@ class _Header:
     @classmethod
     def decode(cls, header: Tensor) -> Self:
         """Return the header in a tensor of :func:`_gather_headers`."""
+        # Four numbers, and then the settings as bytes.
         token, num_pairs, num_indices, num_truncated = header[:4].tolist()
         return cls(
             token=token,
@@ -200,42 +201,68 @@ def combine_ranks(
     Every rank issues the same collectives in the same order, with or without pairs. One number per vocabulary entry
     (with idf) and a few per pair are exchanged, never tokens.
 
-    ``states`` are those of this rank: a flat tensor for each of ``SCORE_STATES`` and, with idf, of ``TOKEN_STATES``;
-    ``num_truncated``; and ``fingerprint``, the settings as :func:`encode_settings` returns them.
+    ``states`` are those of this rank: a tensor of all its updates for each of ``SCORE_STATES`` and, with idf, of
+    ``TOKEN_STATES``; ``num_truncated``; and ``fingerprint``, the settings as :func:`encode_settings` returns them.
+    ``indices`` has one entry per pair, or none if the updates had no indices.
     """
-    idf = "reference_counts" in states
     num_layers = settings.num_layers
-    indices = states["indices"]  # (pairs of this rank,), or empty
-    scores = states["scores"].reshape(-1, 3, num_layers)  # (pairs of this rank, 3, layers)
-    num_pairs = len(scores)
+    idf = "reference_counts" in states
     if idf:
-        num_pairs = len(states["reference_counts"])
-    headers, rank = _gather_headers(states, collectives, num_pairs)
+        # The states have the tokens of each pair, and no scores yet.
+        num_own_pairs = len(states["reference_counts"])
+    else:
+        num_own_pairs = len(states["scores"])
+    headers, rank = _gather_headers(states, collectives, num_own_pairs)
     _check_headers(headers)
 
-    # With indices, only the first pair of each index is kept.
-    keep = None
-    if any(header.num_indices for header in headers):
-        first_pair = sum(header.num_indices for header in headers[:rank])
-        all_indices = torch.cat(collectives.gather(indices))  # (pairs,)
-        is_first = _find_first(all_indices)
-        keep = is_first[first_pair : first_pair + len(indices)]  # (pairs of this rank,)
-        indices = all_indices[is_first]
+    is_kept = None  # (own pairs,), or None if all pairs are kept
+    kept_indices = None  # (kept pairs of all ranks,), or None without indices
+    if any(header.num_indices > 0 for header in headers):
+        num_before = sum(header.num_indices for header in headers[:rank])
+        is_kept, kept_indices = _find_kept_pairs(states["indices"], num_before, collectives)
+
     frequencies = None
     if idf:
         matched = unpack_tokens(states, num_layers)
-        frequencies = _sum_frequencies(matched, keep, collectives, settings.encoder.tokenizer.vocab_size)
+        frequencies = _sum_frequencies(matched, is_kept, collectives, settings.encoder.tokenizer.vocab_size)
         weighted = replace(settings, weights=weights_by_idf(frequencies, "references"))
-        scores = compute_scores(matched, weighted)[0].movedim(-1, 0)  # (pairs of this rank, 3, layers)
-    if keep is not None:
-        scores = scores[keep]
+        computed, _ = compute_scores(matched, weighted)  # (3, layers, own pairs)
+        own_scores = computed.movedim(-1, 0)  # (own pairs, 3, layers)
+    else:
+        own_scores = states["scores"].reshape(-1, 3, num_layers)  # (own pairs, 3, layers)
+    kept_scores = own_scores
+    if is_kept is not None:
+        kept_scores = own_scores[is_kept]  # (own kept pairs, 3, layers)
+
+    all_scores = kept_scores
     # All ranks know the headers, so that all of them gather or none does.
-    if any(header.num_pairs for header in headers):
-        scores = torch.cat(collectives.gather(scores.flatten())).reshape(-1, 3, num_layers)  # (pairs, 3, layers)
-    scores = scores.movedim(0, -1)  # (3, layers, pairs)
-    if len(indices) > 0:
-        scores = scores[..., indices.argsort(stable=True)]
-    return SyncedState(scores, sum(header.num_truncated for header in headers), frequencies)
+    if any(header.num_pairs > 0 for header in headers):
+        # Flat tensors, because ranks have different numbers of pairs.
+        gathered = collectives.gather(kept_scores.flatten())  # (own kept pairs * 3 * layers,) of each rank
+        all_scores = torch.cat(gathered).reshape(-1, 3, num_layers)  # (kept pairs, 3, layers)
+    scores = all_scores.movedim(0, -1)  # (3, layers, kept pairs)
+    if kept_indices is not None:
+        scores = scores[..., kept_indices.argsort(stable=True)]
+    num_truncated = sum(header.num_truncated for header in headers)
+    return SyncedState(scores=scores, num_truncated=num_truncated, frequencies=frequencies)
+
+
+def _find_kept_pairs(own_indices: Tensor, num_before: int, collectives: Collectives) -> tuple[Tensor, Tensor]:
+    """Find the pairs to keep, the first one of each index on all ranks.
+
+    Args:
+        own_indices: one index per pair of this rank, shape (own pairs,).
+        num_before: number of pairs of the ranks before this one.
+        collectives: exchange with the other ranks.
+
+    Returns:
+        Whether each pair of this rank is kept, shape (own pairs,), bool; and the index of each kept pair of all ranks,
+        shape (kept pairs,).
+    """
+    all_indices = torch.cat(collectives.gather(own_indices))  # (pairs of all ranks,)
+    is_first = _find_first(all_indices)  # (pairs of all ranks,)
+    is_kept = is_first[num_before : num_before + len(own_indices)]  # (own pairs,)
+    return is_kept, all_indices[is_first]
 
 
 def _gather_headers(
@@ -244,10 +271,10 @@ def _gather_headers(
     """Return the headers of all ranks, and the place of this rank's among them."""
     # 62 bits fit into int64. The user's seed must not make the numbers of all ranks equal, so do not ask torch.
     token = secrets.randbits(62)
-    counts = torch.tensor([token, num_pairs, len(states["indices"])], device=states["fingerprint"].device)
-    header = torch.cat([counts, states["num_truncated"][None], states["fingerprint"]])
-    headers = [_Header.decode(gathered) for gathered in collectives.gather(header)]
-    tokens = [gathered.token for gathered in headers]
+    numbers = torch.tensor([token, num_pairs, len(states["indices"])], device=states["fingerprint"].device)  # (3,)
+    own_header = torch.cat([numbers, states["num_truncated"][None], states["fingerprint"]])  # (4 + bytes of settings,)
+    headers = [_Header.decode(header) for header in collectives.gather(own_header)]
+    tokens = [header.token for header in headers]
     return headers, tokens.index(token)
 
 
@@ -276,27 +303,34 @@ def _find_first(indices: Tensor) -> Tensor:
 
 
 def _sum_frequencies(
-    matched: MatchedTexts, keep: Tensor | None, collectives: Collectives, vocab_size: int
+    matched: MatchedTexts, is_kept: Tensor | None, collectives: Collectives, vocab_size: int
 ) -> DocumentFrequencies:
-    """Return the document frequencies of the references of all ranks, without those of pairs that are not kept."""
+    """Return the document frequencies of the references of all ranks.
+
+    ``matched`` are the pairs of this rank. Those that are not kept do not count; ``is_kept`` is ``None`` if all are.
+    """
     ids = matched.reference.ids  # (tokens,)
-    lengths = matched.reference.lengths  # (references,)
-    if keep is not None:
-        is_counted = keep[segment_ids(matched.counts)]  # (references,)
-        ids = ids[is_counted[segment_ids(lengths)]]
-        lengths = lengths[is_counted]
-    frequencies = DocumentFrequencies.of(ids, lengths, vocab_size)
-    summed = collectives.sum(torch.cat([frequencies.counts, frequencies.num_documents[None]]))
-    return DocumentFrequencies(summed[:-1], summed[-1])
+    lengths = matched.reference.lengths  # tokens per reference, (references,)
+    if is_kept is not None:
+        references_per_pair = matched.counts  # (own pairs,)
+        is_counted = is_kept[segment_ids(references_per_pair)]  # (references,)
+        ids = ids[is_counted[segment_ids(lengths)]]  # (tokens of counted references,)
+        lengths = lengths[is_counted]  # (counted references,)
+    own = DocumentFrequencies.of(ids, lengths, vocab_size)
+    # Documents per token id and the number of all documents travel in one tensor, because each collective takes time.
+    own_numbers = torch.cat([own.counts, own.num_documents[None]])  # (vocabulary + 1,)
+    numbers = collectives.sum(own_numbers)  # (vocabulary + 1,)
+    return DocumentFrequencies(counts=numbers[:-1], num_documents=numbers[-1])
 
 
 def summarize(scores: Tensor, baseline: Baseline | None, reduction: str) -> dict[str, Tensor]:
     """Return rescaled scores by name, shape (layers,), or (layers, pairs) with ``reduction="none"``."""
-    values = rescale_scores(scores, baseline)
+    rescaled = rescale_scores(scores, baseline)  # (3, layers, pairs)
+    values = rescaled
     if reduction == "mean":
         # Compute on the CPU, because some accelerators have no float64. The mean of no pairs is 0.
-        num_pairs = values.shape[-1]
-        values = values.cpu().double().sum(-1) / max(num_pairs, 1)
+        num_pairs = rescaled.shape[-1]
+        values = rescaled.cpu().double().sum(-1) / max(num_pairs, 1)  # (3, layers)
     return {name: value.float() for name, value in zip(SCORE_NAMES, values, strict=True)}
 
 

@@ -34,9 +34,9 @@ def render_page(template: str, data: dict[str, Any], script: str) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    data = _escape(data)
+    escaped = _escape(data)
     # allow_nan=False raises an error instead of writing NaN, which a browser's JSON does not read.
-    document = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+    document = json.dumps(escaped, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
     joined_script = _join_modules(script)
     styles = []
     for path in (_FOLDER / "tokens.css", (_FOLDER / template).with_suffix(".css")):
@@ -45,7 +45,7 @@ def render_page(template: str, data: dict[str, Any], script: str) -> str:
     # The browser runs only the script with this hash, and none that a text might bring in.
     script_hash = b64encode(sha256(joined_script.encode()).digest()).decode()
     return environment.get_template(template).render(
-        data=data,
+        data=escaped,
         # The time in the header of gzip is left out, so that equal data have equal pages.
         packed=b64encode(gzip.compress(document, mtime=0)).decode(),
         style="\n".join(styles),
@@ -64,13 +64,13 @@ def _join_modules(name: str) -> str:
     """
     modules: dict[str, str] = {}
 
-    def add(name: str) -> None:
-        """Add a module after those that it imports. The modules import each other in no circle."""
-        text = (_FOLDER / name).read_text(encoding="utf-8")
+    def add(module: str) -> None:
+        """Add a module after those that it imports. The imports have no cycles."""
+        text = (_FOLDER / module).read_text(encoding="utf-8")
         for imported in _IMPORT.findall(text):
             if imported not in modules:
                 add(imported)
-        modules[name] = _EXPORT.sub("", _IMPORT.sub("", text))
+        modules[module] = _EXPORT.sub("", _IMPORT.sub("", text))
 
     add(name)
     # The function is async, because the modules await their data.
