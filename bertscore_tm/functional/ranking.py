@@ -181,6 +181,7 @@ class Item:
         """
         if self.references is None:
             return self
+        counted_weights: Tensor | None
         if self.weights is None:
             counted_weights = None
         elif self.references:

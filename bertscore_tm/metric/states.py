@@ -215,8 +215,8 @@ def combine_ranks(
     headers, rank = _gather_headers(states, collectives, num_own_pairs)
     _check_headers(headers)
 
-    is_kept = None  # (own pairs,), or None if all pairs are kept
-    kept_indices = None  # (kept pairs of all ranks,), or None without indices
+    is_kept: Tensor | None = None  # (own pairs,), or None if all pairs are kept
+    kept_indices: Tensor | None = None  # (kept pairs of all ranks,), or None without indices
     if any(header.num_indices > 0 for header in headers):
         num_before = sum(header.num_indices for header in headers[:rank])
         is_kept, kept_indices = _find_kept_pairs(states["indices"], num_before, collectives)
