@@ -242,8 +242,8 @@ class CausalGenerate(HuggingFaceGenerate):
     def _input_rows(self, batch: Mapping[str, Any]) -> list[Tensor]:
         """Return the ids of each prompt, without padding and answer."""
         mask_key = self._input_key.replace("input_ids", "attention_mask")
-        ids = batch.get(self._input_key)
-        mask = batch.get(mask_key)
+        ids: Any = batch.get(self._input_key)
+        mask: Any = batch.get(mask_key)
         has_both = ids is not None and mask is not None
         # A prompt_key without "input_ids" in it is its own mask key.
         has_own_mask = has_both and mask is not ids and mask.shape == ids.shape

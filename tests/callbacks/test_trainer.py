@@ -216,5 +216,5 @@ def test_a_sampler_of_an_equal_name_is_refused_with_its_module(pairs, tmp_path):
         pass
 
     data = DataLoader(range(4), sampler=DistributedSampler(range(4)))
-    with pytest.raises(MisconfigurationException, match=r"test_samplers.*DistributedSampler instead of torch's"):
+    with pytest.raises(MisconfigurationException, match=r"test_trainer.*DistributedSampler instead of torch's"):
         trainer(tmp_path, [ListsLoaders()]).validate(chooser(pairs), data, verbose=False)
