@@ -260,17 +260,18 @@ class ScoredTextWriter(RunWriter):
 
 def _format_lines(texts: Examples, scores: dict[str, Tensor], *, signature: str) -> list[str]:
     """Return the lines of a file, one per example."""
-    rows = torch.stack([scores[score] for score in SCORE_NAMES], dim=1).tolist()  # (examples, 3)
+    rows = torch.stack([scores[name] for name in SCORE_NAMES], dim=1).tolist()  # (examples, 3)
     lines = []
-    for (number, (prediction, references, source)), row in zip(texts.items(), rows, strict=True):
+    for (number, example), row in zip(texts.items(), rows, strict=True):
+        prediction, references, source = example
         line: dict[str, Any] = {"example": number + 1, "candidate": prediction, "references": references}
         if source is not None:
             line["source"] = source
-        for score_name, score in zip(SCORE_NAMES, row, strict=True):
+        for score_name, value in zip(SCORE_NAMES, row, strict=True):
             # JSON has neither NaN nor infinity, so they are null.
             line[score_name] = None
-            if math.isfinite(score):
-                line[score_name] = round(score, 6)
+            if math.isfinite(value):
+                line[score_name] = round(value, 6)
         line["signature"] = signature
         lines.append(json.dumps(line, ensure_ascii=False) + "\n")
     return lines

@@ -97,18 +97,24 @@ def print_error(error: CommandError) -> None:
 
     Not all ranks know of each error, so the rank that first creates a shared file prints.
     """
-    is_first = os.environ.get("LOCAL_RANK", "0") == "0"
     record = os.environ.get("TORCHELASTIC_ERROR_FILE")
-    if record is not None:
+    if record is None:
+        prints = os.environ.get("LOCAL_RANK", "0") == "0"
+    else:
         # torchrun stops the other ranks when one has ended. This rank ignores the signal, prints its line and ends.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        # torchrun makes a folder for all ranks, with a folder for each of them. The file is in the common folder.
-        claim = Path(record).parents[1] / "bertscore-tm"
-        try:
-            # Only one process can create the file, so only that one prints.
-            claim.touch(exist_ok=False)
-            is_first = True
-        except FileExistsError:
-            is_first = False
-    if is_first:
+        prints = _is_first_to_print(Path(record))
+    if prints:
         _print_line(f"bertscore-tm: error: {for_terminal(str(error))}")
+
+
+def _is_first_to_print(record: Path) -> bool:
+    """Return whether no other rank has printed an error; ``record`` is this rank's error file of torchrun."""
+    # torchrun writes RUN/RANK/error.json, so RUN is a folder that all ranks share.
+    run_folder = record.parent.parent
+    try:
+        # Only one process can create this file.
+        (run_folder / "bertscore-tm").touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True

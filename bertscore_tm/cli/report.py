@@ -51,7 +51,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="val",
         help="name of the files before _step_, such as val_news (default: %(default)s)",
     )
-    options.add_title_argument(options.add_output_argument(parser, (".html",)))
+    output_group = options.add_output_argument(parser, (".html",))
+    options.add_title_argument(output_group)
 
 
 def run(arguments: argparse.Namespace, session: Session) -> None:

@@ -111,7 +111,13 @@ class Backbone:
     # The trial of a model runs rows of texts, which must not be traced.
     @untraced
     def _place(self, device: torch.device, load: Callable[[torch.dtype], nn.Module]) -> None:
-        device, dtype = device_with_index(device), self.resolve_dtype(device)
+        """Add the model on a device to ``models``: shared with an encoder that has loaded it, or loaded now.
+
+        Encoders of one model and precision share it. Each has a forward pass of its own, because each may use another
+        layer.
+        """
+        device = device_with_index(device)
+        dtype = self.resolve_dtype(device)
         if dtype == torch.bfloat16 and device.type == "cpu" and fast_half_precision(device) is None:
             warn_of_slow_bfloat16()
 
@@ -120,6 +126,7 @@ class Backbone:
                 model = load(dtype)
                 _move(model, device, dtype)
                 model.requires_grad_(False)
+                # The subclass may have an `eval` of its own.
                 nn.Module.eval(model)
                 adapt_layers(model)
                 with quiet_transformers.turned():
@@ -127,10 +134,13 @@ class Backbone:
 
         # A model object passed by the user cannot be reloaded, so do not keep an extra reference.
         shared = _models.get(self._model_key(device), create, keep=self.source.kind != "ready")
-        self.spec.family = shared.spec.family  # a probe, by this encoder or by another one, completes it
+        # If the family was unknown, the encoder that loaded the model has probed it.
+        self.spec.family = shared.spec.family
+        # The copy refers to `shared`, because the cache of models holds only weak references.
         forward = replace(shared, spec=self.spec, shared=shared)
-        if forward.wants_states and not shared.wants_states and device.type != "meta":
-            # The trial of the encoder that loaded the model did not ask for states.
+        has_untried_states = forward.wants_states and not shared.wants_states
+        if has_untried_states and device.type != "meta":
+            # The encoder that loaded the model uses its last layer, so its trial did not look at other layers' states.
             with _isolated(), quiet_transformers.turned():
                 forward.recorded = forward.find_recorded(draw_texts(self.spec, _TRIED_LENGTHS[-1:], device)[0])
         self.models[str(device)] = forward

@@ -169,6 +169,10 @@ def _repeat_pairs(
         distinct: the smaller and the larger index of each distinct pair, shape (2, distinct pairs).
         sides: the candidate and the reference of each pair, shape (2, pairs).
         pair_of_each: index of each pair among the distinct pairs, shape (pairs,).
+
+    For example, texts 0 and 1 have one and two tokens, and the pairs are (0, 1) and (1, 0). The only distinct pair is
+    (0, 1), whose tokens are 0a, then 1a and 1b. The candidates of the pairs have the tokens 0a, then 1a and 1b; their
+    references have 1a and 1b, then 0a.
     """
     device = best[0].device
     # The tokens of the first texts of all distinct pairs, followed by the tokens of their second texts.

@@ -175,19 +175,19 @@ class _RepeatedTexts:
 
     def __init__(self, parts: Sequence[TextPairs]) -> None:
         counts = Counter(chain.from_iterable(part.distinct() for part in parts))
-        self._texts = {text for text, count in counts.items() if count > 1}
+        self._repeated = {text for text, count in counts.items() if count > 1}
         self._cache = VectorCache()
 
     def encode(
         self, part: TextPairs, encode: EncodeFunction, device: torch.device, cache: ReferenceCache | None = None
     ) -> EncodedTexts:
         """Encode the texts of a step as :func:`encode_texts` does, and keep vectors for other steps, up to 256 MiB."""
-        known = self._cache.get(text for text in part.distinct() if text in self._texts)
+        known = self._cache.get(text for text in part.distinct() if text in self._repeated)
         encoded = encode_texts(part, encode, device, cache, known=known)
-        new = [text for text in encoded.indices if text in self._texts and text not in known]
+        new = [text for text in encoded.indices if text in self._repeated and text not in known]
         if new:
-            indices = np.array([encoded.indices[text] for text in new])  # (new texts,)
-            self._cache.add(new, encoded.vectors.select(indices), _BYTES_OF_REPEATED_TEXTS)
+            rows = np.array([encoded.indices[text] for text in new])  # (new texts,)
+            self._cache.add(new, encoded.vectors.select(rows), _BYTES_OF_REPEATED_TEXTS)
         return encoded
 
 

@@ -44,6 +44,7 @@ class WeightSource:
     digest: str = ""
 
     def __str__(self) -> str:
+        """Return the field of the signature: "no" without weights, "given" for a mapping, else their number or kind."""
         if self.kind == "uniform":
             name = "no"
         elif self.kind == "mapping":

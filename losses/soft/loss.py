@@ -213,12 +213,13 @@ class SoftBERTScoreLoss(nn.Module):
                 for the encoder.
         """
         vocabulary = self._load_vocabulary(logits.device)
-        size = vocabulary.require_size(logits.shape[-1], "logits")
-        if size < logits.shape[-1]:
+        num_tokens = vocabulary.count_tokens(logits.shape[-1], "logits")
+        if num_tokens < logits.shape[-1]:
             # Slice only if necessary, because the gradient of a slice allocates a tensor as large as all logits.
-            logits = logits[..., :size]
+            logits = logits[..., :num_tokens]
         predictions = LogitPredictions(logits, self._relax, self.temperature)
-        result, _ = self._run(predictions, target, mask, vocabulary, return_components)
+        # The result is the loss, or the loss and its components.
+        result, _cross_entropy = self._run(predictions, target, mask, vocabulary, return_components)
         return result
 
     def forward_hidden(
@@ -281,7 +282,7 @@ class SoftBERTScoreLoss(nn.Module):
         # This runs the generator at the first call only.
         layer = read_output_layer(lm_head)
         vocabulary = self._load_vocabulary(hidden.device)
-        num_tokens = vocabulary.require_size(len(layer.weight), "lm_head")
+        num_tokens = vocabulary.count_tokens(len(layer.weight), "lm_head")
         predictions = HiddenPredictions(hidden, layer, self.temperature, num_tokens, labels, self.ignore_index)
         result, cross_entropy = self._run(predictions, target, mask, vocabulary, return_components)
         if cross_entropy is None:

@@ -137,28 +137,28 @@ class GeneratorVocabulary:
                 pieces=used_pieces,
             )
 
-    def require_size(self, size: int, owner: str) -> int:
+    def count_tokens(self, num_outputs: int, owner: str) -> int:
         """Return the number of tokens in the vocabulary, or raise a ValueError if a generator has another vocabulary.
 
         With a bridge, the generator may have more outputs than tokens, because output layers are often padded to a
         round size. The first outputs are then the tokens.
 
         Args:
-            size: number of the generator's outputs.
+            num_outputs: number of the generator's outputs.
             owner: what has these outputs, for the message: ``"logits"`` or ``"lm_head"``.
         """
         num_tokens = len(self.table)
-        has_padded_outputs = size > num_tokens and self.bridge is not None
-        if size == num_tokens or has_padded_outputs:
+        has_padded_outputs = num_outputs > num_tokens and self.bridge is not None
+        if num_outputs == num_tokens or has_padded_outputs:
             return num_tokens
         if self.bridge is None:
             raise ValueError(
-                f"the vocabulary of {owner} has {size} tokens, that of the encoder {self.encoder.name!r} has "
+                f"the vocabulary of {owner} has {num_outputs} tokens, that of the encoder {self.encoder.name!r} has "
                 f"{num_tokens}. Pass the generator's tokenizer as tokenizer=."
             )
         raise ValueError(
-            f"the vocabulary of {owner} has {size} tokens, that of the generator's tokenizer has {num_tokens}. Pass "
-            f"the tokenizer of this generator."
+            f"the vocabulary of {owner} has {num_outputs} tokens, that of the generator's tokenizer has {num_tokens}. "
+            f"Pass the tokenizer of this generator."
         )
 
 
