@@ -108,10 +108,10 @@ def _number_parts(spans: Sequence[tuple[int, int]]) -> list[int]:
     parts = []
     part = 0
     reached = 0  # end of the tokens so far
-    following = [*spans[1:], None]
-    for (start, end), next_span in zip(spans, following, strict=True):
+    for index, (start, end) in enumerate(spans):
+        following = spans[index + 1 : index + 2]  # the next token, or none after the last one
         shares_with_previous = start < reached
-        shares_with_next = next_span is not None and next_span[0] < end
+        shares_with_next = bool(following) and following[0][0] < end
         if shares_with_previous:
             part += 1
         elif shares_with_next:

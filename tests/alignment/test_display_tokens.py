@@ -1,7 +1,7 @@
 """Tokens for display: readable words of any script, from any tokenizer."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from transformers import AutoModel, BertJapaneseTokenizer
 
@@ -40,6 +40,7 @@ def test_plain_texts_can_be_read_back(kind, pairs):
 
 
 @given(st.text(max_size=12))
+@example("")
 @settings(max_examples=75, deadline=None)
 @pytest.mark.parametrize("family", ["bert", "roberta", "xlm-roberta", "xlm", "gpt2"])
 def test_any_text_can_be_read(family, text):
