@@ -239,10 +239,12 @@ class BERTScorer:
         if self._weights is not None:
             warn_user("Overwriting the previous importance weights.")
         documents = as_documents(sents, "sents")
-        self._weights = None
         # Without texts there are no weights, so that score raises an error with idf=True, as in bert-score.
+        weights = None
         if documents:
-            self._weights = token_weights(self.encoder, documents)
+            weights = token_weights(self.encoder, documents)
+        # Assign at the end, so that an interrupted call keeps the weights of before.
+        self._weights = weights
 
     def score(
         self,

@@ -62,9 +62,11 @@ def this_processor() -> Processor:
     """Return this processor, with the instructions that ``ATEN_CPU_CAPABILITY`` lets torch use."""
     # Linux has the vendor in a file, and Windows has it in the processor's name.
     file = Path("/proc/cpuinfo")
-    description = platform.processor()
     if file.exists():
         description = file.read_text(encoding="utf-8")
+    else:
+        # Only here, because it starts a process on Linux.
+        description = platform.processor()
     vendor = next((name for name in ("GenuineIntel", "AuthenticAMD") if name in description), "")
     # The two checks below are private: a version of torch without one counts as without the instructions.
     has_bfloat16 = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", bool)

@@ -178,6 +178,8 @@ class ForwardPass:
             batch = group.pad(inputs, places=places, value=padding_id)  # (texts, positions, ...)
             states = self(batch, send(group.real, inputs.device))  # (layers, texts, positions, width)
             parts.append(states.flatten(1, 2).index_select(1, places))
+            # Free the states of padding before the next group runs.
+            del batch, states
         # Do not copy the states of a single group, which is the usual case.
         if len(parts) == 1:
             return parts[0]
@@ -237,11 +239,13 @@ class ForwardPass:
         try:
             vectors = forward_fn(self.model, {"input_ids": ids, "attention_mask": mask.long()})
         except IndexError as error:
-            tables = [module for module in self.model.modules() if isinstance(module, nn.Embedding)]
-            num_embeddings = max((table.num_embeddings for table in tables), default=math.inf)
+            # Models define the embeddings of tokens before others, such as those of positions.
+            tables = (module for module in self.model.modules() if isinstance(module, nn.Embedding))
+            table = next(tables, None)
             # Any other IndexError is one of the user's code.
-            if int(ids.max()) < num_embeddings:
+            if table is None or int(ids.max()) < table.num_embeddings:
                 raise
+            num_embeddings = table.num_embeddings
             raise ValueError(
                 f"forward_fn failed because the model has embeddings of {num_embeddings} tokens, and the tokenizer "
                 f"has {self.spec.config.vocab_size} tokens. Use the tokenizer that the model was trained with"

@@ -101,8 +101,12 @@ def score_and_warn(
     verbose: bool = False,
 ) -> CorpusScores:
     """Score a corpus without rescaling, and warn about empty, truncated and unknown texts."""
-    with tqdm(total=len(texts), unit="pair", disable=not verbose) as bar:
-        scored = score_corpus(texts, settings, progress=bar.update)
+    if verbose:
+        with tqdm(total=len(texts), unit="pair") as bar:
+            scored = score_corpus(texts, settings, progress=bar.update)
+    else:
+        # A bar that is switched off would still start a thread of tqdm, whose lock a fork may leave locked.
+        scored = score_corpus(texts, settings)
     # Warn after the progress bar has ended, because it would be printed again below each warning.
     scored.unknown.warn()
     warn_of_leftovers(texts.candidates, settings.encoder.tokenizer)

@@ -33,7 +33,7 @@ from bertscore_tm.statistics import (
     mean_interval,
     score_gains,
 )
-from bertscore_tm.utilities.checks import SCORE_NAMES
+from bertscore_tm.utilities.checks import SCORE_NAMES, require_at_least
 from bertscore_tm.utilities.files import write_atomically
 
 Systems = Sequence[str] | Mapping[str, Sequence[str] | None]
@@ -91,7 +91,7 @@ class Report:
 
     Raises:
         TypeError: a text is not a string.
-        ValueError: the numbers of texts and scores differ.
+        ValueError: the numbers of texts and scores differ, or ``num_alignments`` is negative.
         ImportError: scipy is not installed.
 
     Example:
@@ -137,6 +137,7 @@ class Report:
             self.bounds = settings.bounds
             self.signature = signature or settings.signature()
         self.is_history = is_history
+        require_at_least("num_alignments", num_alignments, 0)
         self.num_alignments = num_alignments
         self.groups = groups
         self.title = title
@@ -300,8 +301,8 @@ class Report:
         return f"BERTScore: {', '.join(names)}"
 
     def _compare(self, f1: Tensor, systems: Sequence[int], bounds: tuple[float, float]) -> Comparisons:
-        """Compare each two of the systems whose scores are finite; none if there is one pair of texts."""
-        if len(self.references) == 1:
+        """Compare each two of the systems whose scores are finite; none with fewer than two pairs of texts."""
+        if len(self.references) < 2:
             return {}
         # The test of a difference needs all of its pairs.
         tested = [system for system in systems if f1[system].isfinite().all()]

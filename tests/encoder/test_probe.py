@@ -163,11 +163,12 @@ def test_padding_that_affects_a_higher_layer_only_is_found(monkeypatch):
 
 
 class Table(torch.nn.Module):
-    """Fewer embeddings than the tokenizer has tokens."""
+    """Fewer embeddings of tokens than the tokenizer has tokens, and more of positions."""
 
     def __init__(self):
         super().__init__()
         self.embeddings = torch.nn.Embedding(300, 8)
+        self.positions = torch.nn.Embedding(2000, 8)
 
 
 def test_models_without_an_embedding_are_refused_by_name():

@@ -188,7 +188,18 @@ def test_unusual_scores(recwarn):
     assert not recwarn.list
 
 
+@pytest.mark.parametrize("count", [0, 1])
+def test_systems_with_few_pairs_are_not_compared(count):
+    texts = ["x", "y"][:count]
+    scores = {name: torch.tensor([0.5, 0.6][:count]) for name in SCORE_NAMES}
+    better = {name: torch.tensor([0.6, 0.8][:count]) for name in SCORE_NAMES}
+    data = read_data(Report({"a": texts, "b": texts}, texts, {"a": scores, "b": better}).to_html())
+    assert (len(data["references"]), data["comparisons"]) == (count, 0)
+
+
 def test_wrong_arguments():
+    with pytest.raises(ValueError, match=r"num_alignments must be at least 0, got -1"):
+        Report(["x"], ["y"], {key: [0.1] for key in SCORE_NAMES}, num_alignments=-1)
     with pytest.raises(ValueError, match="one score per pair"):
         Report(["x"], ["y"], {key: [0.1, 0.2] for key in SCORE_NAMES})
     with pytest.raises(ValueError, match="must have equal lengths"):
