@@ -18,6 +18,7 @@ from bertscore_tm.cli.errors import FAILED, CommandError, is_closed, print_messa
 from bertscore_tm.cli.output import Output
 from bertscore_tm.cli.ranks import RankGroup
 from bertscore_tm.utilities.files import is_special
+from bertscore_tm.utilities.progress import progress_bar
 
 # The numbers of an item, such as its scores.
 Numbers = list[float]
@@ -158,9 +159,6 @@ def compute_items(
         signature: the signature of the settings.
         verbose: also show the progress bar if standard error is not a terminal.
     """
-    # Import tqdm when items are computed, so that errors in arguments and files are reported at once.
-    from tqdm import tqdm
-
     ranks = session.ranks
     unfinished = session.unfinished
     numbers: list[Numbers] = []
@@ -174,10 +172,10 @@ def compute_items(
         print_message(f"resuming: {num_finished} of {len(items)} {unit}s are in {unfinished.path}")
     is_shown = ranks.rank == 0 and _can_show_progress(verbose=verbose)
     items_per_step = ranks.size * ITEMS_PER_STEP
-    with tqdm(total=len(items), unit=unit, initial=num_finished, disable=not is_shown) as bar:
+    with progress_bar(len(items), unit, is_shown=is_shown, initial=num_finished) as advance:
         for start in range(num_finished, len(items), items_per_step):
             step = items[start : start + items_per_step]
-            computed = _compute_step(ranks, step, work, bar.update)
+            computed = _compute_step(ranks, step, work, advance)
             numbers += computed
             ranks.run_on_first(partial(unfinished.append, start, computed))
     if ranks.rank > 0:

@@ -3,8 +3,6 @@
 from itertools import chain
 from typing import Any
 
-from tqdm import tqdm
-
 from bertscore_tm.encoder import Encoder, as_encoder
 from bertscore_tm.scoring.corpus import CorpusScores, score_corpus
 from bertscore_tm.scoring.idf import Idf
@@ -14,6 +12,7 @@ from bertscore_tm.scoring.settings import ScoreSettings
 from bertscore_tm.scoring.warnings import warn_about_scores, warn_of_leftovers
 from bertscore_tm.utilities.checks import SCORE_NAMES
 from bertscore_tm.utilities.compilation import untraced
+from bertscore_tm.utilities.progress import progress_bar
 
 
 @untraced
@@ -101,12 +100,8 @@ def score_and_warn(
     verbose: bool = False,
 ) -> CorpusScores:
     """Score a corpus without rescaling, and warn about empty, truncated and unknown texts."""
-    if verbose:
-        with tqdm(total=len(texts), unit="pair") as bar:
-            scored = score_corpus(texts, settings, progress=bar.update)
-    else:
-        # A bar that is switched off would still start a thread of tqdm, whose lock a fork may leave locked.
-        scored = score_corpus(texts, settings)
+    with progress_bar(len(texts), "pair", is_shown=verbose) as advance:
+        scored = score_corpus(texts, settings, progress=advance)
     # Warn after the progress bar has ended, because it would be printed again below each warning.
     scored.unknown.warn()
     warn_of_leftovers(texts.candidates, settings.encoder.tokenizer)

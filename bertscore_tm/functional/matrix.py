@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from bertscore_tm.encoder import Encoder, as_encoder
 from bertscore_tm.matching.all_pairs import score_all_pairs
@@ -15,6 +14,7 @@ from bertscore_tm.scoring.inputs import TextPairs, as_documents
 from bertscore_tm.scoring.warnings import UnknownText, warn_of_leftovers, warn_of_truncation
 from bertscore_tm.utilities.checks import SCORE_NAMES
 from bertscore_tm.utilities.compilation import untraced
+from bertscore_tm.utilities.progress import progress_bar
 
 
 @untraced
@@ -75,7 +75,7 @@ def score_matrix(
 
     # The result is on the CPU, because it may be larger than the memory of an accelerator.
     scores = torch.zeros(len(SCORE_NAMES), len(rows), len(columns), dtype=torch.float32, device="cpu")
-    with tqdm(total=len(columns), unit="text", disable=not verbose) as bar:
+    with progress_bar(len(columns), "text", is_shown=verbose) as advance:
         # First score the references that are candidates too, because they are encoded already.
         shared = [i for i, text in enumerate(columns) if text in candidate_indices]
         if shared:
@@ -84,7 +84,7 @@ def score_matrix(
             if references is not None:
                 shared_indices = [candidate_indices[columns[i]] for i in shared]
             scores[..., shared] = score_all_pairs(vectors, weights.table, row_indices, shared_indices).cpu()
-            bar.update(len(shared))
+            advance(len(shared))
 
         others = [[text] for text in dict.fromkeys(columns) if text not in candidate_indices]
         texts = TextPairs(candidates=[], references=others)
@@ -103,7 +103,7 @@ def score_matrix(
             scores[..., step_columns] = score_all_pairs(both, weights.table, row_indices, step_indices).cpu()
             # Free the memory before the next step allocates.
             del both
-            bar.update(len(step_columns))
+            advance(len(step_columns))
     unknown.warn()
     warn_of_truncation(num_truncated, encoder.tokenizer.max_length)
     return dict(zip(SCORE_NAMES, scores, strict=True))

@@ -10,7 +10,6 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from bertscore_tm.encoder import Encoder, Signature, as_encoder
 from bertscore_tm.matching.all_pairs import score_all_pairs
@@ -30,6 +29,7 @@ from bertscore_tm.scoring.settings import ScoreSettings
 from bertscore_tm.scoring.warnings import UnknownText, warn_of_leftovers, warn_of_truncation, warn_of_zeros
 from bertscore_tm.utilities.checks import Component, require_choice
 from bertscore_tm.utilities.compilation import untraced
+from bertscore_tm.utilities.progress import progress_bar
 
 ReferencesReduce = Literal["mean", "max"]
 
@@ -135,9 +135,9 @@ def rank_candidates(
     warn_of_leftovers(all_candidates, encoder.tokenizer)
     settings = ScoreSettings.create(encoder, idf, references=documents, f1=selection_f1)
 
-    with tqdm(total=len(items), unit="item", disable=not verbose) as bar:
+    with progress_bar(len(items), "item", is_shown=verbose) as advance:
         scores, num_truncated, unknown = score_items(
-            items, settings, component=component, references_reduce=references_reduce, progress=bar.update
+            items, settings, component=component, references_reduce=references_reduce, progress=advance
         )
     unknown.warn()
     num_zeros = sum(int((item_scores == 0).sum()) for item_scores in scores)
