@@ -27,12 +27,14 @@ INSTALL_BROWSER := DEBIAN_FRONTEND=noninteractive timeout 300 apt-get install --
 # Names of mutants: mutant 13 of each function that has one, about 180 in total.
 MUTANTS ?= *__mutmut_13
 MODEL ?= roberta-large
-QUICK_TESTS := tests/repository/test_layers.py tests/matching/test_greedy.py tests/alignment/test_alignment.py \
-	tests/functional/test_bert_score.py tests/metric/test_states.py \
-	tests/losses/soft/test_softmax_matching.py tests/callbacks/test_loaders.py tests/workflows/training/test_pytorch_lightning.py \
-	tests/callbacks/test_hyperparameters.py tests/matching/test_scores.py tests/cli/test_score.py
-LOWEST_TESTS := tests/repository/test_docstrings.py tests/callbacks/test_scoring.py \
-	tests/repository/test_overrides.py
+QUICK_TESTS := tests/repository/test_layers.py tests/matching/test_greedy.py tests/matching/test_scores.py \
+	tests/alignment/test_alignment.py tests/alignment/test_data.py tests/alignment/test_display_tokens.py \
+	tests/functional/test_bert_score.py tests/scoring/test_idf.py tests/metric/test_states.py tests/utilities/test_checks.py \
+	tests/losses/soft/test_softmax_matching.py tests/losses/soft/test_relaxation.py tests/callbacks/test_loaders.py \
+	tests/callbacks/test_hyperparameters.py tests/workflows/training/test_pytorch_lightning.py \
+	tests/cli/test_score.py tests/cli/test_options.py tests/cli/test_encoder.py tests/cli/test_errors.py
+LOWEST_TESTS := tests/repository/test_docstrings.py tests/repository/test_overrides.py tests/callbacks/test_scoring.py \
+	tests/callbacks/test_loaders.py tests/callbacks/test_logged_keys.py tests/callbacks/test_corpus_warnings.py
 
 .PHONY: demo test nightly quick avx2 mutants benchmark gpu parity lint dist release types lowest newest engines docs docs-serve check browser ci clean
 
