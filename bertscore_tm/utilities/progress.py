@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def progress_bar(total: int, unit: str, *, is_shown: bool, initial: int = 0) -> Iterator[Callable[[int], object]]:
+def progress_bar(total: int, unit: str, *, is_shown: bool, initial: int = 0) -> Iterator[Callable[[int], None]]:
     """Yield a function that moves a progress bar by a number of items, or does nothing if no bar is shown.
 
     Args:
@@ -23,7 +23,11 @@ def progress_bar(total: int, unit: str, *, is_shown: bool, initial: int = 0) -> 
     from tqdm import tqdm
 
     with tqdm(total=total, unit=unit, initial=initial) as bar:
-        yield bar.update
+
+        def advance(number: int) -> None:
+            bar.update(number)
+
+        yield advance
 
 
 def _do_nothing(number: int) -> None:
