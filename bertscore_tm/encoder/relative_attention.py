@@ -33,7 +33,8 @@ def switch_attention(model: nn.Module, *, packed: bool) -> bool:
             # "Talking heads" mix the scores of different heads, which the functions of this module do not.
             mixes_heads = getattr(module, "talking_head", False)
             if mixin is not None and not mixes_heads:
-                untyped.__class__ = _derive_class(mixin, type(module))
+                original: Any = type(module)
+                untyped.__class__ = _derive_class(mixin, original)
         elif isinstance(module, _Adapted):
             untyped.__class__ = module.original
     return is_packed(model)
