@@ -3,9 +3,6 @@
 import re
 import warnings
 
-import numpy as np
-import pandas as pd
-import pyarrow as pa
 import pytest
 import torch
 from hypothesis import HealthCheck, example, given, settings
@@ -13,11 +10,8 @@ from hypothesis import strategies as st
 from transformers import AutoModel, AutoTokenizer
 
 from bertscore_tm import BERTScore, FrozenEncoder, bert_score, rank_candidates, score_matrix, strip_thoughts
-from bertscore_tm.compat import bert_score as bert_score_drop_in
-from bertscore_tm.compat import evaluate, torchmetrics
 from bertscore_tm.functional import SCORE_NAMES
 from bertscore_tm.losses import BERTScoreReward
-from bertscore_tm.report import Report
 from tests.support.models import tiny_model
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*(candidates? scored 0|longer than|special tokens|unknown to)")
@@ -169,114 +163,3 @@ def test_a_word_of_a_megabyte(minilm, character, long_text):
     word = character * (size // len(character.encode()))
     encoder = FrozenEncoder(minilm, num_layers=2, long_text=long_text, max_length=64)
     check(bert_score([word, "a cat"], ["a cat", word], encoder), 2)
-
-
-PREDS, TARGET = ["a cat", "the dog ran", "rain"], ["the cat", "a dog", "sun"]
-
-
-def test_several_references_in_rows(encoder):
-    references = [["the cat", "cats"], ["a dog", "dogs"], ["sun", "rains"]]
-    expected = bert_score(PREDS, references, encoder)["f1"]
-    frame = pd.DataFrame(references, columns=["first", "second"])
-    arrays = [np.array(references), pa.array(references), [pa.array(row) for row in references]]
-    for target in (*arrays, frame, frame.to_numpy(), (tuple(row) for row in references), map(iter, references)):
-        assert torch.equal(bert_score(PREDS, target, encoder)["f1"], expected)
-
-
-@pytest.mark.parametrize(
-    ("preds", "target", "error", "message"),
-    [
-        (None, ["a"], TypeError, "preds must be a string or a sequence of strings, got None (NoneType)"),
-        (b"a", ["a"], TypeError, "a sequence of strings, got b'a' (bytes): decode bytes to a string first"),
-        (["a"], [bytearray(b"a")], TypeError, "got bytearray(b'a') (bytearray): decode bytes to a string first"),
-        ([[101, 7]], ["a"], TypeError, "preds[0] must be a string, got [101, 7] (list): decode token ids"),
-        (["a"], [[101, 7]], TypeError, "target[0][0] must be a string, got 101 (int): decode token ids"),
-        (np.array("a"), ["a"], TypeError, "preds must have one text per row, got ndarray of shape ()"),
-        (pa.array(["a", None]), ["a", "b"], TypeError, "preds[1] must be a string, got None (NoneType)"),
-        (pa.table({"x": ["a"]}), ["a"], TypeError, "preds must be a string or a sequence of strings, got pyarrow"),
-        (["a"], [["a", float("nan")]], TypeError, "target[0][1] must be a string, got nan (float)"),
-        (pd.Series(["a", pd.NA], dtype="string"), ["a", "b"], TypeError, "preds[1] must be a string, got"),
-        (pd.DataFrame({"x": ["a"]}), ["a"], TypeError, "preds must have one text per row, got ndarray of shape (1, 1)"),
-        (["a", "b"], torch.ones(2, 5).long(), TypeError, "target must be texts, got a tensor of shape (2, 5)"),
-        (np.ones((2, 5), int), ["a", "b"], TypeError, "preds must be texts, got ndarray of shape (2, 5): decode token"),
-        ([torch.tensor([7])], ["a"], TypeError, "preds[0] must be a string, got tensor([7]) (Tensor): decode"),
-        (["x" * 10, [1] * 500], ["a", "b"], TypeError, "... (list)"),
-        ({"input_ids": [[1]]}, ["a"], TypeError, "got {'input_ids': [[1]]} (dict): decode token ids"),
-        (["a"], [None], TypeError, "target[0] must be a string or a sequence of strings, got None (NoneType)"),
-        (["a"], [[None]], TypeError, "target[0][0] must be a string, got None (NoneType)"),
-        (["a", "b"], ["a"], ValueError, "equal lengths, got 2 and 1"),
-        ("a", ["a"], TypeError, "preds is a single string: pass a list of texts"),
-    ],
-)
-def test_what_is_no_text_gets_a_clear_error_and_loses_nothing(encoder, preds, target, error, message):
-    with pytest.raises(error, match=re.escape(message)) as caught:
-        bert_score(preds, target, encoder)
-    assert len(str(caught.value)) < 300
-    metric = BERTScore(encoder)
-    metric.update(["a cat"], ["the cat"])
-    before = metric.compute()
-    with pytest.raises(error, match=re.escape(message)):
-        metric.update(preds, target)
-    assert metric.compute() == before
-
-
-def rank_rows(encoder, preds, target):
-    return [scores.tolist() for scores in rank_candidates(([str(text)] for text in preds), target, encoder).scores]
-
-
-def evaluate_rows(encoder, preds, target):
-    options = {"model_type": encoder.name, "num_layers": 3}
-    return evaluate.load("bertscore").compute(predictions=preds, references=target, **options)["f1"]
-
-
-READERS = {
-    "function": lambda encoder, *texts: bert_score(*texts, encoder)["f1"].tolist(),
-    "metric": lambda encoder, *texts: BERTScore(encoder, reduction="none")(*texts)["f1"].tolist(),
-    "reward": lambda encoder, *texts: BERTScoreReward(encoder)(*texts),
-    "ranking": rank_rows,
-    "matrix": lambda encoder, *texts: score_matrix(*texts, encoder)["f1"].tolist(),
-    "report": lambda encoder, preds, target: Report.from_texts(preds, target, encoder).scores["candidates"].tolist(),
-    "idf": lambda encoder, preds, target: bert_score(preds, TARGET, encoder, idf=target)["f1"].tolist(),
-    "bert_score": lambda encoder, *texts: bert_score_drop_in.score(*texts, encoder.name, 3)[2].tolist(),
-    "torchmetrics": lambda encoder, *texts: torchmetrics.bert_score(*texts, encoder.name, 3)["f1"].tolist(),
-    "evaluate": evaluate_rows,
-}
-
-
-CONTAINERS = {
-    "tuple": tuple,
-    "iterator": iter,
-    "array": np.array,
-    "strings": lambda texts: pd.Series(texts, dtype="string", index=[7, 5, 3]),
-    "chunks": lambda texts: pa.chunked_array([texts[:1], texts[1:]]),
-}
-
-
-@pytest.mark.parametrize("reader", READERS)
-@pytest.mark.parametrize("container", CONTAINERS)
-def test_entry_points_read_any_container(minilm, reader, container):
-    encoder, read, make = FrozenEncoder(minilm, num_layers=3), READERS[reader], CONTAINERS[container]
-    assert read(encoder, make(PREDS), make(TARGET)) == read(encoder, PREDS, TARGET)
-
-
-@pytest.mark.parametrize("reader", ["reward", "matrix", "bert_score", "torchmetrics", "evaluate"])
-def test_a_batch_of_ids_is_an_error(minilm, reader):
-    encoded = AutoTokenizer.from_pretrained(minilm)(PREDS)
-    with pytest.raises(TypeError, match="decode token ids with their tokenizer first"):
-        READERS[reader](FrozenEncoder(minilm, num_layers=3), encoded, TARGET)
-
-
-@pytest.mark.parametrize("missing", [None, float("nan"), np.float32("nan"), pd.NA, pd.NaT], ids=repr)
-@pytest.mark.parametrize("reader", [name for name in READERS if name not in ("ranking", "idf")])
-def test_missing_values_say_where_and_what_to_do(minilm, reader, missing):
-    encoder = FrozenEncoder(minilm, num_layers=3)
-    with pytest.raises(TypeError, match=r"\w+\[2\] must be .*, a missing value: drop or fill it, as with dropna\(\)"):
-        READERS[reader](encoder, ["a", "b", missing], ["a", "b", "c"])
-    nested = [["b"], ["b", missing]] if reader != "matrix" else ["b", missing]
-    with pytest.raises(TypeError, match=r"\[1\] must be .*, a missing value: drop or fill it"):
-        READERS[reader](encoder, ["a", "b"], nested)
-
-
-def test_numbers_are_no_missing_values(encoder):
-    with pytest.raises(TypeError, match=r"preds\[0\] must be a string, got 0\.5 \(float\)$"):
-        bert_score([0.5], ["a"], encoder)
