@@ -147,29 +147,37 @@ class Backbone:
 
     def _try_batching(self, model: nn.Module, device: torch.device, dtype: torch.dtype) -> ForwardPass:
         """Find out which texts share a forward pass, and prepare the model for it."""
-        family, has_function = self.spec.family, self.spec.forward_fn is not None
-        loaded = ForwardPass(model, self.spec, family.batching)
-        if device.type != "meta":  # without values, there is nothing to compare
-            padded = max(family.batching, PADDED, key=BATCHINGS.index)
-            fastest = padded if has_function else family.batching
-            candidates = BATCHINGS[BATCHINGS.index(fastest) :]
-            trial = loaded.find_batching(draw_texts(self.spec, _TRIED_LENGTHS, device), candidates, dtype)
-            owner = next(base for base in type(model).__mro__ if "forward" in vars(base))
-            # The user's code may drop the mask, or take none.
-            is_own_code = has_function or owner.__module__.partition(".")[0] != "transformers"
-            is_half = dtype in (torch.float16, torch.bfloat16)
-            batching = self._choose_batching(trial.batching, padded, is_own_code=is_own_code, is_half=is_half)
-            switch_attention(model, packed=batching == PACKED)
-            loaded = replace(
-                loaded,
-                batching=batching,
-                has_kernel=trial.has_kernel,
-                draws_numbers=trial.draws_numbers,
-                recorded=trial.recorded,
-            )
+        loaded = ForwardPass(model, self.spec, self.spec.family.batching)
+        # On the meta device tensors have no values, so there are no vectors to compare.
+        if device.type != "meta":
+            loaded = self._apply_trial(loaded, device, dtype)
         way, has_kernel = loaded.batching.way, loaded.has_kernel
         _LOGGER.debug("%s on %s: %s texts, has_kernel=%s", self.source.name, device, way, has_kernel)
         return loaded
+
+    def _apply_trial(self, loaded: ForwardPass, device: torch.device, dtype: torch.dtype) -> ForwardPass:
+        """Encode random texts together and alone, and return the forward pass with what this found."""
+        # A function of the user gets padded batches, and so does a family that cannot be packed.
+        padded = max(self.spec.family.batching, PADDED, key=BATCHINGS.index)
+        has_function = self.spec.forward_fn is not None
+        fastest = self.spec.family.batching
+        if has_function:
+            fastest = padded
+        candidates = BATCHINGS[BATCHINGS.index(fastest) :]
+        texts = draw_texts(self.spec, _TRIED_LENGTHS, device)
+        trial = loaded.find_batching(texts, candidates, dtype)
+        # Code of the user may ignore the attention mask, or not accept one.
+        is_own_code = has_function or not _is_of_transformers(loaded.model)
+        is_half = dtype in (torch.float16, torch.bfloat16)
+        batching = self._choose_batching(trial.batching, padded, is_own_code=is_own_code, is_half=is_half)
+        switch_attention(loaded.model, packed=batching == PACKED)
+        return replace(
+            loaded,
+            batching=batching,
+            has_kernel=trial.has_kernel,
+            draws_numbers=trial.draws_numbers,
+            recorded=trial.recorded,
+        )
 
     def _choose_batching(
         self, found: Batching | None, padded: Batching, *, is_own_code: bool, is_half: bool
@@ -203,18 +211,20 @@ class Backbone:
         return found
 
     def _load(self, dtype: torch.dtype) -> nn.Module:
-        # A model in another precision may have lost digits, but a ready model cannot be loaded again.
+        """Return the model: a copy of one on another device if possible, or else read from its files."""
         is_ready = self.source.kind == "ready"
         for loaded in self.models.values():
             parameter = next(loaded.model.parameters())
-            has_digits = parameter.dtype == dtype or is_ready
-            if has_digits and not parameter.is_meta:
+            # The weights of another precision may be rounded, but a ready model cannot be loaded again.
+            is_exact = parameter.dtype == dtype or is_ready
+            if is_exact and not parameter.is_meta:
                 return deepcopy(loaded.model)
         if needs_probe(self.spec):
             dtype = _probe_dtype(dtype)
         return load_encoder(self.source, self.spec.family, self._cut, dtype)
 
     def _cut_copy(self, model: nn.Module, dtype: torch.dtype) -> nn.Module:
+        """Return a copy of a ready model without the layers that are not needed."""
         copied = _copy_model(model, self.source.name)
         for module, module_copy in zip(model.modules(), copied.modules(), strict=True):
             method = vars(module).get("forward")
@@ -232,6 +242,7 @@ class Backbone:
         return copied
 
     def _cut(self, encoder: nn.Module) -> None:
+        """Drop the layers of an encoder that are not needed, and complete a family that has to be probed."""
         if self.spec.family.probed:
             complete_family(encoder, self.spec)
         self.spec.family.cut(encoder, self.spec.layers_kept)
@@ -259,6 +270,12 @@ def _isolated() -> Iterator[None]:
     # On another default device, transformers loads models there, and only if accelerate is installed.
     with torch.inference_mode(False), torch.no_grad(), torch.random.fork_rng(devices=[]), torch.device("cpu"):
         yield
+
+
+def _is_of_transformers(model: nn.Module) -> bool:
+    """Return whether the forward method of a model is one of transformers, not of a subclass outside of it."""
+    owner = next(base for base in type(model).__mro__ if "forward" in vars(base))
+    return owner.__module__.partition(".")[0] == "transformers"
 
 
 def _copy_model(model: nn.Module, name: str) -> nn.Module:
