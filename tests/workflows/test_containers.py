@@ -242,4 +242,5 @@ def test_a_missing_candidate_names_its_place_in_the_file(minilm, tmp_path, capsy
     printed = run_here(capsys, "score", path, "-m", minilm, "-l", LAYER, exit_code=2)
 
     place = "pairs.jsonl:3" if suffix == "jsonl" else f"pairs.{suffix}: row 3"
-    check_error(printed, rf"{place}: 'candidate' must be a text or an array of texts, got (None|nan)\. Correct this row$")
+    message = r"'candidate' must be a text or an array of texts, got (None|nan)\. Correct this row$"
+    check_error(printed, f"{place}: {message}")
