@@ -16,9 +16,10 @@ import pytest
 
 from bertscore_tm.cli.errors import CommandError
 from bertscore_tm.cli.output import write_output
+from tests.support.forked_commands import CommandServer
 from tests.support.markdown_blocks import ROOT
 from tests.support.models import save_tiny_model
-from tests.support.shell import run_here, write_lines, write_records
+from tests.support.shell import Printed, run_here, write_lines, write_records
 
 TEXTS = [f"{start} {end}" for start in ("the cat", "a dog", "it") for end in ("sat on the mat", "ran home", "slept")]
 # Arguments of each command, and what its text output, or its file where it has one format, starts with.
@@ -38,6 +39,14 @@ SUFFIXES = {
 }
 
 
+def words_of(name):
+    """Return the arguments of a command in the folder of the texts."""
+    layer = ["-l", "2"]
+    if name == "baseline":
+        layer = []
+    return [name, *COMMANDS[name][0], "-m", "model", *layer, "--device", "cpu"]
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("texts")
@@ -55,9 +64,7 @@ def command(folder, monkeypatch, capsys):
     monkeypatch.chdir(folder)
 
     def run(name, *arguments, exit_code=0):
-        layer = [] if name == "baseline" else ["-l", "2"]
-        options = [*COMMANDS[name][0], "-m", "model", *layer, "--device", "cpu"]
-        return run_here(capsys, name, *options, *arguments, exit_code=exit_code)
+        return run_here(capsys, *words_of(name), *arguments, exit_code=exit_code)
 
     return run
 
@@ -104,15 +111,23 @@ def test_tables_of_pairs(command, tmp_path):
     assert len(rows) == len(TEXTS) + 1
 
 
+@pytest.fixture(scope="module")
+def server():
+    """Processes that are forked, so that torch is imported once."""
+    server = CommandServer()
+    yield server
+    server.close()
+
+
 @pytest.mark.skipif(not Path("/dev/stdout").exists(), reason="the system does not name standard output")
 @pytest.mark.parametrize("output", ["-", "/dev/stdout"])
-def test_standard_output_is_not_opened_again(folder, tmp_path, output):
+def test_standard_output_is_not_opened_again(server, folder, tmp_path, output):
     log = tmp_path / "log"
     log.write_text("before\n")
-    options = [*COMMANDS["score"][0], "-m", "model", "-l", "2", "--device", "cpu", "-o", output]
-    with log.open("a") as file:
-        command = [sys.executable, "-m", "bertscore_tm.cli", "score", *options]
-        subprocess.run(command, stdout=file, cwd=folder, check=True)
+
+    done = server.run([*words_of("score"), "-o", output], folder, tmp_path, stdout=str(log))
+
+    assert done.exit_code == 0
     before, printed, *_ = log.read_text().splitlines()
     assert before == "before"
     assert printed.startswith("P ")
@@ -164,47 +179,72 @@ def test_the_shell_completes_commands_and_options(tmp_path, line, expected):
     assert (tmp_path / "words").read_text().rstrip() == expected
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no device that is always full")
-@pytest.mark.parametrize(
-    ("name", "redirection", "exit_code", "is_printed", "error"),
-    [
-        ("score", ">&-", 1, False, "error: standard output is closed: the result was not printed"),
-        ("compare", "> /dev/full", 1, False, "error: standard output: No space left on device"),
-        ("score", "2>&-", 0, True, ""),
-        ("rank", ">&-", 1, False, "error: standard output is closed"),
-        ("baseline", "> /dev/full", 1, False, "error: standard output: No space left on device"),
-        ("show", "2> /dev/full", 1, False, ""),
-    ],
-)
-def test_streams_that_cannot_be_written_lose_no_file(folder, tmp_path, name, redirection, exit_code, is_printed, error):
-    """A page was not written after a result that could not be printed, and messages were in the JSON."""
-    suffix = {"rank": ".jsonl", "baseline": ".csv", "show": ".json"}.get(name, ".html")
-    path = tmp_path / f"file{suffix}"
-    file = ["--report" if suffix == ".html" else "-o", str(path)]
-    layer = [] if name == "baseline" else ["-l", "2"]
-    json_option = [] if name == "show" else ["--json"]
-    options = [*COMMANDS[name][0], "-m", "model", *layer, "--device", "cpu", *json_option, *file]
-    words = shlex.join([sys.executable, "-m", "bertscore_tm.cli", name, *options])
-    done = subprocess.run(
-        ["bash", "-c", f"{words} {redirection}"], cwd=folder, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == exit_code
-    if is_printed:
-        json.loads(done.stdout)
-    else:
-        assert done.stdout == ""
-    assert error in done.stderr
-    assert "Traceback" not in done.stderr
-    assert "Exception ignored" not in done.stderr
+CLOSED = None
+FULL = "/dev/full"
+IS_CLOSED = "error: standard output is closed: the result was not printed"
+NO_SPACE = "error: standard output: No space left on device"
+# The command, its further options, its file, the streams that cannot be written, the exit code and the error.
+UNWRITTEN = {
+    "closed output": ("score", ["--json", "--report"], "page.html", {"stdout": CLOSED}, 1, IS_CLOSED),
+    "full output": ("compare", ["--json", "--report"], "page.html", {"stdout": FULL}, 1, NO_SPACE),
+    "closed messages": ("score", ["--json", "--report"], "page.html", {"stderr": CLOSED}, 0, ""),
+    "closed summary": ("rank", ["--json", "-o"], "best.jsonl", {"stdout": CLOSED}, 1, "standard output is closed"),
+    "full summary": ("baseline", ["--json", "-o"], "table.csv", {"stdout": FULL}, 1, NO_SPACE),
+    "full messages": ("show", ["-o"], "pair.json", {"stderr": FULL}, 1, ""),
+}
+
+
+def check_unwritten(done, path, exit_code, error):
+    """Check that a command reported a stream that it could not write, and wrote its file."""
+    assert done.exit_code == exit_code
+    assert error in done.err
+    assert "Traceback" not in done.err
+    assert "Exception ignored" not in done.err
     assert path.stat().st_size > 0
-    if suffix == ".json":
+
+
+@pytest.mark.skipif(not Path(FULL).exists(), reason="the system has no device that is always full")
+@pytest.mark.parametrize(
+    ("name", "options", "file", "streams", "exit_code", "error"), UNWRITTEN.values(), ids=UNWRITTEN
+)
+def test_streams_that_cannot_be_written_lose_no_file(
+    server, folder, tmp_path, name, options, file, streams, exit_code, error
+):
+    """A page was not written after a result that could not be printed, and messages were in the JSON."""
+    path = tmp_path / file
+
+    done = server.run([*words_of(name), *options, path], folder, tmp_path, **streams)
+
+    check_unwritten(done, path, exit_code, error)
+    if "stdout" in streams or name == "show":
+        assert done.out == ""
+    else:
+        json.loads(done.out)
+    if path.suffix == ".json":
         json.loads(path.read_text())
 
 
+def run_in_bash(words, redirection, folder):
+    """Run the command in a new interpreter, with streams as a shell redirects them."""
+    command = f"{shlex.join([sys.executable, '-m', 'bertscore_tm.cli', *map(str, words)])} {redirection}"
+    done = subprocess.run(["bash", "-c", command], cwd=folder, capture_output=True, text=True, check=False)
+    return Printed(done.returncode, done.stdout, done.stderr)
+
+
+def test_an_output_that_the_shell_closed_loses_no_file(folder, tmp_path):
+    """As above, in an interpreter that starts with the closed stream."""
+    path = tmp_path / "page.html"
+
+    done = run_in_bash([*words_of("score"), "--report", path], ">&-", folder)
+
+    check_unwritten(done, path, 1, IS_CLOSED)
+    assert done.out == ""
+
+
 def test_no_message_is_printed_in_place_of_the_result(tmp_path):
-    words = shlex.join([sys.executable, "-m", "bertscore_tm.cli", "score", "missing.txt", "other.txt"])
-    done = subprocess.run(["bash", "-c", f"{words} 2>&-"], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (2, "")
+    done = run_in_bash(["score", "missing.txt", "other.txt"], "2>&-", tmp_path)
+
+    assert (done.exit_code, done.out) == (2, "")
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), RuntimeError("a bug")])

@@ -171,16 +171,30 @@ def test_standard_input_is_named(monkeypatch, capsys, tmp_path):
     check_error(printed, "^standard input:2: not valid UTF-8: invalid continuation byte")
 
 
-@pytest.mark.parametrize("words", ["score - r.txt", "compare - r.txt -r r.txt", "baseline - -o table.csv", "rank -"])
-def test_closed_standard_input_is_one_line(tmp_path, words):
+NO_STDIN = "bertscore-tm: error: standard input is closed, so - cannot be read. Give the name of a file\n"
+
+
+def test_a_shell_that_closes_standard_input_gets_one_line(tmp_path):
     """Python has None in place of a closed stream, and the command ended with a traceback."""
     (tmp_path / "r.txt").write_bytes(GOOD)
-    if words == "rank -":
-        words += " -o best.jsonl"
-    command = f"{shlex.join([sys.executable, '-m', 'bertscore_tm.cli'])} {words} <&-"
+    command = f"{shlex.join([sys.executable, '-m', 'bertscore_tm.cli'])} score - r.txt <&-"
+
     done = subprocess.run(["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True, check=False)
-    error = "bertscore-tm: error: standard input is closed, so - cannot be read. Give the name of a file\n"
-    assert (done.returncode, done.stdout, done.stderr) == (2, "", error)
+
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", NO_STDIN)
+
+
+@pytest.mark.parametrize(
+    "words", ["score - r.txt", "compare - r.txt -r r.txt", "baseline - -o table.csv", "rank - -o best.jsonl"]
+)
+def test_closed_standard_input_is_one_line(tmp_path, monkeypatch, capsys, words):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "stdin", None)
+    Path("r.txt").write_bytes(GOOD)
+
+    printed = run_here(capsys, *words.split(), exit_code=2)
+
+    assert printed == ("", NO_STDIN)
 
 
 GIVEN_TWICE = [
