@@ -1,6 +1,7 @@
 """``bertscore-tm baseline``: the table of the library."""
 
 import json
+from operator import attrgetter
 
 import pytest
 import torch
@@ -8,7 +9,8 @@ import torch
 from bertscore_tm import FrozenEncoder
 from bertscore_tm.scoring.baselines import make_baseline
 from tests.support.models import save_tiny_model
-from tests.support.shell import add_defaults, check_error, numbers_in, run_here, write_lines
+from tests.support.shell import add_defaults, numbers_in, run_here, write_lines
+from tests.support.shell_cases import ShellCase, check_case
 from tests.support.texts import real_pairs
 
 TEXTS = real_pairs(30)[0]
@@ -74,7 +76,20 @@ def test_document(command, folder):
     assert (folder / document["output"]).read_text() == other.to_csv()
 
 
-def test_bad_input(command, folder):
-    write_lines(folder / "same.txt", ["a cat", "a cat "])
-    check_error(command(texts="same.txt", exit_code=2), "texts must have at least 2 distinct texts .* got 1")
-    check_error(command("--pairs", "1", exit_code=2), "num_pairs must be at least 2, got 1")
+BAD_COMMANDS = [
+    ShellCase(
+        "baseline same.txt -m model -o table.csv",
+        {"same.txt": "a cat\na cat \n"},
+        error="texts must have at least 2 distinct texts ... got 1...",
+    ),
+    ShellCase(
+        "baseline two.txt -m model -o table.csv --pairs 1",
+        {"two.txt": "a cat\na dog\n"},
+        error="num_pairs must be at least 2, got 1...",
+    ),
+]
+
+
+@pytest.mark.parametrize("case", BAD_COMMANDS, ids=attrgetter("arguments"))
+def test_a_bad_baseline_ends_in_one_line(tmp_path, capsys, folder, case):
+    check_case(case, tmp_path, capsys, folder / "model")

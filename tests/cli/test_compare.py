@@ -4,13 +4,15 @@ import json
 import re
 from functools import partial
 from itertools import combinations
+from operator import attrgetter
 
 import pytest
 import torch
 
 from bertscore_tm.statistics import compare_paired, holm, mean_interval
 from tests.support.oracle import oracle_scores
-from tests.support.shell import check_error, numbers_in, run_here, write_lines, write_records
+from tests.support.shell import numbers_in, run_here, write_lines, write_records
+from tests.support.shell_cases import ShellCase, check_case
 from tests.support.texts import real_pairs
 
 COUNT = 6
@@ -161,15 +163,12 @@ def test_small_p_values_are_printed_and_marked(command, tmp_path):
     assert difference["p_value"] == difference["p_value_holm"] == float(f"{difference['p_value']:.6g}")
 
 
-def test_documents_that_cannot_be_read(command, tmp_path):
-    option = ["--document-column", "article"]
-    assert "--document-column: there are no columns in summaries.txt" in command(*FILES, *option, exit_code=2).err
+def test_few_documents_have_no_p_value(command, tmp_path):
     write_lines(tmp_path / "refs.tsv", ["reference\tarticle", *(f"{text}\tnews" for text in REFERENCES)])
-    assert "no p-values: they need at least 6 documents" in command(*FILES[:-1], "refs.tsv", *option).out
-    rows = [{"reference": text, "article": None} for text in REFERENCES]
-    write_records(tmp_path / "refs.jsonl", rows)
-    printed = command(*FILES[:-1], "refs.jsonl", *option, exit_code=2).err
-    assert "refs.jsonl:1: 'article' must be a string or a whole number, got None" in printed
+
+    printed = command(*FILES[:-1], "refs.tsv", "--document-column", "article").out
+
+    assert "no p-values: they need at least 6 documents" in printed
 
 
 def test_options(command, oracle, tmp_path):
@@ -236,51 +235,76 @@ def test_layouts(command, tmp_path):
     assert [line[0] for line in latex.splitlines()[-2:]] == ["%", "%"]
 
 
-@pytest.mark.parametrize(
-    ("places", "message"),
-    [
-        ([0, 1, 3], r"outputs.jsonl \(a\) and outputs.jsonl \(b\) must have equal numbers of texts, got 1 and 2"),
-        ([0, 1, 2, 1], "outputs.jsonl:4: the references of 'b' are not those of 'a'. Give both the same"),
-        ([1, 3], "has one system, 'b'. Give a file with at least two"),
-    ],
-)
-def test_systems_in_a_column_must_fit(command, tmp_path, places, message):
-    rows = [{"system": name, "candidate": "", "reference": text} for text in REFERENCES[:2] for name in ("a", "b")]
-    write_records(tmp_path / "outputs.jsonl", [rows[place] for place in places])
-    check_error(command("-c", "outputs.jsonl", "--system-column", "system", exit_code=2), message)
+TEXTS = {"a.txt": "a cat\nit rains\n", "b.txt": "cats\nrain\n", "r.txt": "the cat\nit rained\n", "one.txt": "a\n"}
+NO_COLUMNS = "argument --document-column: there are no columns in a.txt..."
+NULL = {**TEXTS, "r.jsonl": [{"reference": "the cat", "article": None}, {"reference": "rain", "article": "news"}]}
+# Rows of two systems in one file.
+A = {"system": "a", "candidate": "cat", "reference": "cats"}
+B = {**A, "system": "b"}
+A1 = {**A, "id": 1}
+B1 = {**B, "id": 1}
+A3 = {**A1, "id": 3}
+B2 = {**B1, "id": 2}
+B3 = {**B1, "id": 3}
+OTHER = {**B, "reference": "dogs"}
+COLUMN = "compare -c all.csv --system-column system"
+BAD_COMMANDS = [
+    ShellCase(
+        COLUMN,
+        {"all.csv": [A, B, A]},
+        error="all.csv (a) and all.csv (b) must have equal numbers of texts, got 2 and 1...",
+    ),
+    ShellCase(
+        COLUMN,
+        {"all.csv": [A, OTHER]},
+        error="all.csv:3: the references of 'b' are not those of 'a'. Give both the same...",
+    ),
+    ShellCase(COLUMN, {"all.csv": [B, B]}, error="...has one system, 'b'. Give a file with at least two..."),
+    # Lines are those of the file: errors counted the rows of the system.
+    ShellCase(
+        COLUMN,
+        {"all.csv": [A1, B1, B2, A3]},
+        error="...'3' in line 5 of all.csv (a) only, '2' in line 4 of all.csv (b) only...",
+    ),
+    ShellCase(
+        f"{COLUMN} --key id",
+        {"all.csv": [A1, B1, B2, A3, A3, B3]},
+        error="...(a): line 5 and line 6 have the same 'id'...",
+    ),
+    ShellCase(
+        "compare -c all.json --system-column system",
+        {"all.json": [A1, B1, B2, A3]},
+        error="...'3' in row 4 of all.json (a) only, '2' in row 3 of all.json (b) only...",
+    ),
+    ShellCase("compare -c a.txt -r r.txt", TEXTS, error="...different files of at least two systems..."),
+    ShellCase(
+        "compare -c a.txt one.txt -r r.txt", TEXTS, error="a.txt and one.txt must have equal numbers of texts..."
+    ),
+    ShellCase("compare -c a.txt b.txt", TEXTS, error="there are no references. Give -r FILE..."),
+    ShellCase(
+        "compare a.txt b.txt -r r.txt --names a b a",
+        TEXTS,
+        error="argument --names: got 'a b a'. Give 2 different names, one per system",
+    ),
+    ShellCase(
+        "compare a.txt b.txt -r r.txt --system-column system",
+        TEXTS,
+        error="argument --system-column: got 2 files. Give one file with columns...",
+    ),
+    ShellCase(
+        "compare a.txt b.txt -r r.txt --confidence 95",
+        TEXTS,
+        error="argument --confidence: must be a number between 0 and 1, ... got '95'...",
+    ),
+    ShellCase("compare a.txt b.txt -r r.txt --document-column article", TEXTS, error=NO_COLUMNS),
+    ShellCase(
+        "compare a.txt b.txt -r r.jsonl --document-column article",
+        NULL,
+        error="r.jsonl:1: 'article' must be a string or a whole number, got None...",
+    ),
+]
 
 
-PARTS = [("a", 1), ("b", 1), ("b", 2), ("a", 3)]
-
-
-def test_errors_of_a_system_have_the_lines_of_the_file(command, tmp_path):
-    """They counted the rows of the system."""
-    words = ["-c", "all.csv", "--system-column", "system"]
-    rows = "".join(f"{name},{key},text,text\n" for name, key in PARTS)
-    (tmp_path / "all.csv").write_text(f"system,id,candidate,reference\n{rows}")
-    message = r"'3' in line 5 of all.csv \(a\) only, '2' in line 4 of all.csv \(b\) only"
-    check_error(command(*words, exit_code=2), message)
-    (tmp_path / "all.csv").write_text(f"system,id,candidate,reference\n{rows}a,3,text,text\nb,3,text,text\n")
-    check_error(command(*words, "--key", "id", exit_code=2), r"\(a\): line 5 and line 6 have the same 'id'")
-    records = [{"system": name, "id": key, "candidate": "text", "reference": "text"} for name, key in PARTS]
-    (tmp_path / "all.json").write_text(json.dumps(records))
-    words[1] = "all.json"
-    check_error(
-        command(*words, exit_code=2), r"'3' in row 4 of all.json \(a\) only, '2' in row 3 of all.json \(b\) only"
-    )
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["-c", "summaries.txt", "-r", "refs.txt"], "different files of at least two systems"),
-        (["-c", "summaries.txt", "short.txt", "-r", "refs.txt"], "and short.txt must have equal numbers of texts"),
-        (["-c", "summaries.txt", "openings.txt"], "there are no references. Give -r FILE"),
-        ([*FILES, "--names", "a", "b", "a"], "--names: got 'a b a'. Give 3 different names"),
-        ([*FILES, "--system-column", "system"], "--system-column: got 3 files. Give one file with columns"),
-        ([*FILES, "--confidence", "95"], "--confidence: must be a number between 0 and 1, .* got '95'"),
-    ],
-)
-def test_bad_input(command, tmp_path, arguments, message):
-    write_lines(tmp_path / "short.txt", ["one text"])
-    check_error(command(*arguments, exit_code=2), message)
+@pytest.mark.parametrize("case", BAD_COMMANDS, ids=attrgetter("arguments"))
+def test_a_bad_comparison_ends_in_one_line(tmp_path, capsys, case):
+    check_case(case, tmp_path, capsys)

@@ -16,6 +16,7 @@ from bertscore_tm.cli.errors import CommandError
 from bertscore_tm.cli.files import read_table, read_texts
 from tests.support.markdown_blocks import ROOT, anchors
 from tests.support.shell import check_error, from_stdin, run_here, write_records
+from tests.support.shell_cases import write_file, write_parquet
 
 # Lines that Python's str.splitlines would split.
 ODD = ["one\u2028line", "two\x0bthree\x0cfour", "next\x85line", "a\rb", "", "  blanks ", "\ufeffnot at the start"]
@@ -158,27 +159,26 @@ def test_other_quotes_in_tables_with_tabs_are_characters(tmp_path, rows):
         assert columns_of(path) == expected
 
 
-def write_parquet(path, rows):
-    pyarrow, parquet = (pytest.importorskip(name) for name in ("pyarrow", "pyarrow.parquet"))
-    parquet.write_table(pyarrow.Table.from_pylist(rows), path)
-
-
-@pytest.mark.parametrize(
-    ("suffix", "write"), [("json", lambda path, rows: path.write_text(json.dumps(rows))), ("parquet", write_parquet)]
-)
-def test_json_and_parquet_have_any_number_of_references(tmp_path, monkeypatch, suffix, write):
+@pytest.mark.parametrize("suffix", ["json", "parquet"])
+def test_json_and_parquet_have_any_number_of_references(tmp_path, monkeypatch, suffix):
     path = tmp_path / f"pairs.{suffix}"
-    write(path, [{"candidate": "a\n", "references": ["b", "c"]}, {"candidate": "", "references": ["d"]}])
+    write_file(path, [{"candidate": "a\n", "references": ["b", "c"]}, {"candidate": "", "references": ["d"]}])
+
     assert scored_pairs(monkeypatch, "-c", str(path)) == [("a\n", ["b", "c"]), ("", ["d"])]
-    if suffix == "json":
-        path.write_text('["a cat", "a\\ndog"]\n')
-        assert read_texts(str(path)) == ["a cat", "a\ndog"]
+
+
+def test_an_array_of_texts_is_a_file_of_texts(tmp_path):
+    path = tmp_path / "texts.json"
+    path.write_text('["a cat", "a\\ndog"]\n')
+
+    assert read_texts(str(path)) == ["a cat", "a\ndog"]
 
 
 def test_a_process_ends_normally_after_reading_parquet(tmp_path):
     path = tmp_path / "texts.parquet"
     write_parquet(path, [{"text": "a cat"}])
     script = f"import sys; from bertscore_tm.cli.files import read_table; read_table({str(path)!r}); sys.exit(2)"
+
     for _ in range(2):
         assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 2
 
@@ -279,7 +279,7 @@ def test_nulls_are_references_that_a_candidate_lacks(tmp_path, monkeypatch, suff
     path = tmp_path / f"pairs.{suffix}"
     rows = [("a", "b", "c"), ("d", None, "e"), ("f", "g", None)]
     records = [dict(zip(("candidate", "first", "second"), row, strict=True)) for row in rows]
-    (write_parquet if suffix == "parquet" else write_records)(path, records)
+    write_file(path, records)
     columns = ["--reference-column", "first", "--reference-column", "second"]
     assert scored_pairs(monkeypatch, str(path), *columns) == [("a", ["b", "c"]), ("d", ["", "e"]), ("f", ["g", ""])]
 

@@ -1,32 +1,18 @@
 """Rows of several files that belong together: by their keys, or by their order where they have none."""
 
-import csv
 import json
 from functools import partial
 
 import pytest
 
-from tests.cli.test_files import scored_pairs, write_parquet
+from tests.cli.test_files import scored_pairs
 from tests.support.models import save_tiny_model
 from tests.support.shell import check_error, run_here, write_lines, write_records
+from tests.support.shell_cases import ShellCase, check_case, write_file
 
 CANDIDATES = [{"id": 1, "candidate": "it rains"}, {"id": 2, "candidate": "a cat sat"}, {"id": 3, "candidate": "go"}]
 REFERENCES = [{"id": 2, "reference": "the cat"}, {"id": 3, "reference": "went"}, {"id": 1, "reference": "rain"}]
 JOINED = [("it rains", ["rain"]), ("a cat sat", ["the cat"]), ("go", ["went"])]
-
-
-def write_csv(path, rows):
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, rows[0])
-        writer.writeheader()
-        writer.writerows(rows)
-
-
-def write_json(path, rows):
-    path.write_text(json.dumps(rows))
-
-
-WRITERS = {"jsonl": write_records, "csv": write_csv, "json": write_json, "parquet": write_parquet}
 
 
 @pytest.fixture
@@ -36,7 +22,7 @@ def joined(tmp_path, monkeypatch, capsys):
 
     def run(files, *arguments):
         for name, content in files.items():
-            write_json(tmp_path / name, content)
+            write_file(tmp_path / name, content)
         pairs = scored_pairs(monkeypatch, *arguments)
         return pairs, capsys.readouterr().err
 
@@ -50,23 +36,23 @@ def refused(tmp_path, monkeypatch, capsys):
 
     def run(files, arguments, message):
         for name, content in files.items():
-            write_json(tmp_path / name, content)
+            write_file(tmp_path / name, content)
         check_error(run_here(capsys, *arguments, exit_code=2), message)
 
     return run
 
 
-@pytest.mark.parametrize("suffix", WRITERS)
+@pytest.mark.parametrize("suffix", ["jsonl", "csv", "json", "parquet"])
 def test_rows_of_a_shared_column_belong_together(tmp_path, monkeypatch, capsys, suffix):
     monkeypatch.chdir(tmp_path)
     names = [f"c.{suffix}", f"r.{suffix}"]
     for name, rows in zip(names, (CANDIDATES, REFERENCES), strict=True):
-        WRITERS[suffix](tmp_path / name, rows)
+        write_file(tmp_path / name, rows)
     assert scored_pairs(monkeypatch, *names) == JOINED
     message = f"rows are joined by 'id': the order of {names[1]} is not that of {names[0]}"
     assert capsys.readouterr().err == f"bertscore-tm: {message}\n"
     # In the same order nothing is said.
-    WRITERS[suffix](tmp_path / names[1], sorted(REFERENCES, key=lambda row: row["id"]))
+    write_file(tmp_path / names[1], sorted(REFERENCES, key=lambda row: row["id"]))
     assert scored_pairs(monkeypatch, *names) == JOINED
     assert capsys.readouterr().err == ""
 
@@ -120,24 +106,23 @@ def test_a_key_is_named_where_columns_differ(joined, refused):
     assert pairs == [*JOINED, ("rains", ["rain"])]
 
 
-@pytest.mark.parametrize(
-    ("candidates", "references", "key", "message"),
-    [
-        (CANDIDATES, REFERENCES[:2], [], "c.json and r.json differ in 'id': 2 of 3 values are in both"),
-        (CANDIDATES[1:], REFERENCES, [], "c.json and r.json differ in 'id': 2 of 3 values are in both"),
-        (CANDIDATES, [{"id": 4, "reference": ""}, *REFERENCES[1:]], [], "'id': 2 of 4 values are in both"),
-        (
-            CANDIDATES,
-            [{"id": 4, "reference": ""}, *REFERENCES[1:]],
-            ["--key", "id"],
-            "r.json has no row with the id '2'",
-        ),
-        (CANDIDATES, ["a", "b", "c"], ["--key", "id"], "r.json has no column 'id'"),
-        (CANDIDATES, REFERENCES, ["--key", "number"], "c.json: row 1: no column or key 'number'"),
-    ],
-)
-def test_a_missing_key_is_an_error(refused, candidates, references, key, message):
-    refused({"c.json": candidates, "r.json": references}, ["score", "c.json", "r.json", *key], message)
+OTHERS = [{"id": 4, "reference": ""}, *REFERENCES[1:]]
+# Candidates, references, the option for their key, and the error.
+UNJOINED = [
+    (CANDIDATES, REFERENCES[:2], "", "c.json and r.json differ in 'id': 2 of 3 values are in both..."),
+    (CANDIDATES[1:], REFERENCES, "", "c.json and r.json differ in 'id': 2 of 3 values are in both..."),
+    (CANDIDATES, OTHERS, "", "...'id': 2 of 4 values are in both..."),
+    (CANDIDATES, OTHERS, "--key id", "r.json has no row with the id '2'..."),
+    (CANDIDATES, ["a", "b", "c"], "--key id", "r.json has no column 'id'..."),
+    (CANDIDATES, REFERENCES, "--key number", "c.json: row 1: no column or key 'number'..."),
+]
+
+
+@pytest.mark.parametrize(("candidates", "references", "key", "error"), UNJOINED)
+def test_a_missing_key_is_an_error(tmp_path, capsys, candidates, references, key, error):
+    files = {"c.json": candidates, "r.json": references}
+
+    check_case(ShellCase(f"score c.json r.json {key}", files, error=error), tmp_path, capsys)
 
 
 def test_columns_with_other_values_do_not_join(joined):

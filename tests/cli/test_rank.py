@@ -3,6 +3,7 @@
 import gzip
 import json
 from functools import partial
+from operator import attrgetter
 
 import pytest
 
@@ -10,6 +11,7 @@ from bertscore_tm.cli import resume
 from bertscore_tm.encoder import FrozenEncoder
 from bertscore_tm.functional import rank_candidates
 from tests.support.shell import run_here, write_lines, write_records
+from tests.support.shell_cases import MODEL, ShellCase, check_case
 from tests.support.texts import real_pairs
 
 NUM_ITEMS = 7
@@ -88,20 +90,26 @@ def test_references_from_files_or_the_same_file(folder, items, layer, command):
     assert summary["mean_best"] == pytest.approx(sum(float(s.max()) for s in ranked.scores) / NUM_ITEMS, abs=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("lines", "options", "message"),
-    [
-        (['{"candidates": ["a"]}', '{"candidates": []}'], [], "c.jsonl:2: 'candidates' must be a text or an array of"),
-        (['{"candidates": ["a"]}'] * 3, ["-r", "r.txt"], "c.jsonl and r.txt must have equal numbers of texts, got 3"),
-    ],
-)
-def test_errors_name_the_file_and_the_line(tmp_path, command, monkeypatch, lines, options, message):
-    monkeypatch.chdir(tmp_path)
-    write_lines(tmp_path / "c.jsonl", lines)
-    write_lines(tmp_path / "r.txt", ["a", "b"])
-    assert message in command("c.jsonl", "-o", "best.jsonl", *options, exit_code=2).err
-    # Found before the first line is scored, so that nothing is left that the corrected files would not resume.
-    assert not list(tmp_path.glob("best.jsonl*"))
+TWO = [{"candidates": ["a"]}, {"candidates": []}]
+THREE = [{"candidates": ["a"]}] * 3
+# Found before the first line is scored, so that nothing is left that the corrected files would not resume.
+BAD_COMMANDS = [
+    ShellCase(
+        f"rank c.jsonl -o best.jsonl {MODEL}",
+        {"c.jsonl": TWO},
+        error="c.jsonl:2: 'candidates' must be a text or an array of...",
+    ),
+    ShellCase(
+        f"rank c.jsonl -r r.txt -o best.jsonl {MODEL}",
+        {"c.jsonl": THREE, "r.txt": "a\nb\n"},
+        error="c.jsonl and r.txt must have equal numbers of texts, got 3...",
+    ),
+]
+
+
+@pytest.mark.parametrize("case", BAD_COMMANDS, ids=attrgetter("arguments"))
+def test_a_bad_ranking_leaves_no_file(tmp_path, capsys, minilm, case):
+    check_case(case, tmp_path, capsys, minilm)
 
 
 def test_truncated_texts_are_a_warning_with_a_remedy(folder, command):

@@ -2,6 +2,7 @@
 
 import json
 from itertools import combinations
+from operator import attrgetter
 
 import pytest
 
@@ -10,7 +11,8 @@ from bertscore_tm.callbacks import BERTScoreCallback, BERTScoreReport
 from bertscore_tm.cli import main
 from tests.support.lightning_runs import chooser, trainer
 from tests.support.report_pages import read_data
-from tests.support.shell import check_error, run_here, write_lines, write_records
+from tests.support.shell import run_here, write_lines, write_records
+from tests.support.shell_cases import ShellCase, check_case
 
 
 @pytest.fixture
@@ -125,14 +127,6 @@ def test_the_page_of_a_training_is_made_again_without_alignments(pairs, encoder,
     assert data == expected | without
 
 
-def test_a_folder_without_validations_is_an_error(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "texts").mkdir()
-    (tmp_path / "texts" / "val_a_step_1.jsonl").touch()
-    printed = run_here(capsys, "report", "texts", "-o", "page.html", exit_code=2)
-    check_error(printed, r"texts has no files val_step_\*\.jsonl, as ScoredTextWriter writes them. Give --prefix NAME")
-
-
 def test_intervals_are_those_of_documents(command, tmp_path):
     options = ("--confidence", "0.95", "--document-column", "doc", "--json", "--report", "page.html")
     printed = json.loads(command("score", "pairs.jsonl", *options).out)
@@ -141,10 +135,36 @@ def test_intervals_are_those_of_documents(command, tmp_path):
     assert data["summary"][0]["f1"] == pytest.approx(expected, abs=6e-5)
 
 
-@pytest.mark.parametrize(
-    ("path", "message"),
-    [("page.txt", "Give a file that ends with .html"), ("-", "- is standard output, .* Give a file")],
-)
-def test_files_are_checked_first(command, path, message):
-    printed = command("score", "a.txt", "refs.txt", "--report", path, exit_code=2)
-    check_error(printed, f"argument --report: .*{message}")
+ROW = '{"candidate": "a", "references": ["b"], "precision": 0.5, "recall": 0.5, "f1": 0.5}\n'
+TEXTS = {"a.txt": "a cat\n", "r.txt": "the cat\n"}
+BAD_COMMANDS = [
+    ShellCase(
+        "report . -o page.html",
+        {"val_a_step_1.jsonl": ROW},
+        error="...has no files val_step_*.jsonl, as ScoredTextWriter writes them. Give --prefix NAME...",
+    ),
+    ShellCase(
+        "report . -o page.html",
+        {"val_step_2.jsonl": ROW, "val_step_02.jsonl": ROW},
+        error="...are of one step. Give the files of...",
+    ),
+    ShellCase(
+        "report . -o page.html",
+        {"val_step_2.jsonl": "", "val_step_5.jsonl": "\n"},
+        error="no validation has rows. Give a file of ScoredTextWriter with at least one row",
+    ),
+    # The command prints no summary: the numbers are in the files that it reads.
+    ShellCase("report . -o page.html --json", {"val_step_2.jsonl": ROW}, error="unrecognized arguments: --json..."),
+    ShellCase(
+        "report . . -o page.html", {"val_step_2.jsonl": ROW}, error="unrecognized arguments: .. See bertscore-tm --help"
+    ),
+    ShellCase(
+        "score a.txt r.txt --report page.txt", TEXTS, error="argument --report: ...Give a file that ends with .html"
+    ),
+    ShellCase("score a.txt r.txt --report -", TEXTS, error="argument --report: - is standard output, ... Give a file"),
+]
+
+
+@pytest.mark.parametrize("case", BAD_COMMANDS, ids=attrgetter("arguments"))
+def test_a_bad_report_ends_in_one_line(tmp_path, capsys, case):
+    check_case(case, tmp_path, capsys)

@@ -5,7 +5,6 @@ import json
 import os
 import re
 import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -120,29 +119,6 @@ def test_the_signature_is_that_of_the_metric(command, minilm, arguments, options
     expected = metric.compute()
     assert printed.splitlines()[-1] == f"signature: {metric.signature()}"
     assert printed.startswith(f"P {expected['precision']:.4f}  R {expected['recall']:.4f}  ")
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["score", "-c", "a.txt", "-r", "b.txt", "-o", "b.txt"],
-        ["score", "-c", "a.txt", "-r", "c.txt", "--idf-from", "b.txt", "-o", "link.txt"],
-        ["compare", "-c", "a.txt", "b.txt", "-r", "c.txt", "-o", "b.txt"],
-        ["show", "a cat", "the cat", "--idf-from", "b.txt", "-o", "./b.txt"],
-        ["baseline", "b.txt", "-o", "b.txt"],
-        ["score", "a.txt", "c.txt", "--rescale-from", "b.txt", "-o", "b.txt"],
-        ["score", "a.txt", "c.txt", "--rescale_with_baseline", "--baseline_path", "b.txt", "-o", "b.txt"],
-        ["compare", "a.txt", "c.txt", "-r", "c.txt", "--rescale-from", "b.txt", "-o", "link.txt"],
-    ],
-)
-def test_inputs_are_never_replaced(arguments, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    for name in ("a.txt", "b.txt", "c.txt"):
-        Path(name).write_text("a cat\n")
-    Path("link.txt").symlink_to("b.txt")
-    assert main(arguments) == 2
-    assert f"argument --output: {arguments[-1]} is read too, and would be replaced" in capsys.readouterr().err
-    assert Path("b.txt").read_text() == "a cat\n"
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])

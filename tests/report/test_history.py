@@ -50,13 +50,6 @@ def test_validations_with_other_references_are_named(tmp_path, monkeypatch, caps
     assert read_data(tmp_path / "page.html")["names"] == ["step 5", "step 11"]
 
 
-def test_a_folder_with_two_files_of_one_step_is_an_error(tmp_path, monkeypatch, capsys):
-    for name in ("val_step_2.jsonl", "val_step_02.jsonl"):
-        write(tmp_path / name, 0.5)
-    monkeypatch.chdir(tmp_path)
-    check_error(run_here(capsys, "report", ".", "-o", "page.html", exit_code=2), "are of one step. Give the files of")
-
-
 @pytest.mark.parametrize("empty", [2, 5, 8])
 @pytest.mark.parametrize("content", ["", "\n \n"])
 def test_a_validation_without_rows_is_left_out(tmp_path, monkeypatch, capsys, empty, content):
@@ -71,24 +64,6 @@ def test_a_validation_without_rows_is_left_out(tmp_path, monkeypatch, capsys, em
     data = read_data(tmp_path / "page.html")
     assert data["names"] == [f"step {step}" for step in (2, 5, 8) if step != empty]
     assert data["signature"] == SIGNATURES[0]
-
-
-def test_validations_that_all_have_no_rows_are_an_error(tmp_path, monkeypatch, capsys):
-    for step in (2, 5):
-        (tmp_path / f"val_step_{step}.jsonl").touch()
-    monkeypatch.chdir(tmp_path)
-    message = "no validation has rows. Give a file of ScoredTextWriter with at least one row$"
-    check_error(run_here(capsys, "report", ".", "-o", "page.html", exit_code=2), message)
-    assert not (tmp_path / "page.html").exists()
-
-
-def test_the_report_command_has_no_option_for_json(tmp_path, monkeypatch, capsys):
-    """It prints no summary: the numbers are in the files that it reads."""
-    write(tmp_path / "val_step_2.jsonl", 0.5)
-    monkeypatch.chdir(tmp_path)
-    printed = run_here(capsys, "report", ".", "-o", "page.html", "--json", exit_code=2)
-    assert "unrecognized arguments: --json" in printed.err
-    assert not (tmp_path / "page.html").exists()
 
 
 SIGNATURES = ["model:a|layer:5|rescale:no|transformers:5", "model:a|layer:6|rescale:no|transformers:5"]
@@ -125,8 +100,6 @@ def test_a_folder_of_a_training_has_its_texts_in_it(tmp_path, monkeypatch, capsy
     assert main(["report", "run", "-o", "page.html", "--title", "A run"]) == 0
     data = read_data(tmp_path / "page.html")
     assert (data["names"], data["title"]) == (["step 99", "step 199", "step 1000"], "A run")
-    assert main(["report", "run", "run", "-o", "page.html"]) == 2
-    assert "unrecognized arguments: run" in capsys.readouterr().err
 
 
 ROW = {"candidate": "a", "references": ["b"], "precision": 0.5, "recall": 0.5, "f1": 0.5}

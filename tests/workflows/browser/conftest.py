@@ -1,5 +1,7 @@
 """Headless Chromium, and the reports that several files open in it."""
 
+from functools import cache
+
 import pytest
 from playwright.sync_api import sync_playwright
 
@@ -8,7 +10,7 @@ from tests.support.browser import CANDIDATES, CHROMIUM, REFERENCES
 from tests.support.texts import real_pairs
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def browser():
     if CHROMIUM is None:
         pytest.skip("needs Chromium")
@@ -39,19 +41,26 @@ def show(browser, tmp_path):
     assert wrong == []
 
 
-@pytest.fixture(scope="module")
+def keep_page(report):
+    """Make the page of a report once, because its alignments take most of the time of opening it."""
+    report.to_html = cache(report.to_html)
+    return report
+
+
+@pytest.fixture(scope="session")
 def report(encoder):
     with pytest.warns(UserWarning, match="1 candidate scored 0"):
-        return Report.from_texts(CANDIDATES, REFERENCES, encoder, idf=["a cat", "the dog"])
+        return keep_page(Report.from_texts(CANDIDATES, REFERENCES, encoder, idf=["a cat", "the dog"]))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def three(encoder):
     """Three systems on 30 pairs, of which the last says another word for one thing."""
-    targets = real_pairs(30)[1]
-    systems = {
-        "first": [" ".join(text.split()[:12]) for text in targets],
-        "middle": [" ".join(text.split()[2:12]) for text in targets],
-        "last": [" ".join("zebra" if word == "the" else word for word in text.split()[:12]) for text in targets],
-    }
-    return Report.from_texts(systems, targets, encoder, num_alignments=90, title="Three systems")
+    references = real_pairs(30)[1]
+    systems = {"first": [], "middle": [], "last": []}
+    for reference in references:
+        words = reference.split()[:12]
+        systems["first"].append(" ".join(words))
+        systems["middle"].append(" ".join(words[2:]))
+        systems["last"].append(" ".join("zebra" if word == "the" else word for word in words))
+    return keep_page(Report.from_texts(systems, references, encoder, num_alignments=90, title="Three systems"))

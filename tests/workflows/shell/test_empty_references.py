@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from tests.cli.test_files import write_parquet
 from tests.support.oracle import oracle_scores, take_empty_texts
 from tests.support.report_pages import read_data
 from tests.support.shell import run_here, write_lines, write_records
+from tests.support.shell_cases import write_file
 from tests.support.texts import real_pairs
 
 CANDIDATES, REFERENCES = real_pairs(9, words=8)
@@ -69,7 +69,7 @@ def test_no_reference_at_all_counts_as_one_blank_one(command, tmp_path, suffix, 
     lists = [[text] for text in REFERENCES]
     lists[2], lists[5] = MISSING[kind], [None, REFERENCES[5]]
     records = [{"candidate": text, "references": texts} for text, texts in zip(CANDIDATES, lists, strict=True)]
-    (write_parquet if suffix == "parquet" else write_records)(tmp_path / f"pairs.{suffix}", records)
+    write_file(tmp_path / f"pairs.{suffix}", records)
     printed = command("score", f"pairs.{suffix}", "--report", "page.html", "-s", "--json")
     assert printed.err.startswith(WARNING.format("1 candidate"))
     document = json.loads(printed.out)

@@ -7,20 +7,21 @@ import shlex
 import shutil
 import subprocess
 import sys
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
 
-from bertscore_tm.cli import main
 from bertscore_tm.cli.files import read_table
 from tests.support.markdown_blocks import ROOT, anchors
 from tests.support.shell import check_error, from_stdin, run_here, write_records
+from tests.support.shell_cases import ShellCase, check_case
 
 GOOD = b"a cat\na dog\n"
 ROW = b'{"candidate": "a", "reference": "b"}\n'
 ROWS = "Write an array of objects or strings, or an object of texts"
 NOT_TEXTS = "must be a text or an array of texts, got"
-# A file of candidates and references, its content, and the error message after the file's name.
+# A file of candidates and references, its content, and the error after the file's name.
 BAD_FILES = [
     (
         "c.tsv",
@@ -95,73 +96,175 @@ BAD_FILES = [
     ("c.txt", b"\xef\xbb\xbfa\n\xff", "2: not valid UTF-8: invalid start byte. Convert the file to UTF-8"),
 ]
 TEXTS = "files or texts are missing, or both are given. Give either -c FILE -r FILE, or --candidate-text TEXT ..."
-# Content of the files, arguments, and the error message, in which {} is the folder of the files.
-BAD = [
-    ({}, "-c no.txt -r no.txt", "no.txt: No such file or directory"),
-    ({}, "-c . -r .", ".: Is a directory"),
-    ({}, "", TEXTS),
-    ({}, "--candidate-text a", TEXTS),
-    ({"c.txt": GOOD}, "-c c.txt --reference-text a", TEXTS),
-    (
+# Commands whose last word is a file that they read.
+REPLACING = [
+    "score -c a.txt -r b.txt -o b.txt",
+    "score -c a.txt -r c.txt --idf-from b.txt -o link.txt",
+    "compare -c a.txt b.txt -r c.txt -o b.txt",
+    "show 'a cat' 'the cat' --idf-from b.txt -o ./b.txt",
+    "baseline b.txt -o b.txt",
+    "score a.txt c.txt --rescale-from b.txt -o b.txt",
+    "score a.txt c.txt --rescale_with_baseline --baseline_path b.txt -o b.txt",
+    "compare a.txt c.txt -r c.txt --rescale-from b.txt -o link.txt",
+]
+INPUTS = {"a.txt": GOOD, "b.txt": GOOD, "c.txt": GOOD, "link.txt": Path("b.txt")}
+BAD_COMMANDS = [
+    ShellCase("score -c no.txt -r no.txt", error="no.txt: No such file or directory"),
+    ShellCase("score -c . -r .", error=".: Is a directory"),
+    ShellCase("score", error=TEXTS),
+    ShellCase("score --candidate-text a", error=TEXTS),
+    ShellCase("score -c c.txt --reference-text a", {"c.txt": GOOD}, error=TEXTS),
+    ShellCase(
+        "score -c c.txt -r r.txt",
         {"c.txt": b"", "r.txt": b""},
-        "-c c.txt -r r.txt",
-        "c.txt: the file contains no texts. Give a file with at least one",
+        error="c.txt: the file contains no texts. Give a file with at least one",
     ),
-    (
+    ShellCase(
+        "score -c c.txt",
         {"c.txt": GOOD},
-        "-c c.txt",
-        "no references: c.txt has lines of text only. Give -r FILE, or --format if c.txt also contains them",
+        error="no references: c.txt has lines of text only. Give -r FILE, or --format if c.txt also contains them",
     ),
-    (
+    ShellCase(
+        "score c.txt r.txt s.txt",
         {"c.txt": GOOD, "r.txt": GOOD, "s.txt": b"one\n"},
-        "c.txt r.txt s.txt",
-        "c.txt and s.txt must have equal numbers of texts, got 2 and 1. ...",
+        error="c.txt and s.txt must have equal numbers of texts, got 2 and 1. ...",
     ),
-    ({"c.txt.gz": gzip.compress(GOOD)[:-9]}, "c.txt.gz c.txt.gz", "c.txt.gz: not a valid gzip file: Compressed ..."),
-    (
+    ShellCase(
+        "score c.txt.gz c.txt.gz",
+        {"c.txt.gz": gzip.compress(GOOD)[:-9]},
+        error="c.txt.gz: not a valid gzip file: Compressed ...",
+    ),
+    ShellCase(
+        "score c.txt.gz c.txt.gz",
         {"c.txt.gz": GOOD},
-        "c.txt.gz c.txt.gz",
-        "c.txt.gz: not a valid gzip file: Not a gzipped file (b'a '). Compress it again with gzip",
+        error="c.txt.gz: not a valid gzip file: Not a gzipped file (b'a '). Compress it again with gzip",
     ),
-    (
+    ShellCase(
+        "score -c c.tsv --candidate-column 0 --reference-column 2",
         {"c.tsv": b"a\tb\n"},
-        "-c c.tsv --candidate-column 0 --reference-column 2",
-        "c.tsv:1: no column or key '0'; there are '1', '2'. Choose a column with --candidate-column NAME",
+        error="c.tsv:1: no column or key '0'; there are '1', '2'. Choose a column with --candidate-column NAME",
     ),
-    ({}, "- -", "standard input can be read once, got - for 2 files. Give - for one"),
-    ({"c.txt": GOOD}, "-c - -r c.txt --idf-from -", "standard input can be read once, got - for 2 files. ..."),
-    (
+    ShellCase("score - -", error="standard input can be read once, got - for 2 files. Give - for one"),
+    ShellCase(
+        "score -c - -r c.txt --idf-from -",
+        {"c.txt": GOOD},
+        error="standard input can be read once, got - for 2 files. ...",
+    ),
+    ShellCase(
+        "score -c c.csv -r r.txt --confidence 0.9 --document-column doc",
         {"c.csv": b"candidate,doc,doc\na,1,2\n", "r.txt": b"a\n"},
-        "-c c.csv -r r.txt --confidence 0.9 --document-column doc",
-        "c.csv:1: more than one column is named 'doc'. Rename one of them",
+        error="c.csv:1: more than one column is named 'doc'. Rename one of them",
     ),
-    ({"c.txt": GOOD}, "c.txt c.txt --idf-from c.dat", "c.dat: No such file or directory"),
-    ({}, "-o no/scores.json", "argument --output: the folder {}/no does not exist. Create it first"),
-    ({}, "-o .", "argument --output: . has another suffix. Give a file that ends with .txt or .json or .tsv or .csv"),
-    ({}, "-o a.csv", "argument --output: a .csv file lists the scores of each pair. Add --per-segment"),
-    ({}, "-o a.txt --json", "--json and --output a.txt exclude each other. Name the file .json, or remove --json"),
-    ({}, "--layer=3", "unrecognized arguments: --layer=3. See bertscore-tm --help"),
-    ({}, "--num-layers five", "argument -l/--num-layers: invalid int value: 'five'. See bertscore-tm score --help"),
+    ShellCase("score c.txt c.txt --idf-from c.dat", {"c.txt": GOOD}, error="c.dat: No such file or directory"),
+    ShellCase("score -o no/scores.json", error="argument --output: the folder {}/no does not exist. Create it first"),
+    ShellCase(
+        "score -o .",
+        error="argument --output: . has another suffix. Give a file that ends with .txt or .json or .tsv or .csv",
+    ),
+    ShellCase(
+        "score -o a.csv", error="argument --output: a .csv file lists the scores of each pair. Add --per-segment"
+    ),
+    ShellCase(
+        "score -o a.txt --json",
+        error="--json and --output a.txt exclude each other. Name the file .json, or remove --json",
+    ),
+    ShellCase("score --layer=3", error="unrecognized arguments: --layer=3. See bertscore-tm --help"),
+    ShellCase(
+        "score --num-layers five",
+        error="argument -l/--num-layers: invalid int value: 'five'. See bertscore-tm score --help",
+    ),
+    # An option with one value is given once: the first file was dropped without a word.
+    ShellCase(
+        "score -c a.txt -c b.txt -r r.txt",
+        error="argument -c/--candidates: takes one value, but -c a.txt was given before. Remove one...",
+    ),
+    ShellCase(
+        "score --cand a.txt -c b.txt -r r.txt",
+        error="argument -c/--candidates: takes one value, but --cand a.txt was given before...",
+    ),
+    ShellCase(
+        "score a.txt r.txt --sources s.txt --sources t.txt",
+        error="argument --sources: takes one value, but --sources s.txt was...",
+    ),
+    ShellCase(
+        "score a.txt r.txt --idf-from s.txt --idf-from t.txt",
+        error="argument --idf-from: takes one value, but --idf-from s.txt was...",
+    ),
+    ShellCase(
+        "score --candidate-text a --candidate-text b",
+        error="argument --candidate-text: takes one value, but --candidate-text a was...",
+    ),
+    ShellCase(
+        "score a.txt r.txt --dtype float32 --dtype float32",
+        error="argument --dtype: takes one value, but --dtype float32 was...",
+    ),
+    ShellCase(
+        "compare a.txt b.txt -r r.txt --key id --key n",
+        error="argument --key: takes one value, but --key id was given before...",
+    ),
+    # Sources and groups.
+    ShellCase("score c.txt c.txt --sources none.txt", {"c.txt": GOOD}, error="none.txt: No such file or directory"),
+    ShellCase(
+        "score c.txt c.txt --sources one.txt",
+        {"c.txt": GOOD, "one.txt": b"a\n"},
+        error="c.txt and one.txt must have equal numbers...",
+    ),
+    ShellCase(
+        "score c.jsonl --sources c.jsonl --source-column text",
+        {"c.jsonl": ROW},
+        error="c.jsonl:1: no column or key 'text'...",
+    ),
+    ShellCase(
+        "score c.jsonl --source-column source",
+        {"c.jsonl": ROW},
+        error="...source needs a file of sources. Give --sources...",
+    ),
+    ShellCase("score -c - -r r.txt --sources -", {"r.txt": GOOD}, error="standard input can be read once..."),
+    ShellCase(
+        "score c.txt c.txt --sources r.txt -o r.txt",
+        {"c.txt": GOOD, "r.txt": GOOD},
+        error="argument --output: r.txt is read too, and would be replaced. Give...",
+    ),
+    ShellCase(
+        "score c.txt r.txt --group-column domain",
+        {"c.txt": GOOD, "r.txt": GOOD},
+        error="argument --group-column: there are no columns in c.txt, r.txt...",
+    ),
+    ShellCase("score c.jsonl --group-column kind", {"c.jsonl": ROW}, error="c.jsonl:1: no column or key 'kind'..."),
+    ShellCase(
+        "score --candidate-text a --reference-text b --sources r.txt",
+        {"r.txt": GOOD},
+        error="...Give either -c FILE...",
+    ),
+    ShellCase("score c.jsonl --worst 0", {"c.jsonl": ROW}, error="argument --worst: must be at least 1, got '0'..."),
+    # Inputs are never replaced, also by another name.
+    *(
+        ShellCase(
+            arguments,
+            INPUTS,
+            error=f"argument --output: {arguments.split()[-1]} is read too, and would be replaced. Give another file",
+        )
+        for arguments in REPLACING
+    ),
+    # Several files with candidates and references each.
+    ShellCase(
+        "score a.jsonl b.jsonl",
+        {"a.jsonl": ROW, "b.jsonl": ROW},
+        error="a.jsonl, b.jsonl have candidates and references each...",
+    ),
 ]
 
 
-@pytest.mark.parametrize(
-    ("files", "arguments", "message"),
-    [*BAD, *(({name: content}, f"-c {name}", f"{name}:{message}") for name, content, message in BAD_FILES)],
-)
-def test_bad_files_and_arguments_end_in_one_line(tmp_path, monkeypatch, capsys, files, arguments, message):
-    monkeypatch.chdir(tmp_path)
-    for file, content in files.items():
-        Path(file).write_bytes(content)
-    assert main(["score", *shlex.split(arguments)]) == 2
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    expected = f"bertscore-tm: error: {message.replace('{}', str(tmp_path))}"
-    # The rest of what Python says differs between its versions.
-    start = expected.removesuffix("...")
-    assert printed.err.startswith(start)
-    assert printed.err.count("\n") == 1
-    assert start != expected or printed.err == f"{expected}\n"
+@pytest.mark.parametrize(("name", "content", "message"), BAD_FILES)
+def test_a_bad_file_is_named_with_its_line(tmp_path, capsys, name, content, message):
+    case = ShellCase(f"score -c {name}", {name: content}, error=f"{name}:{message}")
+
+    check_case(case, tmp_path, capsys)
+
+
+@pytest.mark.parametrize("case", BAD_COMMANDS, ids=attrgetter("arguments"))
+def test_a_bad_command_ends_in_one_line(tmp_path, capsys, case):
+    check_case(case, tmp_path, capsys)
 
 
 def test_standard_input_is_named(monkeypatch, capsys, tmp_path):
@@ -196,25 +299,6 @@ def test_closed_standard_input_is_one_line(tmp_path, monkeypatch, capsys, words)
 
     assert printed == ("", NO_STDIN)
 
-
-GIVEN_TWICE = [
-    ("score -c a.txt -c b.txt -r r.txt", "-c/--candidates: takes one value, but -c a.txt was given before. Remove one"),
-    ("score --cand a.txt -c b.txt -r r.txt", "-c/--candidates: takes one value, but --cand a.txt was given before"),
-    ("score a.txt r.txt --sources s.txt --sources t.txt", "--sources: takes one value, but --sources s.txt was"),
-    ("score a.txt r.txt --idf-from s.txt --idf-from t.txt", "--idf-from: takes one value, but --idf-from s.txt was"),
-    ("score --candidate-text a --candidate-text b", "--candidate-text: takes one value, but --candidate-text a was"),
-    ("score a.txt r.txt --dtype float32 --dtype float32", "--dtype: takes one value, but --dtype float32 was"),
-    ("compare a.txt b.txt -r r.txt --key id --key n", "--key: takes one value, but --key id was given before"),
-]
-
-
-@pytest.mark.parametrize(("arguments", "message"), GIVEN_TWICE, ids=[case[0] for case in GIVEN_TWICE])
-def test_an_option_with_one_value_is_given_once(capsys, arguments, message):
-    """The first file was dropped without a word."""
-    check_error(run_here(capsys, *arguments.split(), exit_code=2), f"argument {message}")
-
-
-# Advice.
 
 # Programs that make the files.
 COMPRESS = {
@@ -338,27 +422,26 @@ def test_the_home_folder_is_found_in_all_paths(tmp_path, monkeypatch, capsys, mi
     check_error(run_here(capsys, "report", "~/no", "-o", "~/r.html", exit_code=2), f"^{tmp_path}/no has no files")
 
 
-# Columns that do not exist: the command, and the option that names the column.
-MISSING = {
-    "candidates": ("score c.jsonl --candidate-column no", "--candidate-column"),
-    "references": ("score c.jsonl --reference-column no", "--reference-column"),
-    "sources": ("score c.jsonl --sources c.jsonl", "--source-column"),
-    "documents": ("score c.jsonl --confidence 0.9 --document-column no", "--document-column"),
-    "groups": ("score c.jsonl --group-column no", "--group-column"),
-    "key": ("score -c c.jsonl -r c.jsonl --key no", "--key"),
-    "systems": ("compare -c c.jsonl --system-column no", "--system-column"),
-    "lists of candidates": ("rank c.jsonl -o best.jsonl", "--candidate-column"),
-    "baseline": ("baseline c.jsonl -o table.csv", "--column"),
-}
+# A command for rows without the column that it reads, and the option that names the column.
+MISSING = [
+    ("score c.jsonl --candidate-column no", "--candidate-column"),
+    ("score c.jsonl --reference-column no", "--reference-column"),
+    ("score c.jsonl --sources c.jsonl", "--source-column"),
+    ("score c.jsonl --confidence 0.9 --document-column no", "--document-column"),
+    ("score c.jsonl --group-column no", "--group-column"),
+    ("score -c c.jsonl -r c.jsonl --key no", "--key"),
+    ("compare -c c.jsonl --system-column no", "--system-column"),
+    ("rank c.jsonl -o best.jsonl", "--candidate-column"),
+    ("baseline c.jsonl -o table.csv", "--column"),
+]
 
 
-@pytest.mark.parametrize(("command", "option"), MISSING.values(), ids=MISSING)
-def test_a_missing_column_names_its_option(tmp_path, monkeypatch, capsys, command, option):
-    monkeypatch.chdir(tmp_path)
-    write_records(Path("c.jsonl"), RECORDS)
-    printed = run_here(capsys, *shlex.split(command), exit_code=2)
+@pytest.mark.parametrize(("arguments", "option"), MISSING)
+def test_a_missing_column_names_its_option(tmp_path, capsys, arguments, option):
     there = "there are 'candidate', 'reference'"
-    check_error(printed, rf"^c.jsonl:1: no column or key '\w+'; {there}\. Choose a column with {option} NAME$")
+    error = f"c.jsonl:1: no column or key '...'; {there}. Choose a column with {option} NAME"
+
+    check_case(ShellCase(arguments, {"c.jsonl": RECORDS}, error=error), tmp_path, capsys)
 
 
 def test_a_missing_column_of_the_idf_names_the_column(tmp_path, monkeypatch, capsys, minilm):

@@ -105,38 +105,6 @@ def test_sources_do_not_change_how_references_are_joined(command, tmp_path):
     assert "error: doubled.jsonl:6: the source is 'input 2', and that of line 4 is 'input 1'. Give rows" in error
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["score", "hyps.txt", "refs.txt", "--sources", "none.txt"], "^none.txt: No such file or directory$"),
-        (["score", "hyps.txt", "refs.txt", "--sources", "short.txt"], "hyps.txt and short.txt must have equal numbers"),
-        (["score", "pairs.jsonl", "--sources", "pairs.jsonl", "--source-column", "text"], "no column or key 'text'"),
-        (
-            ["score", "pairs.jsonl", "--source-column", "source"],
-            "source needs a file of sources. Give --sources",
-        ),
-        (["score", "-c", "-", "-r", "refs.txt", "--sources", "-"], "^standard input can be read once"),
-        (
-            ["score", "hyps.txt", "refs.txt", "--sources", "refs.txt", "-o", "refs.txt"],
-            "refs.txt is read too, and would be replaced. Give",
-        ),
-        (
-            ["score", "hyps.txt", "refs.txt", "--group-column", "domain"],
-            "there are no columns in hyps.txt, refs.txt",
-        ),
-        (["score", "pairs.jsonl", "--group-column", "kind"], "no column or key 'kind'"),
-        (
-            ["score", "--candidate-text", "a", "--reference-text", "b", "--sources", "refs.txt"],
-            "Give either -c FILE",
-        ),
-        (["score", "pairs.jsonl", "--worst", "0"], "^argument --worst: must be at least 1, got '0'"),
-    ],
-)
-def test_errors_are_one_line(command, tmp_path, words, message):
-    write_lines(tmp_path / "short.txt", ["a", "b"])
-    check_error(command(*words, exit_code=2), message)
-
-
 def test_the_page_of_a_comparison_has_the_sources(command, tmp_path):
     write_lines(tmp_path / "sources.txt", OTHERS)
     words = ["compare", "others.txt", "hyps.txt", "-r", "refs.txt", "--sources", "sources.txt"]
