@@ -18,6 +18,8 @@ from tests.support import stand_in_device
 from tests.support.models import randomised, tiny_config, tiny_model, tiny_tokenizer
 from tests.support.texts import real_pairs
 
+# They start a process, for which the worker of such tests has imported all already.
+pytestmark = [pytest.mark.slow, pytest.mark.distributed]
 CANDIDATES = ["a cat sat on the mat", "hello there", "", "the dog ran to the park and back again to the park"]
 REFERENCES = ["the cat is on a mat", "hello", "nothing", "a dog ran through the park, then it came back"]
 # Options of the encoder and of the metric.
@@ -105,52 +107,61 @@ CHECKS = {
 
 def compare_devices():
     """Return the largest difference of each check between the devices and its waits; and what two devices raise."""
-    warnings.simplefilter("ignore")
     device = stand_in_device.register()
     outcomes = {}
     for name, check in CHECKS.items():
-        (expected, _), (values, waits) = check("cpu"), check(device)
-        outcomes[name] = max((values[key] - expected[key]).abs().max().item() for key in expected), waits
-    try:
+        expected, _ = check("cpu")
+        values, waits = check(device)
+        differences = [(values[key] - expected[key]).abs().max().item() for key in expected]
+        outcomes[name] = max(differences), waits
+    with pytest.raises(RuntimeError) as caught:
         torch.ones(2, device=device) + torch.ones(2)
-    except RuntimeError as error:
-        return outcomes, str(error)
+    return outcomes, str(caught.value)
+
+
+def measure():
+    """Return the results of the programs of this file."""
+    warnings.simplefilter("ignore")
+    # The last one changes what the others depend on: the steps of a corpus.
+    programs = (compare_devices, count_calls, count_loss_steps, count_steps)
+    return {program: program() for program in programs}
 
 
 @pytest.fixture(scope="module")
-def compared():
-    # The device is registered for the rest of its process.
-    return run_fresh(compare_devices)
+def measured():
+    """Results by program, of one new process: the device is registered for the rest of it."""
+    return run_fresh(measure)
 
 
-@pytest.mark.slow
-def test_results_equal_those_of_the_cpu(compared):
-    outcomes, error = compared
+def test_results_equal_those_of_the_cpu(measured):
+    outcomes, error = measured[compare_devices]
+
     assert error == "aten::add got tensors of standin and of cpu"
-    # NaN is not below it.
-    assert {name: difference for name, (difference, _) in outcomes.items() if not difference < 1e-6} == {}
+    for name, (difference, _) in outcomes.items():
+        assert difference < 1e-6, name
 
 
 def by_package(waits):
     return sorted(name for cause, name in waits.elements() if cause == "package")
 
 
-@pytest.mark.slow
-def test_updates_and_losses_synchronize_once(compared):
-    for name, (_, waits) in compared[0].items():
+def test_updates_and_losses_synchronize_once(measured):
+    outcomes, _ = measured[compare_devices]
+
+    for name, (_, waits) in outcomes.items():
         if name.startswith("loss"):
             assert by_package(waits) == ["aten::nonzero"]
         if name.startswith("metric"):
+            first, repeated = waits
             # torchmetrics moves what an update adds to such states.
             moved = ["aten::_to_copy"] if name == "metric, states on the CPU" else []
-            # To see that the vectors are finite.
-            assert by_package(waits[0]) == sorted(["aten::_local_scalar_dense", *moved])
-            assert by_package(waits[1]) == moved
+            # Reads whether the vectors are finite.
+            assert by_package(first) == sorted(["aten::_local_scalar_dense", *moved])
+            assert by_package(repeated) == moved
 
 
 def count_calls():
     """Return kernels and waits of calls in bfloat16: 16 pairs with 17 layers, 8 rows of logits or states with 4."""
-    warnings.simplefilter("ignore")
     device = stand_in_device.register()
     tokenizer = tiny_tokenizer("wordpiece")
     encoder, small = (
@@ -199,16 +210,17 @@ MOST = {
 }
 
 
-@pytest.mark.slow
-def test_calls_launch_few_kernels_and_wait_rarely():
-    counts = run_fresh(count_calls)
-    assert {name: counts[name] for name in MOST if not (0 < counts[name][0] <= MOST[name][0])} == {}
-    assert {name: counts[name] for name in MOST if counts[name][1].total() > MOST[name][1]} == {}
+@pytest.mark.parametrize("call", MOST)
+def test_calls_launch_few_kernels_and_wait_rarely(measured, call):
+    kernels, waits = measured[count_calls][call]
+    most_kernels, most_waits = MOST[call]
+
+    assert 0 < kernels <= most_kernels
+    assert waits.total() <= most_waits
 
 
 def count_steps():
     """Return for what a corpus waits by its number of steps, with idf too, and what vectors of NaN raise."""
-    warnings.simplefilter("ignore")
     encoder = tiny(stand_in_device.register(), batch_size=8)
     pairs = real_pairs(24, words=12)
     encoder.encode(["a"], encoder.device)
@@ -220,19 +232,19 @@ def count_steps():
             waits[steps, idf] = counted(lambda idf=idf: bert_score(*pairs, encoder, idf=idf))[1].total()
     with torch.no_grad():
         next(encoder.backbone(encoder.device).parameters()).fill_(torch.nan)
-    try:
+    with pytest.raises(ValueError, match="NaN") as caught:
         bert_score(*pairs, encoder)
-    except ValueError as error:
-        return waits, str(error)
+    return waits, str(caught.value)
 
 
-@pytest.mark.slow
-def test_waits_do_not_grow_with_the_steps_of_a_corpus():
-    waits, error = run_fresh(count_steps)
+def test_waits_do_not_grow_with_the_steps_of_a_corpus(measured):
+    waits, error = measured[count_steps]
     steps = sorted({steps for steps, _ in waits})
+
     assert steps[0] == 1
     assert steps[-1] > 2 * steps[1] > 2
-    assert len({waits[number, False] for number in steps}) == len({waits[number, True] for number in steps}) == 1
+    for idf in (False, True):
+        assert len({waits[number, idf] for number in steps}) == 1
     assert "the token vectors of BertModel contain NaN or infinite values in torch.float32. Set dtype" in error
 
 
@@ -261,7 +273,6 @@ def run_step(call, inputs, labels):
 
 def count_loss_steps():
     """Return kernels of steps of 8 x 128 positions: around the encoder, to encode the labels, and to encode a row."""
-    warnings.simplefilter("ignore")
     device, tokenizer = stand_in_device.register(), tiny_tokenizer("wordpiece")
     counts = {}
     for dtype in (torch.float32, torch.bfloat16):
@@ -285,9 +296,8 @@ def count_loss_steps():
     return counts
 
 
-@pytest.mark.slow
-def test_a_loss_step_launches_few_kernels_around_the_encoder():
-    for step, (around, labels, row) in run_fresh(count_loss_steps).items():
+def test_a_loss_step_launches_few_kernels_around_the_encoder(measured):
+    for step, (around, labels, row) in measured[count_loss_steps].items():
         assert 60 < around <= 195, step
         # Of the labels' pass, since attention with a gradient is not one kernel on this device.
         assert 0 < labels <= row, step
