@@ -1,6 +1,7 @@
 """What tests in a browser share: the texts of a report, and the rows of its table."""
 
 import shutil
+from functools import cache
 
 from playwright.sync_api import expect
 
@@ -11,6 +12,12 @@ CANDIDATES = {
 }
 OTHERS = ["it is raining", "she works late today", "she wrote a letter", "the market opens at 9", "the dog was barking"]
 REFERENCES = [["no cat at all", "the kitten is sleeping"], *OTHERS]
+
+
+def keep_page(report):
+    """Make the page of a report once, because its alignments take most of the time of opening it."""
+    report.to_html = cache(report.to_html)
+    return report
 
 
 def column(page, number):

@@ -1,21 +1,28 @@
 """Headless Chromium, and the reports that several files open in it."""
 
-from functools import cache
-
 import pytest
 from playwright.sync_api import sync_playwright
 
 from bertscore_tm.report import Report
-from tests.support.browser import CANDIDATES, CHROMIUM, REFERENCES
+from tests.support.browser import CANDIDATES, CHROMIUM, REFERENCES, keep_page
 from tests.support.texts import real_pairs
 
 
 @pytest.fixture(scope="session")
-def browser():
+def browser(tmp_path_factory):
+    """Context of the browser, of which one page stays open.
+
+    Further pages are then in the same process, where opening one takes half as long.
+    """
     if CHROMIUM is None:
         pytest.skip("needs Chromium")
+    path = tmp_path_factory.mktemp("browser") / "blank.html"
+    path.write_text("<!doctype html><title>blank</title>", encoding="utf-8")
     with sync_playwright() as playwright:
-        yield playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        context = chromium.new_context()
+        context.new_page().goto(path.as_uri())
+        yield context
 
 
 @pytest.fixture
@@ -23,15 +30,17 @@ def show(browser, tmp_path):
     """Function that opens the page of a report or an alignment; no page may have an error or make a request."""
     wrong, pages = [], []
 
-    def open_page(shown, **options):
+    def open_page(shown, *, view="", width=1280, height=800, color_scheme="light"):
         path = tmp_path / "report.html"
         path.write_text(shown.to_html(), encoding="utf-8")
-        page = browser.new_page(**options)
+        page = browser.new_page()
         pages.append(page)
+        page.set_viewport_size({"width": width, "height": height})
+        page.emulate_media(color_scheme=color_scheme)
         page.on("console", lambda message: wrong.append(message.text))
         page.on("pageerror", lambda error: wrong.append(str(error)))
         page.on("request", lambda request: wrong.append(request.url) if request.url != path.as_uri() else None)
-        page.goto(path.as_uri())
+        page.goto(f"{path.as_uri()}{view}")
         page.wait_for_selector("body[data-ready]")
         return page
 
@@ -39,12 +48,6 @@ def show(browser, tmp_path):
     for page in pages:
         page.close()
     assert wrong == []
-
-
-def keep_page(report):
-    """Make the page of a report once, because its alignments take most of the time of opening it."""
-    report.to_html = cache(report.to_html)
-    return report
 
 
 @pytest.fixture(scope="session")

@@ -6,38 +6,64 @@ import pytest
 from playwright.sync_api import expect
 
 from bertscore_tm.report import Report
+from tests.support.browser import keep_page
 from tests.support.report_pages import scored_report
 from tests.support.texts import real_pairs
 
 
-def test_the_first_pair_is_near_for_the_keyboard(show, encoder):
-    """Of five systems the matrix, each chart and the words are one stop of Tab each; a link skips all."""
-    targets = real_pairs(10)[1]
-    systems = {f"{count} words": [" ".join(text.split()[:count]) for text in targets] for count in range(5, 10)}
-    page = show(Report.from_texts(systems, targets, encoder))
+def focused(page):
+    """Return the id of the element that has the focus, or the name of its tag."""
+    return page.evaluate("document.activeElement.id || document.activeElement.tagName")
+
+
+@pytest.fixture(scope="module")
+def five(encoder):
+    """Five systems: openings of the references."""
+    references = real_pairs(10)[1]
+    systems = {}
+    for count in range(5, 10):
+        systems[f"{count} words"] = [" ".join(text.split()[:count]) for text in references]
+    return keep_page(Report.from_texts(systems, references, encoder))
+
+
+def test_the_first_pair_is_near_for_the_keyboard(show, five):
+    """Of five systems the matrix, each chart and the words are one stop of Tab each."""
+    page = show(five)
     first = page.locator("#pairs tr.row button").first.get_attribute("id")
+
+    stops = 0
+    while focused(page) != first and stops < 100:
+        page.keyboard.press("Tab")
+        stops += 1
+
+    assert stops == 20
+
+
+def test_a_link_skips_to_the_pairs(show, five):
+    page = show(five)
+    first = page.locator("#pairs tr.row button").first.get_attribute("id")
+    address = page.url
+
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.textContent") == "Skip to the pairs"
     assert page.locator(".skip").evaluate("link => getComputedStyle(link).clipPath") == "none"
-    stops = 1
-    while page.evaluate("document.activeElement.id") != first and stops < 100:
-        page.keyboard.press("Tab")
-        stops += 1
-    assert stops - 1 == 19
-    page.reload()
-    page.wait_for_selector("body[data-ready]")
-    page.keyboard.press("Tab")
-    address = page.url
     page.keyboard.press("Enter")
-    assert (page.evaluate("document.activeElement.id"), page.url) == (first, address)
-    # In the matrix arrow keys move over the diagonal, and not beyond an edge.
+
+    assert (focused(page), page.url) == (first, address)
+
+
+def test_arrow_keys_move_in_the_matrix_and_the_words(show, five):
+    """Over the diagonal of the matrix, and not beyond an edge."""
+    page = show(five)
     page.focus("#matrix-0-1")
+
     for key, place in {"ArrowLeft": "0-1", "ArrowDown": "2-1", "ArrowRight": "2-3", "ArrowUp": "1-3"}.items():
         page.keyboard.press(key)
-        assert page.evaluate("document.activeElement.id") == f"matrix-{place}"
+        assert focused(page) == f"matrix-{place}"
     assert page.locator("#matrix button[tabindex='0']").get_attribute("id") == "matrix-1-3"
     page.keyboard.press("Enter")
     assert page.locator("#difference").inner_text().startswith("6 words minus 8 words: ")
+
     words = page.locator("#words button")
     words.first.focus()
     page.keyboard.press("ArrowDown")
@@ -49,19 +75,22 @@ def test_the_first_pair_is_near_for_the_keyboard(show, encoder):
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_nothing(show, three, width, scheme):
     axe = pytest.importorskip("axe_core_python.sync_playwright")
-    page = show(three, viewport={"width": width, "height": 800}, color_scheme=scheme)
+    page = show(three, width=width, color_scheme=scheme)
+    # With few rows, because each one takes time and has the same markup.
+    page.evaluate("document.querySelector('rect.bar').dispatchEvent(new MouseEvent('click'))")
     page.locator("#pairs tr.row button").first.click()
     assert page.evaluate("document.documentElement.scrollWidth") == width
     # Opened, as a narrow page folds it.
     page.evaluate("document.getElementById('overview').open = true")
+
     # The policy of the page lets no other script run; this one is evaluated.
     found = axe.Axe().run(page)["violations"]
-    assert [(one["id"], [node["html"][:80] for node in one["nodes"][:3]]) for one in found] == []
 
-
-def focused(page):
-    """Return the id of the element that has the focus, or the name of its tag."""
-    return page.evaluate("document.activeElement.id || document.activeElement.tagName")
+    places = []
+    for violation in found:
+        elements = [node["html"][:80] for node in violation["nodes"][:3]]
+        places.append((violation["id"], elements))
+    assert places == []
 
 
 def test_the_focus_stays_on_a_control_that_is_drawn_again(show, three):
@@ -120,7 +149,7 @@ def test_the_focus_stays_when_the_window_changes_or_is_printed(show):
 
 
 def test_a_click_on_a_bar_or_a_word_does_not_scroll(show, three):
-    page = show(three, viewport={"width": 900, "height": 300})
+    page = show(three, width=900, height=300)
     for selector, chip in (("rect.bar", "chip-range"), ("#words button", "chip-word")):
         page.locator(selector).first.click()
         assert focused(page) == chip

@@ -18,8 +18,8 @@ def test_a_matrix_of_five_is_seen_whole(show):
     scores = {name: dict.fromkeys(SCORE_NAMES, values) for name, values in zip(names, f1, strict=True)}
     report = Report(dict.fromkeys(names, texts), texts, scores)
     hidden = "(part => part.scrollWidth - part.clientWidth)(document.querySelector('.scroll'))"
-    assert show(report, viewport={"width": 900, "height": 800}).evaluate(hidden) == 0
-    page = show(report, viewport={"width": 390, "height": 800})
+    assert show(report, width=900).evaluate(hidden) == 0
+    page = show(report, width=390)
     page.evaluate("document.getElementById('overview').open = true")
     assert page.evaluate(hidden) > 0
     table = page.locator(".scroll").bounding_box()

@@ -107,7 +107,7 @@ def test_a_token_of_thousands_of_characters_fits_the_window(show, encoder, width
     candidates, references = [f"a {LONG} cat", "a cat"] * 2, [f"the {LONG}y dog", "cats"] * 2
     systems = {"a" * 300: candidates, "b": candidates[::-1]}
     report = Report.from_texts(systems, references, encoder) if kind == "report" else None
-    page = show(report or align(candidates[0], references[0], encoder), viewport={"width": width, "height": 800})
+    page = show(report or align(candidates[0], references[0], encoder), width=width)
     if report is not None:
         page.click("#pair-1")
         page.locator("#words button", has_text="xxx").first.click()

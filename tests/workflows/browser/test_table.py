@@ -61,7 +61,7 @@ def test_sort_search_and_filter(show, report):
 def test_dark_mode_print_and_narrow_windows(show, report):
     colours = []
     for scheme in ("light", "dark"):
-        page = show(report, color_scheme=scheme, viewport={"width": 390, "height": 800})
+        page = show(report, color_scheme=scheme, width=390)
         page.click("#pair-2")
         page.click("#pair-4")
         assert page.evaluate("document.documentElement.scrollWidth") == 390
