@@ -19,10 +19,16 @@ def docstring_pairs():
     return stdlib_pairs()
 
 
+@pytest.fixture(scope="session")
+def few_docstring_pairs(docstring_pairs):
+    """Pairs of the standard library from all of its folders."""
+    return docstring_pairs[::10]
+
+
 @pytest.fixture
-def corpus(docstring_pairs, monkeypatch):
-    """The corpus that ``load_corpus`` returns in this test, of the standard library alone."""
-    monkeypatch.setattr(docstrings, "collect_pairs", lambda packages: list(docstring_pairs))
+def corpus(few_docstring_pairs, monkeypatch):
+    """The corpus that ``load_corpus`` returns in this test: few pairs, so that programs take seconds."""
+    monkeypatch.setattr(docstrings, "collect_pairs", lambda packages: list(few_docstring_pairs))
     return docstrings.load_corpus()
 
 

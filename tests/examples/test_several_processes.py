@@ -1,15 +1,21 @@
 """What the pages give for several processes does on two what it does on one."""
 
+import re
+import warnings
+from contextlib import redirect_stdout
 from dataclasses import replace
+from io import StringIO
 
 import lightning.pytorch as pl
 import pytest
 import torch
 from torch.utils.data import DataLoader
 
+from examples.programs import docstrings, lightning_metric
 from tests.support import lightning_runs as runs
 from tests.support.markdown_blocks import ROOT, blocks, same_output
 from tests.support.ranks import on_ranks, results
+from tests.support.texts import stdlib_pairs
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow]
 
@@ -44,7 +50,19 @@ def validated(rank, folder, module, losses):
     return logged["val_loss"]
 
 
-def page_on_ranks(rank, folder):
+def run_metric_program():
+    """Train with the program on this rank and few pairs, and return what it printed and its warnings."""
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(StringIO()) as printed:
+        patch.setattr(docstrings, "collect_pairs", lambda packages: stdlib_pairs()[::10])
+        with warnings.catch_warnings(record=True) as warned:
+            lightning_metric.main(["--steps", "2", "--devices", "2"])
+    messages = [str(warning.message) for warning in warned]
+    # Lightning recommends sync_dist for values that the metric has gathered from all ranks already.
+    return printed.getvalue(), [message for message in messages if "sync_dist=True" not in message]
+
+
+def cases_on_ranks(rank, folder):
+    yield "metric program", run_metric_program
     names, printed = run_distributed_page()
     yield "fabric", lambda: (names["fabric"].world_size, printed, names["metric"].compute()["f1"].item())
     yield "page", lambda: validated(rank, folder, names["Validation"](), LOSSES)
@@ -52,20 +70,29 @@ def page_on_ranks(rank, folder):
 
 
 @pytest.fixture(scope="module")
-def page_reports(tmp_path_factory):
-    return on_ranks(page_on_ranks, tmp_path_factory.mktemp("page"))
+def reports(tmp_path_factory):
+    """Results of each case on two ranks."""
+    return on_ranks(cases_on_ranks, tmp_path_factory.mktemp("page"))
 
 
-def test_fabric_scores_on_two_ranks_as_on_one(page_reports):
+def test_fabric_scores_on_two_ranks_as_on_one(reports):
     (output,) = (block.output for block in python_blocks("distributed.md") if "fabric.print" in block.content)
-    first, second = results(page_reports, "fabric")
+    first, second = results(reports, "fabric")
     assert same_output(output, first[1])
     assert (first[0], second) == (2, (2, "", first[2]))
 
 
-def test_the_logged_loss_is_the_mean_over_both_ranks_texts(page_reports):
-    assert results(page_reports, "page") == [pytest.approx(torch.tensor(LOSSES).mean().item(), abs=1e-6)] * 2
+def test_the_logged_loss_is_the_mean_over_both_ranks_texts(reports):
+    assert results(reports, "page") == [pytest.approx(torch.tensor(LOSSES).mean().item(), abs=1e-6)] * 2
 
 
-def test_a_mean_with_sync_dist_is_what_the_page_says(page_reports):
-    assert results(page_reports, "sync_dist") == [0.625, 0.625]
+def test_a_mean_with_sync_dist_is_what_the_page_says(reports):
+    assert results(reports, "sync_dist") == [0.625, 0.625]
+
+
+def test_the_metric_program_prints_one_line_for_both_ranks(reports):
+    (printed, warned), (printed_by_other, warned_by_other) = results(reports, "metric program")
+
+    assert re.findall(r"^step (\d): precision \d\.\d{3}", printed, re.MULTILINE) == ["1", "2"]
+    assert printed_by_other == ""
+    assert warned + warned_by_other == []
