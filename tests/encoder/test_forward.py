@@ -25,7 +25,11 @@ from tests.support.encoders import CPU, LAYER, ROUNDING, WIDTH, attend_by_produc
 from tests.support.models import randomised, soft_texts, tiny_config, tiny_model, tiny_tokenizer
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:torch.quantize_per_tensor:UserWarning")
+@pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning",
+    "ignore:torch.quantize_per_tensor:UserWarning",
+    "ignore:BertModel gives a text other vectors next to other texts",  # by the pickle again
+)
 def test_texts_that_cannot_share_a_pass_are_encoded_alone():
     """Dynamic quantization rounds by the largest state of a batch, also of a family that is listed as packed."""
     model, tokenizer = tiny_model("bert")

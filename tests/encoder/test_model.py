@@ -2,10 +2,7 @@
 
 import copy
 import json
-import os
 import pickle
-import subprocess
-import sys
 import warnings
 
 import pytest
@@ -17,10 +14,13 @@ from bertscore_tm.encoder import model as model_module
 from bertscore_tm.encoder.model import warn_of_slow_bfloat16
 from tests.support.encoders import TEXTS
 from tests.support.models import save_tiny_model, tiny_model
+from tests.support.ranks import run_ranks
 
 
-def test_bfloat16_is_close_and_returns_float32(minilm, encoder, pairs):
-    candidates, references = (side[::6] for side in pairs)
+@pytest.mark.filterwarnings("ignore:this processor has no bfloat16 instructions")
+def test_bfloat16_is_close_and_returns_float32(minilm, encoder, corpus):
+    candidates, references = corpus
+
     exact = bert_score(candidates, references, encoder)["f1"]
     half = FrozenEncoder(minilm, num_layers=5, dtype="bfloat16")
     fast = bert_score(candidates, references, half)["f1"]
@@ -67,29 +67,35 @@ def test_weights_in_a_lower_precision_are_never_widened(minilm, encoder, monkeyp
         assert torch.equal(weights, expected[name])
 
 
-def assert_equal_in_a_new_process(data, expected, folder):
-    """Where transformers knows neither our attention nor which states the model's class has."""
-    (folder / "encoder.pickle").write_bytes(data)
-    torch.save(expected, folder / "expected.pt")
-    program = (
-        "import pickle, sys, torch; encoder = pickle.load(open(sys.argv[1], 'rb'));"
-        f"torch.testing.assert_close(encoder.encode({TEXTS!r}).vectors, torch.load(sys.argv[2]), atol=1e-6, rtol=0)"
-    )
-    files = [folder / "encoder.pickle", folder / "expected.pt"]
-    subprocess.run([sys.executable, "-c", program, *files], check=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
+def encode_in_a_new_process(data):
+    """Return the vectors of a pickled encoder where transformers knows neither our attention nor a class's states."""
+    (vectors,) = run_ranks(encode_pickle, 1, data)
+    return vectors
 
 
-def test_a_ready_model_with_hooks_is_pickled(fresh_tiny, tmp_path):
+def encode_pickle(rank, data):
+    return pickle.loads(data).encode(TEXTS).vectors
+
+
+@pytest.mark.distributed
+def test_a_ready_model_with_hooks_is_pickled(fresh_tiny):
     # Returning all layers leaves hooks on the model, which cannot be pickled.
     model, tokenizer = fresh_tiny
     model(**tokenizer("a cat", return_tensors="pt"), output_hidden_states=True)
     encoder = FrozenEncoder(model, tokenizer, all_layers=True)
-    expected, signature, data = encoder.encode(TEXTS).vectors, encoder.signature(), pickle.dumps(encoder)
+    expected = encoder.encode(TEXTS).vectors
+    signature = encoder.signature()
+    data = pickle.dumps(encoder)
     del encoder, model
+
     again = pickle.loads(data)
+
     assert torch.equal(again.encode(TEXTS).vectors, expected)
-    assert_equal_in_a_new_process(data, expected, tmp_path)
     assert again.signature() == signature
+    torch.testing.assert_close(encode_in_a_new_process(data), expected, atol=1e-6, rtol=0)
+
+
+def test_a_ready_model_needs_its_tokenizer(fresh_tiny):
     with pytest.raises(ValueError, match="needs its tokenizer"):
         FrozenEncoder(fresh_tiny[0], num_layers=2)
 
@@ -98,11 +104,15 @@ def mean_of_layers(model, inputs):
     return torch.stack(model(**inputs, output_hidden_states=True).hidden_states).mean(0)
 
 
-def test_a_model_whose_function_asks_for_states_is_pickled(fresh_tiny, tmp_path):
+@pytest.mark.distributed
+def test_a_model_whose_function_asks_for_states_is_pickled(fresh_tiny):
     encoder = FrozenEncoder(*fresh_tiny, forward_fn=mean_of_layers)
     expected = encoder.encode(TEXTS).vectors
+
     again = pickle.loads(pickle.dumps(pickle.loads(pickle.dumps(encoder))))
-    assert_equal_in_a_new_process(pickle.dumps(encoder), expected, tmp_path)
+
+    of_new_process = encode_in_a_new_process(pickle.dumps(encoder))
+    torch.testing.assert_close(of_new_process, expected, atol=1e-6, rtol=0)
     assert torch.equal(again.encode(TEXTS).vectors, expected)
     assert torch.equal(encoder.encode(TEXTS).vectors, expected)
 
