@@ -44,6 +44,15 @@ def test_all_checks_run_in_a_workflow():
     assert {"os": "ubuntu-latest", "python": "3.11"} in nightly["tests"]["strategy"]["matrix"]["exclude"]
 
 
+def test_the_makefile_names_files_that_exist():
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+
+    names = re.findall(r"\btests/[\w/.]+", makefile)
+
+    assert len(names) > 30
+    assert [name for name in names if not (ROOT / name).exists()] == []
+
+
 def test_all_that_runs_before_a_change_lands_is_one_target():
     assert (ROOT / ".ci/run").read_text().splitlines()[1:] == ['exec make --directory "$(dirname "$0")/.." ci']
     assert {"ci", "avx2", "browser"} <= TARGETS

@@ -186,6 +186,7 @@ def test_wrong_arguments(encoder):
             VocabularyBridge(like("wordpiece"), tiny("bert")).fidelity(texts)
 
 
+@pytest.mark.filterwarnings("ignore:texts score 0.* against themselves through the bridge")
 @pytest.mark.parametrize("mode", ["mean", "expand"])
 def test_made_in_inference_mode_and_trained_with(mode):
     with torch.inference_mode():
@@ -387,6 +388,7 @@ def generator_of_words(kind):
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>", **ROLES)
 
 
+@pytest.mark.filterwarnings("ignore:.*of the characters are unknown to the encoder")
 @pytest.mark.parametrize("kind", ["byte-level BPE", "WordPiece", "SentencePiece"])
 @pytest.mark.parametrize("family", ["minilm", "deberta", "xlm-roberta"])
 def test_one_hot_labels_have_the_score_of_what_they_say(encoder, kind, family):

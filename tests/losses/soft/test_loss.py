@@ -540,6 +540,7 @@ def test_autocast_changes_nothing(encoder, dtype):
         assert SoftBERTScoreLoss(encoder)(short, *args) == SoftBERTScoreLoss(encoder)(short.float(), *args)
 
 
+@pytest.mark.filterwarnings("ignore:this processor has no bfloat16 instructions")
 def test_bfloat16_encoder_is_close(minilm, encoder):
     labels = labels_of(encoder)
     z = near_labels(encoder, labels)
