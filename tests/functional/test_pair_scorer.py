@@ -5,6 +5,7 @@ import gc
 import pickle
 import shutil
 import weakref
+from collections import Counter
 
 import numpy as np
 import pandas as pd
@@ -19,7 +20,7 @@ from bertscore_tm.scoring import settings
 from tests.support.models import save_tiny_model, tiny_model
 from tests.support.texts import real_pairs, several_references
 
-LAYER = 5
+LAYER = 2
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +35,9 @@ def scorer(minilm):
 
 
 def assert_scored(batch, rows, encoder, **options):
+    """Compare the scores of a batch with those of the function."""
     expected = bert_score(rows["candidate"], rows["reference"], encoder, **options)
+
     for name in SCORE_NAMES:
         np.testing.assert_allclose(np.asarray(batch[name]), expected[name].numpy(), atol=1e-6, rtol=0)
 
@@ -50,79 +53,142 @@ KINDS = {
 }
 
 
+def column_names(batch):
+    """Return the names of the columns of a batch of any kind."""
+    if hasattr(batch, "schema"):
+        return batch.schema.names
+    return list(batch)
+
+
+def assert_columns(scored, rows):
+    """Check that a batch has its own columns and three of scores."""
+    assert column_names(scored) == [*rows, *SCORE_NAMES]
+    for name in SCORE_NAMES:
+        assert np.asarray(scored[name]).dtype == np.float32
+    ids = np.asarray(scored["id"]).tolist()
+    assert ids == rows["id"]
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_batch_gets_three_columns(kind, rows, scorer, encoder):
     batch = KINDS[kind](rows)
+
     scored = scorer(batch)
+
     assert type(scored) is type(batch)
     assert_scored(scored, rows, encoder)
-    for again in (scored, scorer(scored)):  # scored before, as by an earlier model
-        names = again.schema.names if hasattr(again, "schema") else [*again]
-        assert names == ["id", "candidate", "reference", *SCORE_NAMES]
-        assert {np.asarray(again[name]).dtype for name in SCORE_NAMES} == {np.dtype("float32")}
-        assert [*map(int, np.asarray(again["id"]))] == rows["id"]
-    assert "f1" not in (batch.schema.names if hasattr(batch, "schema") else [*batch])
+    assert_columns(scored, rows)
+    # The batch itself is not changed.
+    assert column_names(batch) == [*rows]
     if hasattr(batch, "index"):
         assert scored.index.equals(batch.index)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_scores_of_an_earlier_model_are_replaced(kind, rows, scorer):
+    scored = scorer(KINDS[kind](rows))
+
+    again = scorer(scored)
+
+    assert_columns(again, rows)
+
+
 @pytest.mark.parametrize("kind", ["lists", "data frame", "table", "record batch"])
 def test_columns_may_have_the_names_of_attributes(kind, rows, scorer, encoder):
-    others = {name: [name] * len(rows["candidate"]) for name in ("schema", "assign", "append_column")}
+    others = {}
+    for name in ("schema", "assign", "append_column"):
+        others[name] = [name] * len(rows["candidate"])
+
     scored = scorer(KINDS[kind](rows | others))
+
     assert_scored(scored, rows, encoder)
-    assert [*np.asarray(scored["schema"])] == others["schema"]
+    assert np.asarray(scored["schema"]).tolist() == others["schema"]
 
 
 @pytest.mark.parametrize("kind", ["lists", "data frame", "table", "record batch"])
 def test_references_may_be_lists_and_columns_have_any_name(kind, rows, minilm, encoder):
-    rows = {"id": rows["id"], "output": rows["candidate"], "gold": several_references(rows["reference"])}
-    scored = PairScorer(minilm, num_layers=LAYER, candidate="output", reference="gold")(KINDS[kind](rows))
-    assert_scored(scored, {"candidate": rows["output"], "reference": rows["gold"]}, encoder)
+    references = several_references(rows["reference"])
+    batch = KINDS[kind]({"id": rows["id"], "output": rows["candidate"], "gold": references})
+    scorer = PairScorer(minilm, num_layers=LAYER, candidate="output", reference="gold")
+
+    scored = scorer(batch)
+
+    assert_scored(scored, {"candidate": rows["candidate"], "reference": references}, encoder)
 
 
 @pytest.mark.parametrize("kind", ["lists", "data frame", "table", "record batch"])
-def test_a_batch_without_rows_gets_empty_columns(kind, rows, minilm):
-    empty = pd.DataFrame(rows).iloc[:0]
-    batch = {name: [] for name in rows} if kind == "lists" else empty
-    if kind in ("table", "record batch"):
-        batch = KINDS[kind](pa.Table.from_pandas(empty, preserve_index=False).to_pydict())
-    scored = PairScorer(minilm, num_layers=2)(batch)
-    assert all(np.asarray(scored[name]).dtype == np.float32 and len(scored[name]) == 0 for name in SCORE_NAMES)
+def test_a_batch_without_rows_gets_empty_columns(kind, scorer):
+    batch = KINDS[kind]({"id": [], "candidate": [], "reference": []})
+
+    scored = scorer(batch)
+
+    for name in SCORE_NAMES:
+        assert np.asarray(scored[name]).dtype == np.float32
+        assert len(scored[name]) == 0
 
 
-def test_weights_and_baseline_are_those_of_the_whole_corpus(rows, minilm, encoder, table):
-    idf = rows["reference"]
-    metric = BERTScore(encoder, idf=idf, rescale=table)
-    expected = {"idf": idf, "rescale": table}
-    parts = [document_frequencies(idf[i::3], encoder) for i in range(3)]
-    for weights in (idf, metric, metric.token_weights(), sum(parts)):
-        scorer = PairScorer(minilm, num_layers=LAYER, idf=weights, rescale=table)
-        assert scorer.signature == metric.signature()
-        batches = [{name: values[i : i + 7] for name, values in rows.items()} for i in range(0, 30, 7)]
-        scored = [pickle.loads(pickle.dumps(scorer))(batch) for batch in batches]
-        assert_scored(
-            {name: np.concatenate([batch[name] for batch in scored]) for name in SCORE_NAMES}, rows, encoder, **expected
-        )
-    rescaled = PairScorer(minilm, num_layers=LAYER, rescale=Baseline.read(table))
-    assert_scored(rescaled(rows), rows, encoder, rescale=table)
+def idf_of(kind, references, encoder):
+    """Return the document frequencies of references, in a kind that a scorer takes."""
+    if kind == "texts":
+        return references
+    if kind == "metric":
+        return BERTScore(encoder, idf=references)
+    if kind == "weights":
+        return BERTScore(encoder, idf=references).token_weights()
+    # Counted in three parts, as on several machines.
+    return sum(document_frequencies(references[start::3], encoder) for start in range(3))
+
+
+@pytest.mark.parametrize("kind", ["texts", "metric", "weights", "frequencies"])
+def test_weights_are_those_of_the_whole_corpus(rows, minilm, encoder, table, kind):
+    references = rows["reference"]
+    options = {"idf": idf_of(kind, references, encoder), "rescale": table}
+    scorer = PairScorer(minilm, num_layers=LAYER, **options)
+    pickled = pickle.dumps(scorer)
+
+    parts = []
+    for start in range(0, len(references), 7):
+        batch = {name: values[start : start + 7] for name, values in rows.items()}
+        parts.append(pickle.loads(pickled)(batch))
+
+    scores = {name: np.concatenate([part[name] for part in parts]) for name in SCORE_NAMES}
+    assert_scored(scores, rows, encoder, idf=references, rescale=table)
+    assert scorer.signature == BERTScore(encoder, idf=references, rescale=table).signature()
+
+
+def test_a_baseline_may_be_read_before(rows, minilm, encoder, table):
+    scorer = PairScorer(minilm, num_layers=LAYER, rescale=Baseline.read(table))
+
+    scored = scorer(rows)
+
+    assert_scored(scored, rows, encoder, rescale=table)
 
 
 def test_frequencies_of_parts_add_up_to_those_of_all(encoder):
-    references = [["a cat", "a dog"], ["rain", " "], [""], ["a cat"]]  # a blank one next to another does not count
+    # A blank reference next to another does not count.
+    references = [["a cat", "a dog"], ["rain", " "], [""], ["a cat"]]
+    documents = ["a cat", "a dog", "rain", "", "a cat"]
+    tokenize = encoder.tokenizer.tokenizer
+    counts = Counter(token for text in documents for token in set(tokenize(text)["input_ids"]))
+
     parts = sum(document_frequencies(part, encoder) for part in (references[:1], references[1:], []))
-    flat = ["a cat", "a dog", "rain", "", "a cat"]
-    whole = document_frequencies(flat, encoder)
+    whole = document_frequencies(documents, encoder)
+
     assert torch.equal(parts.counts, whole.counts)
-    assert parts.num_documents == whole.num_documents == 5
-    ids = [{*encoder.tokenizer.tokenizer(text)["input_ids"]} for text in flat]
-    for token in set().union(*ids):
-        assert whole.counts[token] == sum(token in document for document in ids)
-    with pytest.raises(ValueError, match="idf is empty"):
-        bert_score(["a"], ["b"], encoder, idf=document_frequencies([], encoder))
+    assert parts.num_documents == whole.num_documents == len(documents)
+    for token, count in counts.items():
+        assert whole.counts[token] == count
+
+
+def test_frequencies_of_nothing_or_of_another_model_are_refused(encoder):
+    nothing = document_frequencies([], encoder)
+    frequencies = document_frequencies(["a cat"], encoder)
     other = FrozenEncoder(*tiny_model("bert"), num_layers=1)
+
+    with pytest.raises(ValueError, match="idf is empty"):
+        bert_score(["a"], ["b"], encoder, idf=nothing)
     with pytest.raises(ValueError, match="idf has weights of"):
-        bert_score(["a"], ["b"], other, idf=whole)
+        bert_score(["a"], ["b"], other, idf=frequencies)
 
 
 BAD_ROWS = {
@@ -142,6 +208,7 @@ BAD_ROWS = {
 @pytest.mark.parametrize("case", BAD_ROWS)
 def test_bad_rows_are_named(case, scorer):
     batch, error, message = BAD_ROWS[case]
+
     with pytest.raises(error, match=message):
         scorer(batch)
 
@@ -149,21 +216,30 @@ def test_bad_rows_are_named(case, scorer):
 @pytest.mark.parametrize("reference", [["the cat sat"], [["the cat sat", "a cat"]]], ids=["text", "list"])
 def test_a_map_without_batches_names_the_option(reference, scorer):
     data = Dataset.from_dict({"candidate": ["a cat sat"], "reference": reference})
+
     with pytest.raises(TypeError, match=r"'candidate' has a single text, .*map\(scorer, batched=True\)"):
         data.map(scorer)
+
     mapped = data.map(scorer, batched=True)
     assert set(SCORE_NAMES) < set(mapped.column_names)
 
 
-def test_bad_settings_are_refused_where_the_scorer_is_made(minilm):
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"idf": True}, TypeError, "idf=True weights tokens by the references, which are not known here"),
+        ({"num_layers": None, "all_layers": True}, ValueError, "one layer is compared here"),
+        ({"layers": 3}, TypeError, "unexpected keyword argument 'layers'"),
+    ],
+)
+def test_bad_settings_are_refused_where_the_scorer_is_made(minilm, options, error, message):
+    with pytest.raises(error, match=message):
+        PairScorer(minilm, **{"num_layers": LAYER} | options)
+
+
+def test_an_encoder_in_place_of_a_model_is_refused(encoder):
     with pytest.raises(TypeError, match=r"model must be the name or folder of a model, got a .*FrozenEncoder. Save"):
-        PairScorer(FrozenEncoder(minilm, num_layers=2))
-    with pytest.raises(TypeError, match="idf=True weights tokens by the references, which are not known here"):
-        PairScorer(minilm, idf=True, num_layers=2)
-    with pytest.raises(ValueError, match="one layer is compared here"):
-        PairScorer(minilm, all_layers=True)
-    with pytest.raises(TypeError, match="unexpected keyword argument 'layers'"):
-        PairScorer(minilm, layers=3)
+        PairScorer(encoder)
 
 
 # Pickles.
@@ -171,34 +247,54 @@ def test_bad_settings_are_refused_where_the_scorer_is_made(minilm):
 
 def test_a_pickle_is_small_and_the_same_after_use(rows, scorer, minilm):
     scorer(rows)
+
     data = pickle.dumps(scorer)
+
     assert len(data) < 2_000
     assert data == pickle.dumps(pickle.loads(data)) == pickle.dumps(PairScorer(minilm, num_layers=LAYER))
 
 
-def test_a_model_with_other_weights_is_an_error_that_names_both(tmp_path, rows, monkeypatch):
+def test_a_model_with_other_weights_is_an_error_that_names_both(tmp_path, rows):
     folder = tmp_path / "model"
-    scorer = PairScorer(save_tiny_model("bert", folder), num_layers=2)
+    scorer = PairScorer(save_tiny_model("bert", folder), num_layers=LAYER)
     data = pickle.dumps(scorer)
-    # The folder may be at a place of another name, as where an engine unpacks it.
-    moved = copy.copy(pickle.loads(data))
-    moved._model = str(shutil.copytree(folder, tmp_path / "unpacked" / "here")), *moved._model[1:]
-    np.testing.assert_array_equal(moved(rows)["f1"], scorer(rows)["f1"])
     change_weights(folder)
-    other = PairScorer(folder, num_layers=2)
-    made, here = (each.signature["contents"] for each in (scorer, other))
+    here = PairScorer(folder, num_layers=LAYER).signature["contents"]
     pair_scorer._share_encoder.cache_clear()  # as in another process
-    listed = r"\(files: model\.safetensors\)\. Copy the model's"
-    with pytest.raises(ValueError, match=rf"the scorer in contents \({here} instead of {made}\) {listed}"):
+    differences = rf"contents \({here} instead of {scorer.signature['contents']}\)"
+
+    with pytest.raises(ValueError, match=rf"the scorer in {differences} \(files: model\.safetensors\)\. Copy the"):
         pickle.loads(data)(rows)
+
+
+def test_another_version_is_an_error_that_names_both(scorer, rows, monkeypatch):
     monkeypatch.setattr(settings, "__version__", "0.0.0")
+
     with pytest.raises(ValueError, match=r"the scorer in bertscore-tm \(0\.0\.0 instead of .*\)\. Copy the model's"):
-        other(rows)
-    monkeypatch.undo()
-    # A new scorer of the same path has the new weights, in a process with the old encoder too.
-    encoder = FrozenEncoder(folder, num_layers=2)
-    assert_scored(pickle.loads(pickle.dumps(other))(rows), rows, encoder)
-    assert np.abs(other(rows)["f1"] - moved(rows)["f1"]).max() > 1e-3
+        scorer(rows)
+
+
+def test_a_copy_of_the_folder_at_another_place_is_the_same_model(tmp_path, rows):
+    folder = tmp_path / "model"
+    scorer = PairScorer(save_tiny_model("bert", folder), num_layers=LAYER)
+    unpacked = shutil.copytree(folder, tmp_path / "unpacked" / "here")
+    moved = pickle.loads(pickle.dumps(scorer))
+    moved._model = str(unpacked), *moved._model[1:]
+
+    np.testing.assert_array_equal(moved(rows)["f1"], scorer(rows)["f1"])
+
+
+def test_a_new_scorer_of_a_path_has_the_new_weights(tmp_path, rows):
+    folder = tmp_path / "model"
+    old = PairScorer(save_tiny_model("bert", folder), num_layers=LAYER)
+    old_scores = old(rows)["f1"]
+    change_weights(folder)
+    new = PairScorer(folder, num_layers=LAYER)
+
+    scored = pickle.loads(pickle.dumps(new))(rows)
+
+    assert_scored(scored, rows, FrozenEncoder(folder, num_layers=LAYER))
+    assert np.abs(scored["f1"] - old_scores).max() > 1e-3
 
 
 def change_weights(folder):
@@ -210,43 +306,59 @@ def change_weights(folder):
 
 def test_datasets_cache_scores_by_the_contents_of_the_model(tmp_path, rows):
     """Rows of a file are cached by the mapped function's pickle; with a path alone, with the scores of old weights."""
-    Dataset.from_dict(rows).to_json(tmp_path / "rows.jsonl")
-    data = load_dataset(
-        "json", data_files=str(tmp_path / "rows.jsonl"), split="train", cache_dir=str(tmp_path / "cache")
-    )
-    folder, scored = tmp_path / "model", []
-    save_tiny_model("bert", folder)
-    for _ in range(2):
-        scorer = PairScorer(folder, num_layers=2)
-        mapped = data.map(scorer, batched=True, batch_size=8)
-        assert_scored(mapped, rows, FrozenEncoder(folder, num_layers=2))
-        assert mapped.cache_files == data.map(PairScorer(folder, num_layers=2), batched=True, batch_size=8).cache_files
-        scored.append(mapped)
-        change_weights(folder)
-    assert np.abs(np.subtract(scored[0]["f1"], scored[1]["f1"])).max() > 1e-3
+    path = str(tmp_path / "rows.jsonl")
+    Dataset.from_dict(rows).to_json(path)
+    data = load_dataset("json", data_files=path, split="train", cache_dir=str(tmp_path / "cache"))
+    folder = save_tiny_model("bert", tmp_path / "model")
+
+    before = data.map(PairScorer(folder, num_layers=LAYER), batched=True, batch_size=8)
+    again = data.map(PairScorer(folder, num_layers=LAYER), batched=True, batch_size=8)
+    change_weights(folder)
+    after = data.map(PairScorer(folder, num_layers=LAYER), batched=True, batch_size=8)
+
+    assert again.cache_files == before.cache_files
+    assert_scored(after, rows, FrozenEncoder(folder, num_layers=LAYER))
+    assert np.abs(np.subtract(before["f1"], after["f1"])).max() > 1e-3
 
 
-# Processes.
+# Processes; more of them are in tests/workflows/test_other_processes.py.
 
 
 def test_tasks_of_one_process_load_the_model_once(rows, minilm):
     data = pickle.dumps(PairScorer(minilm, num_layers=3))
 
-    def task():
+    def run_task():
+        """Score with a new scorer, and return its model."""
         scorer = pickle.loads(data)
         scorer(rows)
         return weakref.ref(scorer._encoder.backbone("cpu"))
 
-    model = task()
+    model = run_task()
     gc.collect()
-    assert task() is model
+    assert run_task() is model
     assert model() is not None
-    # Pickles that take turns are scored without loading a model again.
-    others = [pickle.dumps(PairScorer(minilm, num_layers=layer)) for layer in (2, 4)]
-    backbones = [[pickle.loads(other)._encoder.backbone("cpu") for other in others] for _ in range(2)]
-    assert backbones[0][0] is backbones[1][0]
-    assert backbones[0][1] is backbones[1][1]
-    # Two scorers that take turns hold a model each.
-    scorers = [pickle.loads(data), PairScorer(minilm, num_layers=4)]
-    models = [[scorer(rows) and scorer._encoder.backbone("cpu") for scorer in scorers] for _ in range(2)]
-    assert models[0][0] is models[1][0] is not models[0][1] is models[1][1]
+
+
+def load_models(scorers):
+    """Return the models of scorers, which are loaded one after the other."""
+    return [scorer._encoder.backbone("cpu") for scorer in scorers]
+
+
+def test_pickles_that_take_turns_share_their_models(minilm):
+    pickles = [pickle.dumps(PairScorer(minilm, num_layers=layer)) for layer in (1, 3)]
+
+    first = load_models(map(pickle.loads, pickles))
+    second = load_models(map(pickle.loads, pickles))
+
+    assert first[0] is second[0] is not first[1]
+    assert first[1] is second[1]
+
+
+def test_scorers_that_take_turns_hold_a_model_each(minilm):
+    scorers = [PairScorer(minilm, num_layers=layer) for layer in (1, 3)]
+
+    first = load_models(scorers)
+    second = load_models(scorers)
+
+    assert first[0] is second[0] is not first[1]
+    assert first[1] is second[1]

@@ -1,4 +1,4 @@
-"""Ranked candidates and matrices of scores: those of single pairs, consensus, memory and errors."""
+"""Ranked candidates: scores of single pairs, consensus, memory and errors."""
 
 import math
 import random
@@ -15,127 +15,227 @@ from tests.support.ranking import score_pairs
 from tests.support.texts import real_pairs
 
 COMPONENTS = ("f1", "precision", "recall")
+TEXTS = list(chain(*real_pairs(10)))
+EMPTY = "the text or each of its references is empty"
+blank_candidates = pytest.mark.filterwarnings("ignore:.* candidates scored 0")
 
 
-def make_items(count=3, seed=0):
+def make_items(count=3):
     """Lists of candidates, some equal, empty or shared by items, with one to three references each."""
-    drawn = random.Random(seed)
-    texts = [" ".join(text.split()[: drawn.randint(1, 12)]) for pair in real_pairs(10) for text in pair]
-    candidates = [[*drawn.choices(texts, k=drawn.randint(2, 5)), ""] for _ in range(count)]
-    candidates[0] += candidates[0][:1] * 2
+    drawn = random.Random(0)
+    texts = [" ".join(text.split()[: drawn.randint(1, 12)]) for text in TEXTS]
+    candidates, references = [], []
+    for _ in range(count):
+        candidates.append([*drawn.choices(texts, k=drawn.randint(2, 5)), ""])
+        references.append(drawn.sample(texts, drawn.randint(1, 3)))
+    repeated = candidates[0][0]
+    candidates[0] += [repeated, repeated]
     candidates[1] += candidates[0][:2]
-    references = [drawn.sample(texts, drawn.randint(1, 3)) for _ in range(count)]
     return candidates, references
 
 
-@pytest.mark.filterwarnings("ignore:.* candidates scored 0")
-@pytest.mark.parametrize("how", ["mean", "max", "weighted", "consensus", "weighted consensus"])
-@pytest.mark.parametrize("component", COMPONENTS)
-def test_scores_are_those_of_all_pairs(encoder, component, how):
-    candidates, references = make_items()
-    others = candidates if "consensus" in how else references
+def draw_weights(items):
+    """Weights of texts; some are probabilities of a beam whose first text is nearly certain."""
     drawn = random.Random(1)
-    # Some are probabilities of a beam whose first text is nearly certain.
-    weights = [[drawn.random() ** (1 if i else 40) for _ in texts] for i, texts in enumerate(others)]
-    options = {"weights": weights} if "weighted" in how else {"references_reduce": "max"} if how == "max" else {}
-    wanted = None if others is candidates else references
-    ranked = rank_candidates(candidates, wanted, encoder, component=component, **options)
+    weights = []
+    for texts in items:
+        exponents = [40.0] + [1.0] * (len(texts) - 1)
+        weights.append([drawn.random() ** exponent for exponent in exponents])
+    return weights
+
+
+def average(pairs, weights):
+    """Weighted means of rows, shape (candidates,)."""
+    return (pairs * weights).sum(1) / weights.sum(-1)
+
+
+@blank_candidates
+@pytest.mark.parametrize("reduce", ["mean", "max", "weights"])
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_scores_are_reduced_over_the_references(encoder, component, reduce):
+    candidates, references = make_items()
+    weights = [[1.0] * len(texts) for texts in references]
+    options = {"references_reduce": reduce}
+    if reduce == "weights":
+        weights = draw_weights(references)
+        options = {"weights": weights}
+
+    ranked = rank_candidates(candidates, references, encoder, component=component, **options)
+
+    for number, scores in enumerate(ranked.scores):
+        pairs = score_pairs(candidates[number], references[number], encoder)[component]
+        expected = average(pairs, torch.tensor(weights[number]).double())
+        if reduce == "max":
+            expected = pairs.amax(1)
+        torch.testing.assert_close(scores.double(), expected, atol=1e-6, rtol=0)
+
+
+@blank_candidates
+@pytest.mark.parametrize("is_weighted", [False, True])
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_a_consensus_averages_the_other_candidates(encoder, component, is_weighted):
+    candidates, _ = make_items()
+    weights = [[1.0] * len(texts) for texts in candidates]
+    options = {}
+    if is_weighted:
+        weights = draw_weights(candidates)
+        options = {"weights": weights}
+
+    ranked = rank_candidates(candidates, encoder=encoder, component=component, **options)
+
+    for number, scores in enumerate(ranked.scores):
+        pairs = score_pairs(candidates[number], candidates[number], encoder)[component]
+        others = 1 - torch.eye(len(pairs), dtype=torch.float64)
+        expected = average(pairs, others * torch.tensor(weights[number]).double())
+        torch.testing.assert_close(scores.double(), expected, atol=1e-6, rtol=0)
+
+
+@blank_candidates
+def test_candidates_are_ordered_by_their_scores(encoder):
+    candidates, references = make_items()
+
+    ranked = rank_candidates(candidates, references, encoder)
+
     for number, (scores, order) in enumerate(zip(ranked.scores, ranked.order, strict=True)):
-        each = score_pairs(candidates[number], others[number], encoder)[component]
-        shares = torch.tensor(weights[number] if "weighted" in how else [1.0] * each.shape[1], dtype=torch.float64)
-        if others is candidates:
-            shares = shares * (1 - torch.eye(len(each)))
-        expected = each.amax(1) if how == "max" else (each * shares).sum(1) / shares.sum(-1)
-        assert torch.allclose(scores.double(), expected, atol=1e-6)
         assert scores[order].diff().max() <= 0
         assert ranked.best[number] == candidates[number][order[0]]
 
 
-def test_f1_near_its_singularity_is_the_smaller_of_p_and_r(minilm):
-    last = FrozenEncoder(minilm, num_layers=6)
-    # Unrelated texts first, for which the formula gives .93, more than for a paraphrase.
-    candidates = ["rain", "Creates an SSL context."]
-    references = ["Create a SSLContext object with default settings.", "a cat sat"]
-    pairs = score_pairs(candidates, references, last)
+def selection_f1(pairs):
+    """F1 that is the smaller of precision and recall where one of them is not positive."""
+    smaller = torch.minimum(pairs["precision"], pairs["recall"])
+    return torch.where(smaller > 0, pairs["f1"], smaller)
+
+
+@pytest.fixture(scope="module")
+def last(minilm):
+    """The real encoder at its last layer, where unrelated texts have negative scores."""
+    return FrozenEncoder(minilm, num_layers=6)
+
+
+# Unrelated texts first, for which the formula gives .93, more than for a paraphrase.
+UNRELATED = ["rain", "Creates an SSL context."]
+DOCUMENTS = ["Create a SSLContext object with default settings.", "a cat sat"]
+
+
+def test_f1_near_its_singularity_is_the_smaller_of_p_and_r(last):
+    pairs = score_pairs(UNRELATED, DOCUMENTS, last)
+    expected = selection_f1(pairs)
+
+    means = rank_candidates([UNRELATED], [DOCUMENTS], last)
+    maxima = rank_candidates([UNRELATED], [DOCUMENTS], last, references_reduce="max")
+
     assert pairs["f1"][0, 0] > 0.9 > pairs["f1"][1, 0]
-    smaller = torch.minimum(pairs["precision"], pairs["recall"])
-    assert smaller[0, 0] < 0
-    expected = torch.where(smaller > 0, pairs["f1"], smaller)
-    for reduce, reduced in (("mean", expected.mean(1)), ("max", expected.amax(1))):
-        ranked = rank_candidates([candidates], [references], last, references_reduce=reduce)
-        assert torch.allclose(ranked.scores[0].double(), reduced, atol=1e-6)
-        assert ranked.best == [candidates[1]]
-    texts = [*candidates, references[0]]
-    pairs = score_pairs(texts, texts, last)
-    smaller = torch.minimum(pairs["precision"], pairs["recall"])
-    expected = torch.where(smaller > 0, pairs["f1"], smaller)
+    assert expected[0, 0] < 0
+    torch.testing.assert_close(means.scores[0].double(), expected.mean(1), atol=1e-6, rtol=0)
+    torch.testing.assert_close(maxima.scores[0].double(), expected.amax(1), atol=1e-6, rtol=0)
+    assert means.best == maxima.best == [UNRELATED[1]]
+
+
+def test_an_unrelated_text_is_last_in_a_consensus(last):
+    texts = [*UNRELATED, DOCUMENTS[0]]
+    pairs = selection_f1(score_pairs(texts, texts, last))
+    expected = (pairs.sum(1) - pairs.diagonal()) / 2
+
     consensus = rank_candidates([texts], encoder=last)
-    assert torch.allclose(consensus.scores[0].double(), (expected.sum(1) - expected.diagonal()) / 2, atol=1e-6)
+
+    torch.testing.assert_close(consensus.scores[0].double(), expected, atol=1e-6, rtol=0)
     assert consensus.order[0][-1] == 0
 
 
-@pytest.mark.filterwarnings("ignore:.* candidates scored 0")
-@pytest.mark.parametrize("idf", ["references", "candidates", "texts"])
-def test_idf(encoder, idf):
+@blank_candidates
+@pytest.mark.parametrize("source", ["references", "candidates", "texts"])
+def test_idf_is_that_of_the_references_or_of_given_texts(encoder, source):
     candidates, references = make_items()
-    corpus_texts = [text for pair in real_pairs(10) for text in pair]
-    if idf == "texts":
-        options = given_options = {"idf": corpus_texts}
-    else:
-        documents = [text for row in (references if idf == "references" else candidates) for text in row]
-        options, given_options = {"idf": True}, {"idf": documents}
-    wanted = None if idf == "candidates" else references
-    ranked = rank_candidates(candidates, wanted, encoder, **options)
-    expected = rank_candidates(candidates, wanted, encoder, **given_options)
-    torch.testing.assert_close(ranked.scores, expected.scores, atol=0, rtol=0)
-    if wanted is not None:
-        pairs = score_pairs(candidates[0], references[0], encoder, **given_options)["f1"]
-        assert torch.allclose(ranked.scores[0].double(), pairs.mean(1), atol=1e-6)
+    documents = {
+        "references": list(chain(*references)),
+        "candidates": list(chain(*candidates)),
+        "texts": TEXTS,
+    }[source]
+    idf = documents if source == "texts" else True
+    given = candidates if source == "candidates" else references
+
+    ranked = rank_candidates(candidates, None if source == "candidates" else references, encoder, idf=idf)
+
+    pairs = score_pairs(candidates[0], given[0], encoder, idf=documents)["f1"]
+    expected = pairs.mean(1)
+    if source == "candidates":
+        expected = (pairs.sum(1) - pairs.diagonal()) / (len(pairs) - 1)
+    torch.testing.assert_close(ranked.scores[0].double(), expected, atol=1e-6, rtol=0)
     assert "idf:no" not in ranked.signature
 
 
-@pytest.mark.filterwarnings("ignore:.* candidates scored 0")
-@pytest.mark.parametrize("with_references", [False, True])
-def test_each_distinct_text_is_encoded_once_in_bounded_memory(encoder, with_references, encoded, monkeypatch):
+@blank_candidates
+@pytest.mark.parametrize("has_references", [False, True])
+def test_each_distinct_text_is_encoded_once_in_bounded_memory(encoder, has_references, encoded, monkeypatch):
     candidates, references = make_items(8)
-    wanted = references if with_references else None
-    expected = rank_candidates(candidates, wanted, encoder)
+    if not has_references:
+        references = None
+    expected = rank_candidates(candidates, references, encoder)
     encoded.clear()
     monkeypatch.setattr(corpus, "_ELEMENTS_PER_STEP", 20_000)
-    ranked = rank_candidates(candidates, wanted, encoder)
+
+    ranked = rank_candidates(candidates, references, encoder)
+
     texts = list(chain(*encoded))
-    assert sum(map(bool, encoded)) > 4
+    calls_with_texts = [call for call in encoded if call]
+    assert len(calls_with_texts) > 4
     assert len(texts) == len(set(texts))
     torch.testing.assert_close(ranked.scores, expected.scores, atol=1e-6, rtol=0)
 
 
-def test_items_with_few_candidates(encoder, capsys):
+def test_items_may_have_few_candidates(encoder):
     ranked = rank_candidates([[], ["a cat"], ["a cat", "a cat"]], encoder=encoder)
-    assert capsys.readouterr() == ("", "")
-    rank_candidates([[], ["a cat"], ["a cat", "a cat"]], encoder=encoder, verbose=True)
-    assert "3/3" in capsys.readouterr().err
+
     assert [len(scores) for scores in ranked.scores] == [0, 1, 2]
     assert ranked.best == [None, "a cat", "a cat"]
     # Nothing agrees with the only candidate.
     assert math.isnan(ranked.scores[1])
     assert ranked.scores[2].tolist() == pytest.approx([1, 1], abs=1e-6)
+
+
+def test_no_items_or_no_candidates_have_no_best_one(encoder):
     assert len(rank_candidates([], encoder=encoder)) == 0
     assert rank_candidates([["a"], []], ["a", "b"], encoder).best == ["a", None]
-    # Of equal scores the first candidate comes first.
-    with pytest.warns(UserWarning, match="^2 candidates scored 0 because the text or each of its references is empty$"):
-        equal = rank_candidates([["a dog", "a cat", "", "a cat", " ", "a dog"]], [["a cat"]], encoder)
-    assert equal.order[0].tolist() == [1, 3, 0, 5, 2, 4]
-    # The first has no other candidate of positive weight.
-    weighted = rank_candidates([["a cat", "a dog"]], encoder=encoder, weights=[[1, 0]])
-    assert weighted.scores[0].isnan().tolist() == [True, False]
-    assert (weighted.order[0].tolist(), weighted.best) == ([1, 0], ["a dog"])
+
+
+def test_a_progress_bar_of_items_is_shown_on_request(encoder, capsys):
+    items = [[], ["a cat"], ["a cat", "a cat"]]
+
+    rank_candidates(items, encoder=encoder)
+    silent = capsys.readouterr()
+    rank_candidates(items, encoder=encoder, verbose=True)
+    shown = capsys.readouterr()
+
+    assert silent == ("", "")
+    assert "3/3" in shown.err
+
+
+def test_of_equal_scores_the_first_candidate_comes_first(encoder):
+    candidates = ["a dog", "a cat", "", "a cat", " ", "a dog"]
+
+    with pytest.warns(UserWarning, match=f"^2 candidates scored 0 because {EMPTY}$"):
+        ranked = rank_candidates([candidates], [["a cat"]], encoder)
+
+    assert ranked.order[0].tolist() == [1, 3, 0, 5, 2, 4]
+
+
+def test_a_candidate_without_others_of_positive_weight_is_last(encoder):
+    ranked = rank_candidates([["a cat", "a dog"]], encoder=encoder, weights=[[1, 0]])
+
+    assert ranked.scores[0].isnan().tolist() == [True, False]
+    assert ranked.order[0].tolist() == [1, 0]
+    assert ranked.best == ["a dog"]
 
 
 def test_truncated_texts_are_counted_in_one_warning(minilm):
     short = FrozenEncoder(minilm, num_layers=2, max_length=8)
     texts = ["a word " * 20, "b word " * 20, "short"]
-    with pytest.warns(UserWarning, match=r"^2 texts are longer than 8 tokens .*long_text .*'window'"):
+
+    with pytest.warns(UserWarning, match=r"^2 texts are longer than 8 tokens .*long_text .*'window'") as caught:
         rank_candidates([texts, texts], encoder=short)
+
+    assert len(caught) == 1
 
 
 @pytest.mark.parametrize(
@@ -163,5 +263,7 @@ def test_truncated_texts_are_counted_in_one_warning(minilm):
     ],
 )
 def test_errors_name_the_argument(encoder, arguments, error, message):
+    usual = {"candidates": [["a", "b"]], "encoder": encoder}
+
     with pytest.raises(error, match=message):
-        rank_candidates(**{"candidates": [["a", "b"]], "encoder": encoder, **arguments})
+        rank_candidates(**usual | arguments)
