@@ -17,8 +17,7 @@ from bertscore_tm import Baseline, BERTScore, FrozenEncoder, PairScorer
 from bertscore_tm.encoder.identity import hash_model, hash_structure
 from bertscore_tm.scoring.baselines import make_baseline
 from bertscore_tm.utilities.files import write_atomically
-from tests.support.models import EVERY_FAMILY, last_hidden_state, randomised, tiny_config, tiny_model
-from tests.support.ranks import run_ranks
+from tests.support.models import EVERY_FAMILY, randomised, tiny_config, tiny_model
 
 PAIRS = ["a cat sat on the mat", "rain tomorrow"], ["the cat sat", "sun today"]
 
@@ -431,17 +430,3 @@ def test_a_collection_keeps_functions_of_one_name_apart(encoder):
     functions = [scaled(0.0), scaled(0.5)]
     encoders = [FrozenEncoder(model, tokenizer, forward_fn=function) for function in functions]
     require_separate(encoders, ["hello", "rain"], PAIRS[0])
-
-
-def score_on_rank(rank):
-    model, tokenizer = tiny_model("bert")
-    metric = BERTScore(FrozenEncoder(model, tokenizer, forward_fn=last_hidden_state), component="f1")
-    metric.update(PAIRS[0][rank : rank + 1], PAIRS[1][rank : rank + 1])
-    return float(metric.compute())
-
-
-@pytest.mark.distributed
-def test_ranks_with_a_function_agree():
-    model, tokenizer = tiny_model("bert")
-    encoder = FrozenEncoder(model, tokenizer, forward_fn=last_hidden_state)
-    assert run_ranks(score_on_rank, 2) == pytest.approx([float(score(encoder).mean())] * 2, abs=1e-6)

@@ -18,9 +18,8 @@ from bertscore_tm.scoring import corpus
 from bertscore_tm.scoring.corpus import forget_batch
 from bertscore_tm.scoring.idf import token_weights
 from bertscore_tm.scoring.settings import ScoreSettings
-from tests.support.metrics import FIRST, LAYERS, SECOND, VOCABULARY, assert_close, assert_equal, mean, per_pair, updated
+from tests.support.metrics import FIRST, SECOND, VOCABULARY, assert_close, assert_equal, mean, per_pair, updated
 from tests.support.models import counted_texts
-from tests.support.ranks import run_ranks
 from tests.support.texts import real_pairs
 
 TEXTS = real_pairs(9, words=9)
@@ -288,26 +287,6 @@ def test_signatures_and_states_differ_by_picked_layer(minilm, every):
 def test_impossible_settings(encoder, options, error, message):
     with pytest.raises(error, match=message):
         BERTScore(encoder, **options)
-
-
-def weights_on_a_rank(rank, folder):
-    metric = BERTScore(FrozenEncoder(folder, num_layers=LAYERS), idf=True)
-    # The last pair on both ranks, as a sampler would repeat it; the second rank has nothing else.
-    numbers = list(range(COUNT)) if rank == 0 else [COUNT - 1]
-    metric.update([PREDS[i] for i in numbers], [TARGET[i] for i in numbers], indices=numbers)
-    weights = metric.token_weights()
-    return weights.table, weights.source, metric.compute()["f1"]
-
-
-@pytest.mark.distributed
-def test_weights_for_a_loss_are_those_of_all_ranks(minilm):
-    encoder = FrozenEncoder(minilm, num_layers=LAYERS)
-    expected = BERTScore(encoder, idf=TARGET)
-    expected.update(PREDS, TARGET)
-    for table, source, f1 in run_ranks(weights_on_a_rank, 2, str(minilm)):
-        assert torch.equal(table, expected.token_weights().table)
-        assert source == expected.token_weights().source
-        assert f1.item() == pytest.approx(expected.compute()["f1"].item(), abs=1e-6)
 
 
 @pytest.mark.parametrize("options", [{"component": "f1", "idf": True}, {"component": "recall", "idf": CORPUS}])

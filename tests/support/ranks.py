@@ -73,8 +73,15 @@ def start_rank_server() -> None:
     forkserver.ensure_running()
 
 
+class CaseError(str):
+    """Type and message of the exception that a case raised on a rank."""
+
+
 def on_ranks(cases: Callable[..., Any], *args: Any, world_size: int = 2) -> list[dict[Any, Any]]:
-    """Run what ``cases(rank, *args)`` yields, names and functions, and return results by name; errors as strings."""
+    """Run what ``cases(rank, *args)`` yields, names and functions, and return the results of each rank by name.
+
+    The result of a case that raises an exception is a :class:`CaseError`.
+    """
     return run_ranks(_run_cases, world_size, cases, *args)
 
 
@@ -84,14 +91,15 @@ def _run_cases(rank: int, cases: Callable[..., Any], *args: Any) -> dict[Any, An
         try:
             report[name] = case()
         except Exception as error:  # noqa: BLE001 - what it is, is the result
-            report[name] = f"{type(error).__name__}: {error}"
+            report[name] = CaseError(f"{type(error).__name__}: {error}")
     return report
 
 
 def results(reports: list[dict[Any, Any]], name: Any) -> list[Any]:
     """Return the results of a case that no rank may fail."""
     values = [report[name] for report in reports]
-    assert not [error for error in values if isinstance(error, str)]
+    errors = [value for value in values if isinstance(value, CaseError)]
+    assert errors == []
     return values
 
 

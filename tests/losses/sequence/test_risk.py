@@ -2,45 +2,16 @@
 
 import math
 from types import SimpleNamespace
-from typing import ClassVar
 
 import pytest
 import torch
-from torch.distributed.fsdp import fully_shard
-from torch.nn.parallel import DistributedDataParallel
 from transformers import T5Config, T5ForConditionalGeneration
 
-from bertscore_tm.losses import BERTScoreRisk, sequence_log_probs
+from bertscore_tm.losses import sequence_log_probs
 from bertscore_tm.losses.sequence import risk as risk_module
-from tests.losses.sequence.test_sampling import END, ROWS, batch_of, make_model
-from tests.support.models import padded, tiny_tokenizer
-from tests.support.ranks import run_ranks
-from tests.support.soft_predictions import tiny
-
-REFERENCES = ["a cat sat", ["hello", "hi there"], ["it rains today"]]
-
-
-class Words:
-    """A tokenizer for a tiny generator: the ids of the references, and words for what it samples."""
-
-    ids: ClassVar = {"a cat sat": [5, 6], "hello": [7, 8, 9], "it rains today": [10]}
-
-    def batch_decode(self, ids, skip_special_tokens):
-        return [" ".join(f"word{i}" for i in row if i > 4) for row in ids]
-
-    eos_token_id = END
-
-    def __call__(self, text=None, text_target=None, add_special_tokens=True):
-        ids = self.ids[text or text_target]
-        return {"input_ids": [3, *ids, END] if add_special_tokens else ids}
-
-
-def make_risk(**options):
-    """A risk for the tiny generator of words."""
-    encoder, tokenizer = tiny("bert", "float32"), tiny_tokenizer("wordpiece")
-    risk = BERTScoreRisk(encoder, tokenizer, **{"max_new_tokens": 5, **options})
-    risk.tokenizer = Words()
-    return risk
+from tests.losses.sequence.test_sampling import ROWS, batch_of, make_model
+from tests.support.models import padded
+from tests.support.risk import REFERENCES, make_risk
 
 
 def test_the_gradient_is_that_of_the_exact_expectation():
@@ -261,74 +232,3 @@ def test_the_factor_is_bounded():
         torch.manual_seed(0)
         values.append(risk(model, inputs, REFERENCES).item())
     assert values[0] == values[1] > 0
-
-
-def sharded_step(rank):
-    """The error of a sharded encoder-decoder, and the loss of a sharded decoder."""
-    torch.set_num_threads(1)
-    messages = []
-    for family, side in (("t5", "right"), ("gpt2", "left")):
-        model = make_model(family)
-        fully_shard(model)
-        try:
-            make_risk()(model, batch_of(side), REFERENCES).backward()
-            messages.append("")
-        except TypeError as error:
-            messages.append(str(error))
-    return messages
-
-
-@pytest.mark.distributed
-def test_sharded_encoder_decoders_are_refused_by_name():
-    for messages in run_ranks(sharded_step, 2):
-        assert "T5ForConditionalGeneration is sharded by fully_shard" in messages[0]
-        assert messages[1] == ""
-
-
-class RiskStep(torch.nn.Module):
-    """Cross-entropy and risk, in a training step that DDP wraps."""
-
-    def __init__(self, risk):
-        super().__init__()
-        self.model, self.risk = make_model("t5"), risk
-
-    def forward(self, inputs, references):
-        ids = inputs["input_ids"]
-        cross_entropy = self.model(**inputs, decoder_input_ids=ids, labels=ids).loss
-        return cross_entropy + self.risk(self.model, inputs, references)
-
-
-def steps_on_a_rank(rank, wraps=True, **options):
-    """The gradients and norms of four steps on a rank's input; the other rank has no reference in the first."""
-    torch.set_num_threads(1)
-    step = RiskStep(make_risk(**options))
-    wrapped, gradients, norms = DistributedDataParallel(step) if wraps else step, [], []
-    inputs = {name: value[rank : rank + 1] for name, value in batch_of("right").items()}
-    for number in range(4):
-        torch.manual_seed(number)
-        wrapped.zero_grad()
-        wrapped(inputs, [None if (rank, number) == (1, 0) else REFERENCES[rank]]).backward()
-        gradients.append(torch.cat([parameter.grad.flatten() for parameter in step.model.parameters()]))
-        norms.append(step.risk.balance.norms.clone())
-    return torch.stack(gradients), torch.stack(norms), step.risk.calls
-
-
-def steps_of_each_kind(rank):
-    return steps_on_a_rank(rank, balance_every=1), steps_on_a_rank(rank, every=2)
-
-
-@pytest.mark.distributed
-def test_ranks_agree_on_one_factor_and_sample_in_the_same_steps():
-    (first, first_sparse), (second, second_sparse) = run_ranks(steps_of_each_kind, 2)
-    assert torch.equal(first[1], second[1])
-    alone, other = (steps_on_a_rank(rank, wraps=False, balance_every=1)[1] for rank in range(2))
-    torch.testing.assert_close(first[1][0], alone[0])  # the other rank has no reference
-    # A mean of both ranks' norms.
-    new = (other[1] + (alone[1] - 0.9 * alone[0]) / 0.1) / 2
-    torch.testing.assert_close(first[1][1], 0.9 * alone[0] + 0.1 * new)
-    gradients = first_sparse[0]
-    torch.testing.assert_close(gradients, second_sparse[0])
-    assert first_sparse[2] == second_sparse[2] == 4
-    # Only cross-entropy between the samplings: the same inputs give the same gradient.
-    torch.testing.assert_close(gradients[1], gradients[3])
-    assert not torch.allclose(gradients[2], gradients[1])

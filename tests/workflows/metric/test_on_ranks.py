@@ -1,10 +1,13 @@
-"""The metric on several ranks: scores of one process, few bytes, uneven updates, errors, calls by hand."""
+"""The metric on several ranks: few bytes, updates after compute, errors, calls by hand.
+
+The scores themselves are compared with bert-score in workflows/ranks/test_metrics.py.
+"""
 
 import re
 import shutil
 import warnings
 from functools import partial
-from itertools import chain, product
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +25,7 @@ from bertscore_tm.functional import bert_score
 from bertscore_tm.metric.states import Collectives
 from tests.support.models import save_tiny_model
 from tests.support.ranks import run_ranks
-from tests.support.texts import real_pairs, several_references
+from tests.support.texts import real_pairs
 
 pytestmark = [
     pytest.mark.distributed,
@@ -32,16 +35,11 @@ pytestmark = [
 
 TOLERANCE = 1e-6
 LAYERS = 2
-SIZES = (1, 7)
-# Whether idf, several references, all layers: every pair of two of them in every combination.
-KINDS = [(False, False, False), (True, True, False), (True, False, True), (False, True, True)]
-Data = dict[bool, tuple[list[str], list[Any]]]
 
 
-def texts(count: int) -> Data:
-    # What is compared depends on numbers of texts, not on their lengths.
-    preds, target = real_pairs(count, words=8)
-    return {False: (preds, target), True: (preds, several_references(target))}
+def texts(count: int) -> tuple[list[str], list[str]]:
+    """Return short pairs, because what is compared depends on numbers of texts and not on their lengths."""
+    return real_pairs(count, words=8)
 
 
 def part(data: tuple[list[str], list[Any]], numbers: list[int]) -> tuple[list[str], list[Any]]:
@@ -51,59 +49,6 @@ def part(data: tuple[list[str], list[Any]], numbers: list[int]) -> tuple[list[st
 def num_pairs(metric: BERTScore) -> int:
     """How many pairs this rank holds."""
     return sum(map(len, metric.metric_state.get("reference_counts", metric.scores)))
-
-
-# --- any number of ranks and samples gives the scores of one process
-
-
-WORLD_SIZE = 3
-
-
-def uneven(size: int, rank: int) -> list[int]:
-    """Interleaved; the last rank has nothing."""
-    return [i for i in range(size) if min((i * i + i) % 7, WORLD_SIZE - 2) == rank]
-
-
-def as_sampled(size: int, rank: int) -> list[int]:
-    """As ``DistributedSampler`` deals out a data set: in turn, with its beginning repeated until all have as many."""
-    padded = -(-size // WORLD_SIZE) * WORLD_SIZE
-    return [i % size for i in range(padded)][rank::WORLD_SIZE]
-
-
-def score_all(rank: int, model: str, data: Data) -> dict[Any, dict[str, Tensor]]:
-    warnings.filterwarnings("ignore", "1 candidate scored 0")
-    encoder = FrozenEncoder(model, num_layers=LAYERS, all_layers=True)
-    result: dict[Any, dict[str, Tensor]] = {}
-    for size, kind in product(SIZES, KINDS):
-        idf, has_several, all_layers = kind
-        for name, numbers, indexed in (
-            ("uneven", uneven(size, rank), False),
-            ("uneven, indexed", uneven(size, rank)[::-1], True),
-            ("sampled, indexed", as_sampled(size, rank), True),
-        ):
-            metric = BERTScore(encoder, reduction="none", idf=idf, layer=None if all_layers else LAYERS)
-            for start in range(0, len(numbers), 3):
-                batch = numbers[start : start + 3]
-                metric.update(*part(data[has_several], batch), indices=batch if indexed else None)
-            result[name, size, kind] = metric.compute()
-    return result
-
-
-@pytest.mark.slow
-def test_equals_one_process(minilm):
-    data = texts(max(SIZES))
-    reports = run_ranks(score_all, WORLD_SIZE, minilm, data, timeout_s=300)
-    for (name, size, kind), first in reports[0].items():
-        idf, has_several, all_layers = kind
-        order = list(chain(*(uneven(size, rank) for rank in range(WORLD_SIZE))))
-        assert sorted(order) == list(range(size))
-        encoder = FrozenEncoder(minilm, num_layers=LAYERS, all_layers=all_layers)
-        wanted = bert_score(*part(data[has_several], list(range(size))), encoder, idf=idf)
-        if "indexed" not in name:
-            wanted = {score: values[..., order] for score, values in wanted.items()}
-        torch.testing.assert_close(first, wanted, atol=TOLERANCE, rtol=0)
-        for report in reports:
-            torch.testing.assert_close(report[name, size, kind], first, atol=0, rtol=0)
 
 
 # --- what is sent
@@ -121,7 +66,7 @@ def test_bytes_grow_with_pairs_and_vocabulary_alone(minilm, idf, indexed, count,
 
     encoder = FrozenEncoder(minilm, num_layers=1)
     metric = BERTScore(encoder, idf=idf, dist_sync_fn=gather, distributed_available_fn=lambda: True)
-    preds, target = ([text * repeats for text in side] for side in texts(count)[False])
+    preds, target = ([text * repeats for text in side] for side in texts(count))
     metric.update(preds, target, indices=range(count) if indexed else None)
     metric.compute()
     # What a rank holds after compute is its own share.
@@ -209,7 +154,7 @@ def use_as_in_training(rank: int, model: str, data: tuple[list[str], list[str]])
 
 @pytest.mark.slow
 def test_as_in_training(minilm):
-    reports = run_ranks(use_as_in_training, 2, minilm, texts(7)[False])
+    reports = run_ranks(use_as_in_training, 2, minilm, texts(7))
     encoder = FrozenEncoder(minilm, num_layers=LAYERS)
     for idf in (False, True):
         for rank, report in enumerate(reports):
@@ -223,7 +168,7 @@ def test_as_in_training(minilm):
                 "fourth": [0, 1, 5, 2, 3, 4, 6],
             }
             for name, numbers in wanted.items():
-                expected = bert_score(*part(texts(7)[False], numbers), encoder, idf=idf)
+                expected = bert_score(*part(texts(7), numbers), encoder, idf=idf)
                 torch.testing.assert_close(result[name], expected, atol=TOLERANCE, rtol=0)
     # Only the first rank speaks, with the counts of all.
     assert [text.split()[:2] for text in reports[0]["warnings"]] == [["2", "candidates"], ["2", "texts"]]
