@@ -23,17 +23,27 @@ from bertscore_tm.statistics import (
 
 
 def tensor(values: Any) -> Tensor:
+    """Return numbers as a tensor in float64."""
     return torch.as_tensor(np.asarray(values), dtype=torch.float64)
 
 
 def ends(scores: Any, confidence: float = 0.95, **options: Any) -> list[Any]:
-    return [end.tolist() for end in mean_interval(scores, confidence, **options)]
+    """Return both ends of an interval as numbers."""
+    low, high = mean_interval(scores, confidence, **options)
+    return [low.tolist(), high.tolist()]
 
 
 def two_systems(count: int, gain: float = 0.02) -> tuple[Tensor, Tensor]:
+    """Return scores of two systems, of which the second is better on average."""
     generator = torch.Generator().manual_seed(1)
     a = torch.rand(count, generator=generator)
-    return a, a + gain + 0.1 * torch.randn(count, generator=generator)
+    noise = torch.randn(count, generator=generator)
+    return a, a + gain + 0.1 * noise
+
+
+def number_documents(sizes: list[int]) -> Any:
+    """Return the number of the document of each text."""
+    return np.arange(len(sizes)).repeat(sizes)
 
 
 @pytest.mark.parametrize("count", [2, 6, 101])
@@ -41,49 +51,73 @@ def two_systems(count: int, gain: float = 0.02) -> tuple[Tensor, Tensor]:
 def test_the_interval_is_that_of_scipys_t_test(count, confidence):
     rows = np.random.default_rng(count).standard_t(3, (2, 3, count))
     expected = stats.ttest_1samp(rows, 0, axis=-1).confidence_interval(confidence)
-    for end, wanted in zip(mean_interval(tensor(rows).requires_grad_(), confidence), expected, strict=True):
-        assert (end.dtype, end.shape, end.requires_grad) == (torch.float64, (2, 3), False)
-        np.testing.assert_allclose(end, wanted, rtol=1e-9)
+
+    low, high = mean_interval(tensor(rows).requires_grad_(), confidence)
+
+    np.testing.assert_allclose(low, expected.low, rtol=1e-9)
+    np.testing.assert_allclose(high, expected.high, rtol=1e-9)
+    for end in (low, high):
+        assert end.dtype == torch.float64
+        assert end.shape == (2, 3)
+        assert not end.requires_grad
 
 
 def test_documents_of_one_size_are_averaged():
-    rng, groups = np.random.default_rng(8), np.arange(8).repeat(5)
+    rng = np.random.default_rng(8)
+    groups = number_documents([5] * 8)
     # Texts of one document have most in common.
-    drawn = rng.normal(size=8).repeat(5) + 0.3 * rng.normal(size=40)
-    means = drawn.reshape(8, 5).mean(1)
-    expected = stats.ttest_1samp(means, 0).confidence_interval(0.9)
-    order = np.random.default_rng(0).permutation(40)
+    scores = rng.normal(size=8)[groups] + 0.3 * rng.normal(size=40)
+    means = scores.reshape(8, 5).mean(1)
+    low, high = stats.ttest_1samp(means, 0).confidence_interval(0.9)
+    test = stats.permutation_test((means,), np.mean, permutation_type="samples", n_resamples=np.inf)
+    order = rng.permutation(40)
+
     labels = [f"document {group}" for group in groups[order]]
-    assert ends(drawn[order], 0.9, groups=labels) == pytest.approx(list(expected))
-    compared = compare_paired(np.zeros(40), drawn[order], confidence=0.9, groups=torch.from_numpy(groups[order]))
-    assert [compared.low, compared.high] == pytest.approx(list(expected))
-    wanted = stats.permutation_test((means,), np.mean, permutation_type="samples", n_resamples=np.inf)
-    assert compared.p_value == pytest.approx(wanted.pvalue, abs=1e-12)
+    interval = ends(scores[order], 0.9, groups=labels)
+    compared = compare_paired(np.zeros(40), scores[order], confidence=0.9, groups=torch.from_numpy(groups[order]))
+
+    assert interval == pytest.approx([low, high])
+    assert [compared.low, compared.high] == pytest.approx([low, high])
+    assert compared.p_value == pytest.approx(test.pvalue, abs=1e-12)
 
 
 def bell_mccaffrey(values, groups):
     """Standard error and degrees of freedom of the mean by matrices, as in Bell and McCaffrey (2002), section 2."""
     count = len(values)
     hat = np.full((count, count), 1 / count)
+    residual_maker = np.eye(count) - hat
     residuals = np.asarray(values) - np.mean(values)
-    total, columns = 0.0, []
+    variance = 0.0
+    columns = []
     for group in sorted(set(groups)):
         rows = [i for i, label in enumerate(groups) if label == group]
         # The symmetric root of (I - H)^-1 of the group.
-        eigenvalues, vectors = np.linalg.eigh((np.eye(count) - hat)[np.ix_(rows, rows)])
-        adjusted = vectors @ np.diag(eigenvalues**-0.5) @ vectors.T @ np.full(len(rows), 1 / count)
-        total += (residuals[rows] @ adjusted) ** 2
-        columns.append((np.eye(count) - hat)[:, rows] @ adjusted)
-    eigenvalues = np.linalg.eigvalsh(np.stack(columns, 1).T @ np.stack(columns, 1))
-    return math.sqrt(total), eigenvalues.sum() ** 2 / (eigenvalues**2).sum()
+        eigenvalues, vectors = np.linalg.eigh(residual_maker[np.ix_(rows, rows)])
+        root = vectors @ np.diag(eigenvalues**-0.5) @ vectors.T
+        adjusted = root @ np.full(len(rows), 1 / count)
+        variance += (residuals[rows] @ adjusted) ** 2
+        columns.append(residual_maker[:, rows] @ adjusted)
+    stacked = np.stack(columns, 1)
+    eigenvalues = np.linalg.eigvalsh(stacked.T @ stacked)
+    freedom = eigenvalues.sum() ** 2 / (eigenvalues**2).sum()
+    return math.sqrt(variance), freedom
 
 
 def test_documents_of_several_sizes_agree_with_matrices():
-    values, groups = [0.1, 0.5, 0.3, 0.9, 0.2, 0.7, 0.4], ["a", "b", "a", "c", "b", "a", "d"]
+    values = [0.1, 0.5, 0.3, 0.9, 0.2, 0.7, 0.4]
+    groups = ["a", "b", "a", "c", "b", "a", "d"]
     error, freedom = bell_mccaffrey(values, groups)
     margin = stats.t.ppf(0.975, freedom) * error
-    assert ends(values, groups=groups) == pytest.approx([np.mean(values) - margin, np.mean(values) + margin])
-    # Documents of one text each are independent texts.
+    mean = np.mean(values)
+
+    interval = ends(values, groups=groups)
+
+    assert interval == pytest.approx([mean - margin, mean + margin])
+
+
+def test_documents_of_one_text_each_are_independent_texts():
+    values = [0.1, 0.5, 0.3, 0.9, 0.2, 0.7, 0.4]
+
     assert ends(values, groups=range(7)) == pytest.approx(ends(values))
 
 
@@ -100,23 +134,31 @@ SIZES = {
 @pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
 def test_intervals_of_documents_cover_the_mean(sizes, share):
     """``share`` is the share of the variance that the texts of a document have in common."""
-    rng, count = np.random.default_rng(7), 20_000
-    groups = np.arange(len(sizes)).repeat(sizes)
-    drawn = math.sqrt(share) * rng.normal(size=(count, len(sizes)))[:, groups]
-    drawn += math.sqrt(1 - share) * rng.normal(size=drawn.shape)
-    low, high = mean_interval(tensor(drawn), groups=groups)
-    # The simulation's standard error is 0.15%.
-    assert 0.9385 < ((low < 0) & (high > 0)).double().mean() < 0.9645
+    rng = np.random.default_rng(7)
+    groups = number_documents(sizes)
+    of_documents = rng.normal(size=(10_000, len(sizes)))[:, groups]  # (simulations, texts)
+    of_texts = rng.normal(size=of_documents.shape)
+    scores = math.sqrt(share) * of_documents + math.sqrt(1 - share) * of_texts
+
+    low, high = mean_interval(tensor(scores), groups=groups)
+
+    covered = (low < 0) & (high > 0)
+    # The simulation's standard error is 0.22%.
+    assert 0.9385 < covered.double().mean() < 0.9645
 
 
 @pytest.mark.parametrize("gain", [0.0, 0.7])
 @pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
 def test_the_interval_excludes_0_where_the_p_value_is_below_005(sizes, gain):
-    rng, groups = np.random.default_rng(3), np.arange(len(sizes)).repeat(sizes)
+    rng = np.random.default_rng(3)
+    groups = number_documents(sizes)
     for _ in range(50):
-        drawn = gain + rng.normal(size=len(sizes))[groups] + rng.normal(size=len(groups))
-        compared = compare_paired(np.zeros(len(groups)), drawn, groups=groups)
-        assert (compared.p_value < 0.05) == (compared.low > 0 or compared.high < 0)
+        scores = gain + rng.normal(size=len(sizes))[groups] + rng.normal(size=len(groups))
+
+        compared = compare_paired(np.zeros(len(groups)), scores, groups=groups)
+
+        excludes_0 = compared.low > 0 or compared.high < 0
+        assert excludes_0 == (compared.p_value < 0.05)
 
 
 @pytest.mark.parametrize(
@@ -129,25 +171,46 @@ def test_one_text_or_document_has_no_interval(scores, groups):
 
 
 def test_ends_are_within_the_range_of_the_scores():
-    low, high = ends([0.99, 1.0, 0.6])
-    assert high > 1
-    assert ends([0.99, 1.0, 0.6], bounds=(-1, 1)) == [low, 1]
+    scores = [0.99, 1.0, 0.6]
     rows = tensor([[-0.9, -0.9, 0.5], [-3.9, -3.9, 0.5]])
-    assert ends(rows, bounds=(tensor([-1.0, -4.0]), 1.0))[0] == [-1, -4]
+    low, high = ends(scores)
+
+    bounded = ends(scores, bounds=(-1, 1))
+    low_by_row, _ = ends(rows, bounds=(tensor([-1.0, -4.0]), 1.0))
+
+    assert high > 1
+    assert bounded == [low, 1]
+    assert low_by_row == [-1, -4]
+
+
+def test_differences_are_within_the_range_of_two_scores():
     a, b = [0.0] * 6, [2.0, 2.0, 2.0, 2.0, 2.0, -2.0]
+
     assert compare_paired(a, b).high > 2
     assert compare_paired(a, b, bounds=(-1, 1)).high == 2
+
+
+def count_permutations(differences):
+    """P-value by all choices of signs, for differences that are whole numbers."""
+    total = abs(sum(differences))
+    as_large = 0
+    for signs in itertools.product((-1, 1), repeat=len(differences)):
+        permuted = sum(map(operator.mul, signs, differences))
+        as_large += abs(permuted) >= total
+    return as_large / 2 ** len(differences)
 
 
 @pytest.mark.parametrize("count", [6, 9, 13])
 def test_the_p_value_of_few_texts_counts_all_permutations(count):
     a, b = two_systems(count)
     # Equal differences and one of 0 give choices of signs with equal sums.
-    b[1], b[2] = a[1] + (b[0] - a[0]), a[2]
+    b[1] = a[1] + (b[0] - a[0])
+    b[2] = a[2]
     steps = ((b.double() - a.double()) / 1e-6).round().tolist()
-    sums = [abs(sum(map(operator.mul, signs, steps))) for signs in itertools.product((-1, 1), repeat=count)]
-    expected = sum(x >= abs(sum(steps)) for x in sums) / len(sums)
-    assert compare_paired(a, b).p_value == pytest.approx(expected, abs=1e-12)
+
+    compared = compare_paired(a, b)
+
+    assert compared.p_value == pytest.approx(count_permutations(steps), abs=1e-12)
     assert compare_paired(a, a).p_value == 1
 
 
@@ -157,63 +220,110 @@ def test_the_p_value_is_that_of_scipys_permutation_test(count):
     differences = (b.double() - a.double()).numpy()
     options = {"permutation_type": "samples", "n_resamples": 20_000, "rng": np.random.default_rng(5)}
     expected = stats.permutation_test((differences,), np.mean, vectorized=True, batch=2000, **options)
-    compared, swapped = compare_paired(a, b), compare_paired(b.tolist(), a.tolist())
+
+    compared = compare_paired(a, b)
+
     assert compared.difference == pytest.approx(differences.mean())
     assert 1e-3 < compared.p_value < 0.9
-    assert [compared.p_value, swapped.p_value] == pytest.approx([expected.pvalue] * 2, abs=0.02)
-    assert (swapped.low, swapped.high) == pytest.approx((-compared.high, -compared.low))
+    assert compared.p_value == pytest.approx(expected.pvalue, abs=0.02)
+
+
+@pytest.mark.parametrize("count", [14, 200])
+def test_swapped_systems_have_the_opposite_interval(count):
+    a, b = two_systems(count)
+    compared = compare_paired(a, b)
+
+    swapped = compare_paired(b.tolist(), a.tolist())
+
+    assert [swapped.low, swapped.high] == pytest.approx([-compared.high, -compared.low])
+    assert swapped.p_value == pytest.approx(compared.p_value, abs=0.02)
 
 
 @pytest.mark.parametrize("unit", [0.1, 0.7, 0.01])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("count", [12, 24])
 def test_rounding_of_scores_makes_no_difference(count, dtype, unit):
-    drawn = torch.Generator().manual_seed(count)
-    a, b = torch.randint(10, (2, count), generator=drawn, dtype=torch.float64)
-    assert compare_paired((a * unit).to(dtype), (b * unit).to(dtype)).p_value == compare_paired(a, b).p_value
+    generator = torch.Generator().manual_seed(count)
+    a, b = torch.randint(10, (2, count), generator=generator, dtype=torch.float64)
+    expected = compare_paired(a, b).p_value
+
+    compared = compare_paired((a * unit).to(dtype), (b * unit).to(dtype))
+
+    assert compared.p_value == expected
+
+
+@pytest.mark.parametrize("count", [12, 24])
+@pytest.mark.parametrize("is_grouped", [False, True])
+def test_differences_by_rounding_have_the_p_value_1(count, is_grouped):
+    scores = torch.linspace(0, 9, count, dtype=torch.float64)
     noise = torch.where(torch.arange(count) % 2 == 0, 1e-7, -3e-7)
-    assert compare_paired(a, a + noise).p_value == 1
-    assert compare_paired(a, a + noise, groups=[0, *range(count - 1)]).p_value == 1
+    groups = [0, *range(count - 1)] if is_grouped else None
+
+    assert compare_paired(scores, scores + noise, groups=groups).p_value == 1
 
 
 @pytest.mark.parametrize("count", [6, 9, 40])
 def test_equal_differences_are_as_likely_in_unequal_groups(count):
-    groups, a = [0, *range(count)], np.linspace(0, 1, count + 1)
+    groups = [0, *range(count)]
+    a = np.linspace(0, 1, count + 1)
+
     compared = compare_paired(a, a + 0.1, groups=groups)
+
     # All signs equal: two of the choices of signs.
     assert compared.p_value == 2 / 2**count
     assert compared.low == pytest.approx(0.1)
-    # With a difference that is rounding, too.
-    for gain, texts in itertools.product((1e-7, 9e-7), (groups, None)):
-        compared = compare_paired(a, a + gain, groups=texts)
-        assert (compared.difference, compared.low, compared.high, compared.p_value) == (0, 0, 0, 1)
-        assert (compared.wins, compared.ties, compared.losses) == (0, len(a), 0)
 
 
-@pytest.mark.parametrize(("count", "groups"), [(8, None), (40, None), (40, [0, *range(39)]), (5, None)])
-def test_several_systems_are_compared_as_two_are(count, groups):
-    drawn = torch.Generator().manual_seed(4)
-    scores = torch.rand(4, count, generator=drawn)
+@pytest.mark.parametrize("gain", [1e-7, 9e-7])
+@pytest.mark.parametrize("is_grouped", [False, True])
+def test_equal_differences_by_rounding_are_ties(gain, is_grouped):
+    groups = [0, *range(9)] if is_grouped else None
+    a = np.linspace(0, 1, 10)
+
+    compared = compare_paired(a, a + gain, groups=groups)
+
+    assert compared.difference == compared.low == compared.high == 0
+    assert compared.p_value == 1
+    assert (compared.wins, compared.ties, compared.losses) == (0, 10, 0)
+
+
+@pytest.mark.parametrize(
+    ("count", "groups", "test"),
+    [
+        (8, None, "exact permutations"),
+        (40, None, "drawn permutations"),
+        (40, [0, *range(39)], "t"),
+        (5, None, None),
+    ],
+)
+def test_several_systems_are_compared_as_two_are(count, groups, test):
+    scores = torch.rand(4, count, generator=torch.Generator().manual_seed(4))
+    # A difference that counts as a tie.
     scores[2, 0] = scores[1, 0] + 7e-7
     pairs = [(0, 1), (1, 2), (3, 0), (2, 2)]
     options = {"bounds": (0, 1), "groups": groups}
+
     compared = compare_systems(scores, pairs, **options)
-    test = "t" if groups else {5: None, 8: "exact permutations", 40: "drawn permutations"}[count]
+
     for (a, b), comparison in zip(pairs, compared, strict=True):
-        assert repr(comparison) == repr(compare_paired(scores[a], scores[b], **options))
-        assert comparison.test == test
-        assert comparison.wins == (scores[b] - scores[a] > 1e-6).sum()
-        assert comparison.ties == (scores[b] - scores[a]).abs().lt(1e-6).sum()
+        gains = scores[b] - scores[a]
+        assert comparison.wins == (gains > 1e-6).sum()
+        assert comparison.ties == (gains.abs() < 1e-6).sum()
         assert comparison.wins + comparison.ties + comparison.losses == count
+        assert comparison.test == test
+        assert repr(comparison) == repr(compare_paired(scores[a], scores[b], **options))
 
 
 def test_only_a_p_value_of_drawn_permutations_is_an_upper_bound():
     a = torch.zeros(30)
-    compared = compare_paired(a, a + torch.linspace(0.1, 0.2, 30))
-    assert (compared.p_value, compared.test, compared.is_p_value_at_most) == (2e-4, "drawn permutations", True)
-    compared = compare_paired(a, a + torch.linspace(0.1, 0.2, 30), groups=[0, *range(29)])
-    assert compared.p_value < 2e-4
-    assert (compared.test, compared.is_p_value_at_most) == ("t", False)
+    b = torch.linspace(0.1, 0.2, 30)
+
+    drawn = compare_paired(a, b)
+    by_t_test = compare_paired(a, b, groups=[0, *range(29)])
+
+    assert (drawn.p_value, drawn.test, drawn.is_p_value_at_most) == (2e-4, "drawn permutations", True)
+    assert by_t_test.p_value < 2e-4
+    assert (by_t_test.test, by_t_test.is_p_value_at_most) == ("t", False)
 
 
 @pytest.mark.parametrize("numbers_per_step", [1, 51, 10**9])
@@ -222,33 +332,53 @@ def test_neither_memory_nor_the_random_state_changes_results(monkeypatch, number
     expected = compare_paired(a, b)
     np.random.seed(numbers_per_step)
     monkeypatch.setattr("bertscore_tm.statistics._BATCH", numbers_per_step)
+
     assert compare_paired(a, b) == expected
 
 
 @pytest.mark.parametrize("count", [2, 5])
-def test_fewer_than_six_texts_or_documents_are_not_tested(count):
+def test_fewer_than_six_texts_are_not_tested(count):
     a, b = two_systems(count)
+
     compared = compare_paired(a, b)
+
     assert math.isnan(compared.p_value)
     assert [compared.low, compared.high] == ends(b - a, bounds=(-2, 2))
-    assert math.isnan(compare_paired([0.1] * 10, [0.2] * 10, groups=[0, 0, 1, 1, 2, 2, 3, 3, 4, 4]).p_value)
+
+
+def test_fewer_than_six_documents_are_not_tested():
+    compared = compare_paired([0.1] * 10, [0.2] * 10, groups=[0, 0, 1, 1, 2, 2, 3, 3, 4, 4])
+
+    assert math.isnan(compared.p_value)
+
+
+def close_by_bonferroni(p_values):
+    """Adjusted p-values of the closed test: a comparison counts if Bonferroni rejects every set that it is in."""
+    adjusted = []
+    for i in range(len(p_values)):
+        others = [j for j in range(len(p_values)) if j != i]
+        largest = 0.0
+        for size in range(len(p_values)):
+            for rest in itertools.combinations(others, size):
+                smallest = min(p_values[j] for j in (i, *rest))
+                largest = max(largest, min(1, (1 + size) * smallest))
+        adjusted.append(largest)
+    return adjusted
 
 
 def test_holm_is_the_closed_bonferroni_test():
     p_values = [0.012, 0.2, 0.03, 0.011, 0.9, 0.03]
-    expected = []
-    for i in range(len(p_values)):
-        others = [j for j in range(len(p_values)) if j != i]
-        # A comparison counts if Bonferroni rejects every set of comparisons that it is in.
-        sets = itertools.chain.from_iterable(itertools.combinations(others, size) for size in range(len(p_values)))
-        expected.append(max(min(1, (1 + len(s)) * min(p_values[j] for j in (i, *s))) for s in sets))
-    assert holm(p_values) == pytest.approx(expected)
+
+    assert holm(p_values) == pytest.approx(close_by_bonferroni(p_values))
     assert holm([]) == []
 
 
 def test_holm_leaves_an_array_as_it_is():
     p_values = np.array([0.25, 0.01, 0.5])
-    assert holm(p_values) == [0.5, 0.03, 0.5]
+
+    adjusted = holm(p_values)
+
+    assert adjusted == [0.5, 0.03, 0.5]
     assert p_values.tolist() == [0.25, 0.01, 0.5]
 
 
@@ -288,7 +418,10 @@ def test_a_mean_of_0_has_the_p_value_1(unit):
     base = unit * torch.arange(len(groups), dtype=torch.float64)
     cancels = unit * torch.tensor([1, 2, -3, *[1, -1] * 6], dtype=torch.float64)
     better = base + 0.1 + 0.01 * torch.arange(len(groups)) % 0.03
-    comparisons = compare_all_pairs(torch.stack([base, base + cancels, better]), range(3), groups=groups)
+    scores = torch.stack([base, base + cancels, better])
+
+    comparisons = compare_all_pairs(scores, range(3), groups=groups)
+
     test, adjusted = comparisons[0, 1]
     assert (test.test, test.p_value, adjusted) == ("t", 1, 1)
     p_values = [test.p_value for test, _ in comparisons.values()]
@@ -301,24 +434,53 @@ def test_equal_group_gains_of_0_have_the_p_value_1(gain):
     # Rounded to whole numbers of the smallest gain, these gains have sums other than 0.
     gains = np.tile([100_000.4e-6, 100_000.4e-6, -200_000.8e-6], 7)
     groups = np.arange(6).repeat([3, 3, 3, 3, 3, 6])
+
     compared = compare_paired(np.zeros(21), gains + gain, groups=groups)
+    better = compare_paired(np.zeros(21), gains + 0.01, groups=groups)
+
     assert (compared.test, compared.p_value) == ("t", 1)
-    assert compare_paired(np.zeros(21), gains + 0.01, groups=groups).p_value == 2**-5
+    assert better.p_value == 2**-5
 
 
-def test_the_verdict_names_all_systems():
-    names = ["gamma", "alpha", "delta", "beta", "epsilon"]
+NAMES = ["gamma", "alpha", "delta", "beta", "epsilon"]
+
+
+@pytest.fixture
+def five_systems():
+    """Scores of the systems of ``NAMES``: beta is as good as alpha, and the others are worse."""
     base = torch.linspace(0.2, 0.8, 20)
     scores = torch.stack([base - 0.1, base, base - 0.2, base, base - 0.3])
     scores[3, ::2] -= 0.001
     scores[3, 1::2] += 0.0009
-    comparisons = compare_all_pairs(scores, range(5))
-    said = "Not significantly below it: beta. Below (p < .05, Holm): gamma, delta, epsilon."
-    assert describe_best(names, scores.mean(1).tolist(), comparisons) == f"Best: alpha. {said}"
-    two = compare_all_pairs(scores[:2], range(2))
-    assert describe_best(names[:2], scores[:2].mean(1).tolist(), two) == "Best: alpha. Below (p < .05): gamma."
-    few = compare_all_pairs(scores[:, :5], range(5))
-    assert describe_best(names, scores.mean(1).tolist(), few) == ""
-    # Only those that were compared with the best one are named.
-    some = compare_all_pairs(scores, [1, 2])
-    assert describe_best(names, scores.mean(1).tolist(), some) == "Best: alpha. Below (p < .05): delta."
+    return scores
+
+
+def test_the_verdict_names_all_systems(five_systems):
+    means = five_systems.mean(1).tolist()
+
+    verdict = describe_best(NAMES, means, compare_all_pairs(five_systems, range(5)))
+
+    others = "Not significantly below it: beta. Below (p < .05, Holm): gamma, delta, epsilon."
+    assert verdict == f"Best: alpha. {others}"
+
+
+def test_the_verdict_on_two_systems_names_no_correction(five_systems):
+    scores = five_systems[:2]
+
+    verdict = describe_best(NAMES[:2], scores.mean(1).tolist(), compare_all_pairs(scores, range(2)))
+
+    assert verdict == "Best: alpha. Below (p < .05): gamma."
+
+
+def test_there_is_no_verdict_on_systems_with_few_texts(five_systems):
+    means = five_systems.mean(1).tolist()
+
+    assert describe_best(NAMES, means, compare_all_pairs(five_systems[:, :5], range(5))) == ""
+
+
+def test_the_verdict_names_only_systems_that_were_compared(five_systems):
+    means = five_systems.mean(1).tolist()
+
+    verdict = describe_best(NAMES, means, compare_all_pairs(five_systems, [1, 2]))
+
+    assert verdict == "Best: alpha. Below (p < .05): delta."
