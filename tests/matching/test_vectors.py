@@ -28,22 +28,27 @@ def vectors():
 def assert_has(selected, vectors, indices):
     """Compare each fact and vector of some texts with those that they had."""
     texts = vectors.texts.rows()
+    parts = vectors.vectors.split(vectors.texts.lengths.tolist(), 1)
+    expected_vectors = torch.cat([parts[i] for i in indices], 1)
+
     assert selected.texts.rows() == [texts[i] for i in indices]
+    assert torch.equal(selected.vectors, expected_vectors)
     for field in fields(TokenizedTexts)[1:]:
         values = getattr(vectors.texts, field.name).tolist()
-        assert getattr(selected.texts, field.name).tolist() == [values[i] for i in indices]
-    parts = vectors.vectors.split(vectors.texts.lengths.tolist(), 1)
-    expected = torch.cat([parts[i] for i in indices], 1)
-    assert torch.equal(selected.vectors, expected)
+        selected_values = getattr(selected.texts, field.name).tolist()
+        assert selected_values == [values[i] for i in indices]
 
 
-def test_a_selection_has_the_facts_and_vectors_of_its_texts(vectors):
-    for indices in ([2, 0, 3], [1], [3, 3]):
-        assert_has(vectors.select(np.array(indices)), vectors, indices)
+@pytest.mark.parametrize("indices", [[2, 0, 3], [1], [3, 3]])
+def test_a_selection_has_the_facts_and_vectors_of_its_texts(vectors, indices):
+    selected = vectors.select(np.array(indices))
+
+    assert_has(selected, vectors, indices)
 
 
 def test_single_texts_are_views_and_concatenated_again(vectors):
     parts = vectors.split()
+
     for i, part in enumerate(parts):
         assert_has(part, vectors, [i])
         assert part.vectors.untyped_storage().data_ptr() == vectors.vectors.untyped_storage().data_ptr()
@@ -52,7 +57,9 @@ def test_single_texts_are_views_and_concatenated_again(vectors):
 
 def test_trimmed_texts_keep_their_facts(vectors):
     texts = vectors.select(np.array([0, 3])).texts
+
     trimmed, remains = texts.trim(1, 1)
+
     assert trimmed.rows() == [[6], []]
     assert remains.tolist() == [False, True, False, False, False]
     assert trimmed.lengths.tolist() == [1, 0]
