@@ -4,11 +4,24 @@ import shutil
 import pytest
 
 from bertscore_tm.scoring.warnings import warn_unused
+from tests.support.texts import real_pairs
 
 
 @pytest.fixture(autouse=True)
 def _every_warning_again():
     warn_unused.cache_clear()
+
+
+@pytest.fixture(scope="package")
+def pairs():
+    """Short texts: most of these tests' time is that of the other packages' models."""
+    return real_pairs(240, words=8)
+
+
+@pytest.fixture(scope="package")
+def corpus(pairs):
+    """12 real candidates and references."""
+    return pairs[0][:12], pairs[1][:12]
 
 
 @pytest.fixture

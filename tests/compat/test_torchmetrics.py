@@ -115,7 +115,8 @@ def test_without_texts(minilm):
     for function in (their_bert_score, bert_score):
         with pytest.warns(UserWarning, match="Predictions and references are empty"):
             assert function([], [], minilm, 5) == {"precision": [0.0], "recall": [0.0], "f1": [0.0]}
-    assert computed(BERTScore(minilm, 5), [], [])["f1"].shape == (0,)
+    with pytest.warns(UserWarning, match="was called before the ``update`` method"):
+        assert computed(BERTScore(minilm, 5), [], [])["f1"].shape == (0,)
 
 
 def test_attributes(minilm, table):
@@ -221,27 +222,61 @@ def vectors_of_layer_3(model, batch):
     return output.hidden_states[3]
 
 
-def test_a_model_of_ones_own(minilm, corpus, table):
-    tokenizer = AutoTokenizer.from_pretrained(minilm)
-    expected = by_bert_score(*corpus, minilm, 3, idf=True)
-    custom = {"model": Wrapped(minilm), "user_tokenizer": tokenizer, "user_forward_fn": vectors_of_layer_3}
-    ready = {"model": AutoModel.from_pretrained(minilm), "num_layers": 3}
-    for options in (custom, ready | {"user_tokenizer": tokenizer}, ready | {"model_name_or_path": minilm}):
-        assert_equal(bert_score(*corpus, **options, idf=True), expected)
-        metric = BERTScore(**options, idf=True)
-        assert not list(metric.parameters())
-        assert_equal(computed(metric, *corpus), expected)
-    rescale = {"rescale_with_baseline": True, "baseline_path": table}
-    # As in torchmetrics, without num_layers the last row.
-    for layer, row in ((None, 6), (2, 2)):
-        result = bert_score(*corpus, **custom, num_layers=layer, **rescale)["f1"]
-        base = 0.15 + row / 30
-        plain = bert_score(*corpus, **custom)["f1"]
-        torch.testing.assert_close(result, (plain - base) / (1 - base), atol=1e-5, rtol=0)
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    """Folder of a model of three layers, because these tests create many encoders."""
+    return save_tiny_model("bert", tmp_path_factory.mktemp("tiny") / "model")
+
+
+@pytest.fixture
+def wrapped(tiny):
+    """A model that only its function can run."""
+    tokenizer = AutoTokenizer.from_pretrained(tiny)
+    return {"model": Wrapped(tiny), "user_tokenizer": tokenizer, "user_forward_fn": vectors_of_layer_3}
+
+
+@pytest.fixture
+def loaded(tiny):
+    """A model of transformers."""
+    return {"model": AutoModel.from_pretrained(tiny), "num_layers": 3}
+
+
+@pytest.mark.parametrize("kind", ["wrapped", "with its tokenizer", "with its name"])
+def test_a_model_of_ones_own_is_used(tiny, corpus, wrapped, loaded, kind):
+    kinds = {
+        "wrapped": wrapped,
+        "with its tokenizer": loaded | {"user_tokenizer": wrapped["user_tokenizer"]},
+        "with its name": loaded | {"model_name_or_path": tiny},
+    }
+    options = kinds[kind] | {"idf": True}
+    expected = by_bert_score(*corpus, tiny, 3, idf=True)
+
+    scores = bert_score(*corpus, **options)
+    metric = BERTScore(**options)
+
+    assert_equal(scores, expected)
+    assert_equal(computed(metric, *corpus), expected)
+    assert not list(metric.parameters())
+
+
+# As in torchmetrics, without num_layers the last row.
+@pytest.mark.parametrize(("layer", "row"), [(None, 6), (2, 2)])
+def test_a_model_of_ones_own_is_rescaled_by_a_row(corpus, table, wrapped, layer, row):
+    plain = bert_score(*corpus, **wrapped)["f1"]
+
+    rescaled = bert_score(*corpus, **wrapped, num_layers=layer, rescale_with_baseline=True, baseline_path=table)["f1"]
+
+    baseline = 0.15 + row / 30
+    torch.testing.assert_close(rescaled, (plain - baseline) / (1 - baseline), atol=1e-5, rtol=0)
+
+
+def test_a_model_of_ones_own_needs_its_tokenizer(wrapped, loaded):
     with pytest.raises(ValueError, match=r"model= needs its tokenizer. Pass user_tokenizer="):
-        BERTScore(model=ready["model"], num_layers=3)
+        BERTScore(**loaded)
+
+    wrong = wrapped | {"user_tokenizer": vectors_of_layer_3}
     with pytest.raises(TypeError, match="user_tokenizer must be a tokenizer of transformers, got a function"):
-        bert_score(["a"], ["b"], **custom | {"user_tokenizer": vectors_of_layer_3})
+        bert_score(["a"], ["b"], **wrong)
 
 
 def test_arguments_without_effect_are_warned_about_once(minilm, capsys):
