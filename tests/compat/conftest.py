@@ -4,6 +4,7 @@ import shutil
 import pytest
 
 from bertscore_tm.scoring.warnings import warn_unused
+from tests.support.models import tiny_model
 from tests.support.texts import real_pairs
 
 
@@ -22,6 +23,16 @@ def pairs():
 def corpus(pairs):
     """12 real candidates and references."""
     return pairs[0][:12], pairs[1][:12]
+
+
+@pytest.fixture(scope="package")
+def small(tmp_path_factory) -> str:
+    """Folder of a tiny model with as many layers as the real one, because each test loads it several times."""
+    folder = tmp_path_factory.mktemp("small") / "model"
+    model, tokenizer = tiny_model("bert", layers=6)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)
 
 
 @pytest.fixture

@@ -77,41 +77,41 @@ def test_score(minilm, corpus, idf, has_several):
     assert_equal(score(cands, refs, minilm, 4, False, idf), expected)
 
 
-def test_all_layers_ignore_num_layers(minilm, corpus):
-    arguments = {"model_type": minilm, "num_layers": 2, "all_layers": True}
+def test_all_layers_ignore_num_layers(small, corpus):
+    arguments = {"model_type": small, "num_layers": 2, "all_layers": True}
     expected = oracle.score(*corpus, **arguments, **ONE)
     assert expected[0].shape == (7, 12)
     assert_equal(score(*corpus, **arguments), expected)
 
 
-def test_all_layers_with_several_references(minilm, corpus):
+def test_all_layers_with_several_references(small, corpus):
     cands, refs = corpus[0][:8], several_references(corpus[1][:8])
-    result = torch.stack(score(cands, refs, minilm, all_layers=True, idf=True))
+    result = torch.stack(score(cands, refs, small, all_layers=True, idf=True))
     assert result.shape == (3, 7, 8)
     # The other package returns a wrong shape for all layers, so single layers are compared.
     for layer in (0, 6):
-        expected = oracle.score(cands, refs, model_type=minilm, num_layers=layer, idf=True, **ONE)
+        expected = oracle.score(cands, refs, model_type=small, num_layers=layer, idf=True, **ONE)
         assert_equal(tuple(result[:, layer]), expected)
 
 
-def test_score_with_a_dictionary(minilm, corpus):
-    weights = get_idf_dict(corpus[1], get_tokenizer(minilm), nthreads=0)
-    whole = {i: weights.get(i, weights.default_factory()) for i in range(30522)}
-    expected = oracle.score(*corpus, model_type=minilm, num_layers=4, idf=whole, **ONE)
+def test_score_with_a_dictionary(small, corpus):
+    weights = get_idf_dict(corpus[1], get_tokenizer(small), nthreads=0)
+    whole = {i: weights.get(i, weights.default_factory()) for i in range(len(get_tokenizer(small)))}
+    expected = oracle.score(*corpus, model_type=small, num_layers=4, idf=whole, **ONE)
     size = len(weights)
-    assert_equal(score(*corpus, minilm, 4, idf=weights), expected)
+    assert_equal(score(*corpus, small, 4, idf=weights), expected)
     # Reading the weights of unseen tokens must not fill the caller's dictionary.
     assert len(weights) == size
-    assert_equal(score(*corpus, minilm, 4, idf=True), expected)
-    uniform = score(*corpus, minilm, 4)
+    assert_equal(score(*corpus, small, 4, idf=True), expected)
+    uniform = score(*corpus, small, 4)
     for nothing in (None, {}, defaultdict(float)):
-        assert_equal(score(*corpus, minilm, 4, idf=nothing), uniform, 0)
+        assert_equal(score(*corpus, small, 4, idf=nothing), uniform, 0)
 
 
-def test_a_scorer_keeps_model_and_weights(minilm, corpus):
+def test_a_scorer_keeps_model_and_weights(small, corpus):
     sents = corpus[1][:9]
-    theirs = oracle.BERTScorer(model_type=minilm, num_layers=4, idf=True, idf_sents=sents, **ONE)
-    ours = BERTScorer(minilm, 4, idf=True, idf_sents=sents)
+    theirs = oracle.BERTScorer(model_type=small, num_layers=4, idf=True, idf_sents=sents, **ONE)
+    ours = BERTScorer(small, 4, idf=True, idf_sents=sents)
     for part in (slice(0, 5), slice(5, 12)):
         cands, refs = corpus[0][part], corpus[1][part]
         assert_equal(ours.score(cands, refs), theirs.score(cands, refs, batch_size=1))
@@ -121,24 +121,24 @@ def test_a_scorer_keeps_model_and_weights(minilm, corpus):
     assert_equal(ours.score(*corpus), theirs.score(*corpus, batch_size=1))
 
 
-def test_weights_are_used_with_idf_alone(minilm, corpus):
-    theirs = oracle.BERTScorer(model_type=minilm, num_layers=4, idf_sents=corpus[1], **ONE)
-    ours = BERTScorer(minilm, 4, idf_sents=corpus[1])
+def test_weights_are_used_with_idf_alone(small, corpus):
+    theirs = oracle.BERTScorer(model_type=small, num_layers=4, idf_sents=corpus[1], **ONE)
+    ours = BERTScorer(small, 4, idf_sents=corpus[1])
     assert_equal(ours.score(*corpus), theirs.score(*corpus, batch_size=1))
-    assert_equal(ours.score(*corpus), score(*corpus, minilm, 4), 0)
+    assert_equal(ours.score(*corpus), score(*corpus, small, 4), 0)
     assert ours.idf is theirs.idf is False
     assert "|idf:no|" in ours.hash
-    for scorer in (BERTScorer(minilm, 4, idf=True), BERTScorer(minilm, 4, idf=True, idf_sents=[])):
+    for scorer in (BERTScorer(small, 4, idf=True), BERTScorer(small, 4, idf=True, idf_sents=[])):
         with pytest.raises(AssertionError, match="IDF weights are not computed"):
             scorer.score(*corpus)
         assert "|idf:texts|" in scorer.hash
     with pytest.raises(AssertionError, match="IDF weights are not computed"):
-        oracle.BERTScorer(model_type=minilm, num_layers=4, idf=True).score(*corpus)
+        oracle.BERTScorer(model_type=small, num_layers=4, idf=True).score(*corpus)
 
 
 @pytest.mark.parametrize("all_layers", [False, True])
-def test_rescaling_with_a_table(minilm, corpus, table, all_layers):
-    arguments = {"model_type": minilm, "num_layers": 3, "lang": "en", "rescale_with_baseline": True}
+def test_rescaling_with_a_table(small, corpus, table, all_layers):
+    arguments = {"model_type": small, "num_layers": 3, "lang": "en", "rescale_with_baseline": True}
     arguments |= {"all_layers": all_layers, "baseline_path": table}
     assert_equal(score(*corpus, **arguments), oracle.score(*corpus, **arguments, **ONE), 2e-6)
     theirs, ours = oracle.BERTScorer(**arguments, **ONE), BERTScorer(**arguments)
@@ -158,8 +158,8 @@ def test_rescaling_with_a_published_table(listed_folder, corpus):
     assert result.num_layers == 5
 
 
-def test_attributes(minilm, table):
-    arguments = {"model_type": minilm, "num_layers": 3, "batch_size": 7, "nthreads": 0, "device": "cpu", "lang": "EN"}
+def test_attributes(small, table):
+    arguments = {"model_type": small, "num_layers": 3, "batch_size": 7, "nthreads": 0, "device": "cpu", "lang": "EN"}
     for options in ({}, {"all_layers": True}, {"rescale_with_baseline": True, "baseline_path": table}):
         theirs = oracle.BERTScorer(**arguments | options)
         ours = BERTScorer(**arguments | options)
@@ -178,12 +178,12 @@ def test_attributes(minilm, table):
                     _ = scorer.baseline_vals
 
 
-def test_the_default_model_of_a_language(monkeypatch, minilm):
+def test_the_default_model_of_a_language(monkeypatch, small):
     asked = []
 
     def encoder(name, **options):
         asked.append(name)
-        return FrozenEncoder(minilm, **options | {"num_layers": 2})
+        return FrozenEncoder(small, **options | {"num_layers": 2})
 
     monkeypatch.setattr(drop_in, "FrozenEncoder", encoder)
     languages = ["en", "EN", "zh", "tr", "en-sci", "de", "en-us", "zh_cn", "german"]
@@ -192,7 +192,7 @@ def test_the_default_model_of_a_language(monkeypatch, minilm):
     assert asked == [lang2model[language.lower()] for language in languages]
 
 
-def test_the_device_and_batch_size_of_the_forward_passes(minilm, monkeypatch):
+def test_the_device_and_batch_size_of_the_forward_passes(small, monkeypatch):
     sizes = []
     encode = FrozenEncoder.encode
 
@@ -201,28 +201,28 @@ def test_the_device_and_batch_size_of_the_forward_passes(minilm, monkeypatch):
         return encode(self, *arguments, **options)
 
     monkeypatch.setattr(FrozenEncoder, "encode", recorded)
-    scorer = BERTScorer(minilm, 2, batch_size=3)
+    scorer = BERTScorer(small, 2, batch_size=3)
     scorer.score(["a"], ["b"])
     scorer.score(["a"], ["b"], batch_size=5)
-    score(["a"], ["b"], minilm, 2, batch_size=7)
+    score(["a"], ["b"], small, 2, batch_size=7)
     assert list(dict.fromkeys(sizes)) == [3, 5, 7]
     for available, device in ((True, "cuda"), (False, "cpu")):
         monkeypatch.setattr(torch.cuda, "is_available", lambda result=available: result)
-        assert BERTScorer(minilm, 2).device == device
-        assert BERTScorer(minilm, 2).encoder.device.type == device
+        assert BERTScorer(small, 2).device == device
+        assert BERTScorer(small, 2).encoder.device.type == device
 
 
-def test_what_the_other_package_asserts(minilm):
+def test_what_the_other_package_asserts(small):
     for package in (oracle, drop_in):
         with pytest.raises(AssertionError, match=r"lang or model_type|model_type nor lang"):
             package.score(["a"], ["b"])
         with pytest.raises(AssertionError, match=r"(?i)language"):
-            package.score(["a"], ["b"], model_type=minilm, num_layers=2, rescale_with_baseline=True)
+            package.score(["a"], ["b"], model_type=small, num_layers=2, rescale_with_baseline=True)
     for size in (0, -1):
         with pytest.raises(ValueError, match=f"batch_size must be at least 1, got {size}"):
-            drop_in.BERTScorer(minilm, 2).score(["a"], ["b"], batch_size=size)
+            drop_in.BERTScorer(small, 2).score(["a"], ["b"], batch_size=size)
     with pytest.raises(ValueError, match="cands and refs must have equal lengths, got 2 and 1"):
-        BERTScorer(minilm, 2).score(["a", "b"], ["b"])
+        BERTScorer(small, 2).score(["a", "b"], ["b"])
 
 
 def test_errors_advise_what_there_is(minilm, tmp_path, capsys):
@@ -253,44 +253,44 @@ def test_the_errors_of_the_other_package_are_corrected(minilm):
         score(["a cat " * 400], ["a cat"], minilm, 5)
 
 
-def test_the_hash_is_the_signature_of_the_core(minilm, corpus, table):
+def test_the_hash_is_the_signature_of_the_core(small, corpus, table):
     references = several_references(corpus[1])
     signatures = []
     for idf in (False, True, defaultdict(lambda: 1.0, {5: 2.0})):
-        scores, signature = score(corpus[0], references, minilm, 2, idf=idf, return_hash=True)
-        assert_equal(scores, score(corpus[0], references, minilm, 2, idf=idf), 0)
+        scores, signature = score(corpus[0], references, small, 2, idf=idf, return_hash=True)
+        assert_equal(scores, score(corpus[0], references, small, 2, idf=idf), 0)
         signatures.append(signature)
     assert f"|idf:{sum(map(len, references))}|" in signatures[1]
-    scorer = BERTScorer(minilm, 2, lang="en", rescale_with_baseline=True, baseline_path=table)
-    signatures += [scorer.score(*corpus, return_hash=True)[1], score(*corpus, minilm, 3, return_hash=True)[1]]
+    scorer = BERTScorer(small, 2, lang="en", rescale_with_baseline=True, baseline_path=table)
+    signatures += [scorer.score(*corpus, return_hash=True)[1], score(*corpus, small, 3, return_hash=True)[1]]
     assert signatures[3] == scorer.hash
     assert "|rescale:table.csv#" in scorer.hash
     assert len(set(signatures)) == 5
-    assert signatures[0].startswith(str(FrozenEncoder(minilm, num_layers=2).signature()))
+    assert signatures[0].startswith(str(FrozenEncoder(small, num_layers=2).signature()))
 
 
-def test_arguments_without_effect_are_warned_about_once(minilm):
+def test_arguments_without_effect_are_warned_about_once(small):
     with pytest.warns(UserWarning, match=r"nthreads=2 has no effect|use_fast_tokenizer=True has no") as caught:
-        BERTScorer(minilm, 2, nthreads=2, use_fast_tokenizer=True)
+        BERTScorer(small, 2, nthreads=2, use_fast_tokenizer=True)
     assert len(caught) == 2
     with warnings.catch_warnings(action="error"):
-        BERTScorer(minilm, 2, nthreads=2, use_fast_tokenizer=True)
+        BERTScorer(small, 2, nthreads=2, use_fast_tokenizer=True)
         warn_unused.cache_clear()
-        BERTScorer(minilm, 2, nthreads=0)
+        BERTScorer(small, 2, nthreads=0)
 
 
-def test_the_picture_of_an_example(minilm, table, tmp_path, monkeypatch, capsys):
+def test_the_picture_of_an_example(small, table, tmp_path, monkeypatch, capsys):
     pyplot = pytest.importorskip("matplotlib.pyplot")
     shown = []
     monkeypatch.setattr(pyplot, "show", lambda: shown.append(pyplot.gcf()))
     arguments = {"num_layers": 3, "lang": "en", "rescale_with_baseline": True, "baseline_path": table}
     for package, name in ((oracle, "theirs"), (drop_in, "ours")):
         path = str(tmp_path / f"{name}.png")
-        assert package.plot_example(*EXAMPLE, minilm, **arguments, fname=path) is None
+        assert package.plot_example(*EXAMPLE, small, **arguments, fname=path) is None
         assert Path(path).read_bytes().startswith(b"\x89PNG")
         assert f"Saved figure to file:  {path}" in capsys.readouterr().out
         # Of all layers the last.
-        scorer = package.BERTScorer(model_type=minilm, num_layers=2, all_layers=True, idf=True, idf_sents=["a cat"])
+        scorer = package.BERTScorer(model_type=small, num_layers=2, all_layers=True, idf=True, idf_sents=["a cat"])
         scorer.plot_example(*EXAMPLE)
     matrices = [torch.tensor(figure.axes[0].images[0].get_array()) for figure in shown]
     for theirs, ours in zip(matrices[:2], matrices[2:], strict=True):
@@ -299,7 +299,7 @@ def test_the_picture_of_an_example(minilm, table, tmp_path, monkeypatch, capsys)
     assert shown[2].get_suptitle().endswith("(after Rescaling)")
     assert not shown[3].get_suptitle().endswith("(after Rescaling)")
     # No axes collapse where the texts are short.
-    plot_example("a cat", "cats", minilm, 2)
+    plot_example("a cat", "cats", small, 2)
     with warnings.catch_warnings(action="error"):
         shown[-1].draw_without_rendering()
     pyplot.close("all")

@@ -6,6 +6,7 @@ from functools import partial
 
 import bert_score as oracle
 import pytest
+from transformers import AutoTokenizer
 
 from bertscore_tm.compat import evaluate
 from bertscore_tm.compat.bert_score import BERTScorer
@@ -56,9 +57,9 @@ def test_rescaling(minilm, corpus, table):
     assert "rescale=" not in str(error.value)
 
 
-def test_the_weights_are_those_of_each_call(minilm, corpus):
+def test_the_weights_are_those_of_each_call(small, corpus):
     """evaluate keeps the weights of the first call."""
-    metric, options = load("bertscore"), {"model_type": minilm, "num_layers": 4, "idf": True}
+    metric, options = load("bertscore"), {"model_type": small, "num_layers": 4, "idf": True}
     for part in (slice(0, 6), slice(6, 12)):
         texts = {"predictions": corpus[0][part], "references": corpus[1][part]}
         with warnings.catch_warnings(action="error"):
@@ -67,16 +68,20 @@ def test_the_weights_are_those_of_each_call(minilm, corpus):
         assert "|idf:6|" in result["hashcode"]
 
 
-def test_a_dictionary_of_weights_is_used(minilm, corpus):
+def test_a_dictionary_of_weights_is_used(small, corpus):
     """As the card documents it; evaluate's code computes weights from the references instead."""
     texts = {"predictions": corpus[0], "references": corpus[1]}
-    uniform = load("bertscore").compute(**texts, model_type=minilm, num_layers=4)
-    ones = dict.fromkeys(range(30522), 1.0) | {101: 0.0, 102: 0.0}
-    assert_equal(load("bertscore").compute(**texts, model_type=minilm, num_layers=4, idf=ones), uniform)
+    uniform = load("bertscore").compute(**texts, model_type=small, num_layers=4)
+    tokenizer = AutoTokenizer.from_pretrained(small)
+    # Special tokens have no weight in this package.
+    special = {tokenizer.cls_token_id: 0.0, tokenizer.sep_token_id: 0.0}
+    ones = dict.fromkeys(range(len(tokenizer)), 1.0) | special
+
+    assert_equal(load("bertscore").compute(**texts, model_type=small, num_layers=4, idf=ones), uniform)
 
 
-def test_pairs_that_were_added_before(minilm):
-    metric, options = load("bertscore"), {"model_type": minilm, "num_layers": 4}
+def test_pairs_that_were_added_before(small):
+    metric, options = load("bertscore"), {"model_type": small, "num_layers": 4}
     metric.add(prediction="a cat", reference=["the cat", "cats"])
     metric.add_batch(predictions=["rain", "a dog"], references=["it rains", "the dog"])
     metric.add_batch(predictions="sun", references="it is sunny")
@@ -94,8 +99,8 @@ def test_pairs_that_were_added_before(minilm):
         (["a"], None, TypeError, "references must be a string or a sequence of strings, got None"),
     ],
 )
-def test_a_failed_call_leaves_no_texts(minilm, predictions, references, error, message):
-    metric, options = load("bertscore"), {"model_type": minilm, "num_layers": 2}
+def test_a_failed_call_leaves_no_texts(small, predictions, references, error, message):
+    metric, options = load("bertscore"), {"model_type": small, "num_layers": 2}
     pair = {"predictions": ["a cat"], "references": ["the cat"]}
     expected = metric.compute(**pair, **options)
     for failing in (metric.add_batch, partial(metric.compute, **options)):
@@ -111,7 +116,7 @@ def test_a_failed_call_leaves_no_texts(minilm, predictions, references, error, m
     assert metric.compute(**options) == expected
 
 
-def test_the_model_is_kept_between_calls(minilm, monkeypatch):
+def test_the_model_is_kept_between_calls(small, monkeypatch):
     made = []
 
     def recorded(**arguments):
@@ -120,11 +125,11 @@ def test_the_model_is_kept_between_calls(minilm, monkeypatch):
 
     monkeypatch.setattr(evaluate, "BERTScorer", recorded)
     metric = load("bertscore")
-    texts = {"predictions": ["a cat"], "references": ["the cat"], "model_type": minilm}
+    texts = {"predictions": ["a cat"], "references": ["the cat"], "model_type": small}
     for layer, all_layers in ((2, False), (2, False), (2, True), (3, False)):
         result = metric.compute(**texts, num_layers=layer, all_layers=all_layers)
     assert len(made) == 3
-    assert_equal(result, expected_scores(["a cat"], ["the cat"], model_type=minilm, num_layers=3))
+    assert_equal(result, expected_scores(["a cat"], ["the cat"], model_type=small, num_layers=3))
 
 
 def test_another_metric_is_an_error():

@@ -25,9 +25,9 @@ TOLERANCE = 1e-6
 
 
 @pytest.fixture(scope="module")
-def right(pairs, minilm):
+def right(pairs, small):
     """Two pairs that torchmetrics scores right: no token's best match is a special one, which it leaves out."""
-    encoder = FrozenEncoder(minilm, num_layers=3)
+    encoder = FrozenEncoder(small, num_layers=3)
 
     def is_right(pair):
         alignment = align(*pair, encoder)
@@ -43,8 +43,8 @@ def assert_equal(result, expected, tolerance=TOLERANCE):
         torch.testing.assert_close(result[name], expected[name].float(), atol=tolerance, rtol=0)
 
 
-def by_bert_score(preds, target, minilm, layer, **options):
-    return dict(zip(NAMES, oracle_scores(minilm, preds, target, layer, **options), strict=True))
+def by_bert_score(preds, target, small, layer, **options):
+    return dict(zip(NAMES, oracle_scores(small, preds, target, layer, **options), strict=True))
 
 
 def computed(metric, preds, target, size=5):
@@ -67,10 +67,10 @@ def test_parameters_and_defaults_are_those_of_torchmetrics():
 
 
 @pytest.mark.parametrize(("num_layers", "layer"), [(None, 6), (0, 0), (-2, 5)])
-def test_the_default_layer_is_the_last(minilm, corpus, num_layers, layer):
-    expected = by_bert_score(*corpus, minilm, layer)
-    assert_equal(bert_score(*corpus, minilm, num_layers), expected)
-    metric = BERTScore(minilm, num_layers)
+def test_the_default_layer_is_the_last(small, corpus, num_layers, layer):
+    expected = by_bert_score(*corpus, small, layer)
+    assert_equal(bert_score(*corpus, small, num_layers), expected)
+    metric = BERTScore(small, num_layers)
     assert metric.num_layers == num_layers
     assert_equal(computed(metric, *corpus), expected)
 
@@ -84,46 +84,46 @@ def test_every_pair_has_its_own_score(minilm, corpus, idf, has_several):
     assert_equal(computed(BERTScore(minilm, 5, idf=idf), preds, target), expected)
 
 
-def test_all_layers(minilm, corpus):
-    expected = by_bert_score(*corpus, minilm, 6, all_layers=True)
-    assert their_bert_score(corpus[0][:2], corpus[1][:2], minilm, all_layers=True)["f1"].shape == (7, 2)
+def test_all_layers(small, corpus):
+    expected = by_bert_score(*corpus, small, 6, all_layers=True)
+    assert their_bert_score(corpus[0][:2], corpus[1][:2], small, all_layers=True)["f1"].shape == (7, 2)
     for result in (
-        bert_score(*corpus, minilm, num_layers=2, all_layers=True),
-        computed(BERTScore(minilm, num_layers=2, all_layers=True), *corpus),
+        bert_score(*corpus, small, num_layers=2, all_layers=True),
+        computed(BERTScore(small, num_layers=2, all_layers=True), *corpus),
     ):
         assert result["f1"].shape == (7, 12)
         assert_equal(result, expected)
 
 
-def test_single_texts_and_mixed_references(minilm):
+def test_single_texts_and_mixed_references(small):
     has_several = "the cat", "a cat sat on it"
-    whole = bert_score(["a cat sat"], [list(has_several)], minilm, 5)
+    whole = bert_score(["a cat sat"], [list(has_several)], small, 5)
     for preds, target in (("a cat sat", [has_several]), (["a cat sat"], (has_several,))):
-        assert_equal(bert_score(preds, target, minilm, 5), whole)
-        assert_equal(BERTScore(minilm, 5)(preds, target), whole)
-    metric = BERTScore(minilm, 5)
+        assert_equal(bert_score(preds, target, small, 5), whole)
+        assert_equal(BERTScore(small, 5)(preds, target), whole)
+    metric = BERTScore(small, 5)
     metric.update("a cat", ["the cat"])
     metric.update(["a cat", "a dog"], ["the cat", ["the dog", "dogs"]])
     # torchmetrics gives a single pair no dimension.
-    assert their_bert_score("a cat", "the cat", minilm, 5)["f1"].shape == ()
-    assert bert_score("a cat", "the cat", minilm, 5)["f1"].shape == (1,)
+    assert their_bert_score("a cat", "the cat", small, 5)["f1"].shape == ()
+    assert bert_score("a cat", "the cat", small, 5)["f1"].shape == (1,)
     assert metric.compute()["f1"].shape == (3,)
     assert metric("a cat", "the cat")["f1"].shape == (1,)
 
 
-def test_without_texts(minilm):
+def test_without_texts(small):
     for function in (their_bert_score, bert_score):
         with pytest.warns(UserWarning, match="Predictions and references are empty"):
-            assert function([], [], minilm, 5) == {"precision": [0.0], "recall": [0.0], "f1": [0.0]}
+            assert function([], [], small, 5) == {"precision": [0.0], "recall": [0.0], "f1": [0.0]}
     with pytest.warns(UserWarning, match="was called before the ``update`` method"):
-        assert computed(BERTScore(minilm, 5), [], [])["f1"].shape == (0,)
+        assert computed(BERTScore(small, 5), [], [])["f1"].shape == (0,)
 
 
-def test_attributes(minilm, table):
+def test_attributes(small, table):
     options = {"num_layers": 3, "idf": True, "device": "cpu", "max_length": 100, "batch_size": 7, "lang": "de"}
     options |= {"rescale_with_baseline": True, "baseline_path": table, "truncation": True}
     for arguments in ({}, options):
-        theirs, ours = TheirBERTScore(minilm, **arguments), BERTScore(minilm, **arguments)
+        theirs, ours = TheirBERTScore(small, **arguments), BERTScore(small, **arguments)
         assert isinstance(ours, Metric)
         names = {name for name in vars(theirs) if name in inspect.signature(TheirBERTScore).parameters}
         names |= {"embedding_device", "user_tokenizer", "higher_is_better", "is_differentiable", "full_state_update"}
@@ -133,27 +133,27 @@ def test_attributes(minilm, table):
         assert type(ours.tokenizer) is type(theirs.tokenizer)
 
 
-def test_a_metric_among_others(minilm, corpus):
+def test_a_metric_among_others(small, corpus):
     preds, target = corpus[0][:4], corpus[1][:4]
-    metric = BERTScore(minilm, 5, return_hash=True, idf=True)
+    metric = BERTScore(small, 5, return_hash=True, idf=True)
     values = [metric(preds[:2], target[:2]), metric(preds[2:], target[2:])]
     assert [value["f1"].shape for value in values] == [(2,), (2,)]
-    expected = bert_score(preds, target, minilm, 5, idf=True, return_hash=True)
+    expected = bert_score(preds, target, small, 5, idf=True, return_hash=True)
     for copy in (metric, metric.clone(), pickle.loads(pickle.dumps(metric))):
         result = copy.compute()
         assert result["hash"] == expected["hash"] == str(copy.signature())
         assert_equal({name: result[name] for name in NAMES}, {name: expected[name] for name in NAMES})
     assert "|idf:4|" in expected["hash"]
-    assert "|idf:no|" in bert_score(preds, target, minilm, 5, return_hash=True)["hash"]
-    collection = MetricCollection({"bertscore": BERTScore(minilm, 5)})
+    assert "|idf:no|" in bert_score(preds, target, small, 5, return_hash=True)["hash"]
+    collection = MetricCollection({"bertscore": BERTScore(small, 5)})
     assert collection(preds, target)["f1"].shape == (4,)
     assert not list(metric.parameters())
     assert not metric.state_dict()
 
 
-def test_plots_show_means(minilm, corpus):
+def test_plots_show_means(small, corpus):
     pytest.importorskip("matplotlib")
-    metric = BERTScore(minilm, 5, return_hash=True)
+    metric = BERTScore(small, 5, return_hash=True)
     computed(metric, *corpus)
     _, ax = metric.plot()
     drawn = {line.get_label(): float(line.get_ydata()[0]) for line in ax.lines}
@@ -186,12 +186,12 @@ def test_the_length_limit_is_that_of_the_model(tmp_path, family, is_limited):
     assert metric.device == metric.encoder.device == torch.device("meta")
 
 
-def test_rescaling(minilm, corpus, right, table):
+def test_rescaling(small, corpus, right, table):
     options = {"rescale_with_baseline": True, "baseline_path": table, "baseline_url": "https://unused.invalid"}
-    assert_equal(bert_score(*right, minilm, 3, **options), their_bert_score(*right, minilm, 3, **options), 2e-6)
-    expected = by_bert_score(*corpus, minilm, 6, table=table)
+    assert_equal(bert_score(*right, small, 3, **options), their_bert_score(*right, small, 3, **options), 2e-6)
+    expected = by_bert_score(*corpus, small, 6, table=table)
     # The last layer has the last row.
-    assert_equal(computed(BERTScore(minilm, **options), *corpus), expected, 2e-6)
+    assert_equal(computed(BERTScore(small, **options), *corpus), expected, 2e-6)
 
 
 def test_without_a_table_rescaling_takes_the_published_one(listed_folder, minilm, corpus):
@@ -279,22 +279,22 @@ def test_a_model_of_ones_own_needs_its_tokenizer(wrapped, loaded):
         bert_score(["a"], ["b"], **wrong)
 
 
-def test_arguments_without_effect_are_warned_about_once(minilm, capsys):
+def test_arguments_without_effect_are_warned_about_once(small, capsys):
     with pytest.warns(UserWarning, match="num_threads=3 has no effect"):
-        bert_score(["a"], ["b"], minilm, 2, num_threads=3)
+        bert_score(["a"], ["b"], small, 2, num_threads=3)
     with pytest.warns(UserWarning, match="verbose=True has no effect"):
-        BERTScore(minilm, 2, verbose=True)
+        BERTScore(small, 2, verbose=True)
     with warnings.catch_warnings(action="error"):
-        BERTScore(minilm, 2, num_threads=3, verbose=True)
-    bert_score(["a", "b"], ["b", "c"], minilm, 2, verbose=True)
+        BERTScore(small, 2, num_threads=3, verbose=True)
+    bert_score(["a", "b"], ["b", "c"], small, 2, verbose=True)
     assert "2/2" in capsys.readouterr().err
     with pytest.raises(ValueError, match="Expected argument `idf` to be a boolean"):
-        bert_score(["a"], ["b"], minilm, 2, idf=[])
+        bert_score(["a"], ["b"], small, 2, idf=[])
 
 
 @pytest.mark.parametrize("call", [BERTScore, partial(bert_score, ["a"], ["b"])])
-def test_a_table_is_not_downloaded(call, minilm, table):
-    options = {"model_name_or_path": minilm, "num_layers": 3, "rescale_with_baseline": True}
+def test_a_table_is_not_downloaded(call, small, table):
+    options = {"model_name_or_path": small, "num_layers": 3, "rescale_with_baseline": True}
     address = "https://unused.invalid/table.tsv"
     with pytest.raises(ValueError, match=r"baseline_url='https://unused.*. Download the file, and pass it as"):
         call(**options, baseline_url=address)
