@@ -13,6 +13,7 @@ TEXTS = real_pairs(40)[0]
 
 @pytest.fixture(scope="module")
 def all_layers(minilm) -> FrozenEncoder:
+    """The real encoder with all its layers."""
     return FrozenEncoder(minilm, all_layers=True)
 
 

@@ -1,6 +1,6 @@
 """Token weights: mappings, document frequencies and errors."""
 
-import warnings
+import math
 from collections import Counter, defaultdict
 
 import pytest
@@ -29,21 +29,55 @@ from tests.support.texts import real_pairs
     ],
 )
 def test_a_malformed_idf(minilm, idf, error, message):
+    encoder = FrozenEncoder(minilm, num_layers=2)
+
     with pytest.raises(error, match=message):
-        bert_score(["a"], ["b"], FrozenEncoder(minilm, num_layers=2), idf=idf)
+        bert_score(["a"], ["b"], encoder, idf=idf)
 
 
-@pytest.mark.parametrize("idf", [True, "texts"])
-def test_document_frequencies_are_those_of_all_blocks(minilm, monkeypatch, idf):
-    encoder = FrozenEncoder(minilm, num_layers=1, max_length=12)
-    texts = real_pairs(10)[1]
-    arguments = (texts, None) if idf == "texts" else (True, texts)
+@pytest.fixture
+def blocks(monkeypatch):
+    """Documents are counted in blocks of four."""
     monkeypatch.setattr(idf_module, "TEXTS_PER_BLOCK", 4)
-    long = sum(len(row) > 12 for row in encoder.tokenizer.tokenizer(texts)["input_ids"])
-    warned = pytest.warns(UserWarning, match=f"^{long} texts of idf are longer than 12 tokens")
-    with warned if idf == "texts" else warnings.catch_warnings(action="error"):  # those of the pairs tell
-        result = idf_module.token_weights(encoder, *arguments)
-    counts = Counter(token for ids in encoder.tokenizer(texts).rows() for token in set(ids))
-    expected = torch.tensor([counts[token] for token in range(len(result.table))], dtype=torch.float64)
-    torch.testing.assert_close(result.table, ((len(texts) + 1) / (expected + 1)).log(), rtol=0, atol=1e-12)
-    assert result.source.num_documents == len(texts)
+
+
+@pytest.fixture
+def short(minilm):
+    """An encoder that truncates texts after twelve tokens."""
+    return FrozenEncoder(minilm, num_layers=1, max_length=12)
+
+
+TEXTS = real_pairs(10)[1]
+
+
+def weigh(encoder):
+    """Weights log((N + 1) / (df + 1)) of all tokens, by counting the documents of ``TEXTS`` that contain them."""
+    counts = Counter()
+    for ids in encoder.tokenizer(TEXTS).rows():
+        counts.update(set(ids))
+    frequencies = [counts[token] for token in range(encoder.tokenizer.vocab_size)]
+    return torch.tensor(
+        [math.log((len(TEXTS) + 1) / (frequency + 1)) for frequency in frequencies], dtype=torch.float64
+    )
+
+
+@pytest.mark.usefixtures("blocks")
+@pytest.mark.filterwarnings("error")
+def test_weights_of_references_count_all_blocks(short):
+    # The pairs' own warning counts the texts that are too long.
+    weights = idf_module.token_weights(short, True, TEXTS)
+
+    torch.testing.assert_close(weights.table, weigh(short), rtol=0, atol=1e-12)
+    assert weights.source.num_documents == len(TEXTS)
+
+
+@pytest.mark.usefixtures("blocks")
+def test_weights_of_texts_count_all_blocks_and_warn_of_long_texts(short):
+    rows = short.tokenizer.tokenizer(TEXTS)["input_ids"]
+    num_long = sum(len(row) > 12 for row in rows)
+
+    with pytest.warns(UserWarning, match=f"^{num_long} texts of idf are longer than 12 tokens"):
+        weights = idf_module.token_weights(short, TEXTS)
+
+    torch.testing.assert_close(weights.table, weigh(short), rtol=0, atol=1e-12)
+    assert weights.source.num_documents == len(TEXTS)

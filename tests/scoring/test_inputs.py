@@ -46,8 +46,10 @@ def test_the_shell_names_lists_written_as_text(minilm, tmp_path, monkeypatch, ca
     texts = {"candidate": "a cat", "candidates": ["a cat", "cats"]}
     write_records(tmp_path / "pairs.jsonl", [{**texts, "reference": text} for text in WRITTEN])
     words = [command, "pairs.jsonl", "--reference-column", "reference", "-m", minilm, "-l", 1, "--device", "cpu"]
+    if command == "rank":
+        words += ["-o", "best.jsonl"]
 
-    printed = run_here(capsys, *words, *(["-o", "best.jsonl"] if command == "rank" else []))
+    printed = run_here(capsys, *words)
 
     assert printed.err.count(MESSAGE) == 1
 

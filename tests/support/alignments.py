@@ -1,5 +1,11 @@
 """Families whose special tokens differ."""
 
-# With cls and sep; with a space in front; without special tokens; with one before, one and two after, and two after a
-# text that is padded on the left.
-WITH_SPECIALS = ("bert", "roberta", "gpt2", "llama", "t5", "mbart", "xlnet")
+WITH_SPECIALS = (
+    "bert",  # with cls and sep
+    "roberta",  # with a space in front
+    "gpt2",  # without special tokens
+    "llama",  # with one before the text
+    "t5",  # with one after the text
+    "mbart",  # with two after the text
+    "xlnet",  # with two after a text that is padded on the left
+)
