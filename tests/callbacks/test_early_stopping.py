@@ -1,9 +1,8 @@
-"""BERTScoreEarlyStopping: stopping rules, counted scores, differences to Lightning's callback, and ranks."""
+"""BERTScoreEarlyStopping: stopping rules, counted scores, and differences to Lightning's callback."""
 
 import copy
 import inspect
 import warnings
-from functools import partial
 
 import pytest
 import torch
@@ -11,8 +10,7 @@ from lightning.pytorch.callbacks import EarlyStopping
 from lightning.pytorch.callbacks.early_stopping import EarlyStoppingReason
 
 from bertscore_tm.callbacks import BERTScoreEarlyStopping
-from tests.support.lightning_runs import Logs, loader, strategy_on_cpu, trainer
-from tests.support.ranks import on_ranks
+from tests.support.lightning_runs import Logs, loader, trainer
 
 # Runs of a few epochs need a small patience.
 pytestmark = pytest.mark.filterwarnings("ignore:patience=[12] tends to stop too early")
@@ -130,60 +128,3 @@ def test_run_equals_that_of_lightning(tmp_path, name):
         outcomes.append((run.global_step, stopping._check_on_train_epoch_end, stopping.state_dict()))
         assert (stopping.stopping_reason is EarlyStoppingReason.PATIENCE_EXHAUSTED) == stops
     assert outcomes[0] == outcomes[1]
-
-
-# Two ranks stop together.
-
-# name: (values of each rank, arguments, reason of each rank, stopped epoch, wait count of each rank)
-RISING, FALLING, NONE = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6], [0.9, 0.8, 0.7, 0.6, 0.5, 0.4], [None] * 6
-LENIENT = {"strict": False}
-OUT, FINITE, REACHED, NOT = "PATIENCE_EXHAUSTED", "NON_FINITE_METRIC", "STOPPING_THRESHOLD", "NOT_STOPPED"
-UP, BROKEN = [0.1, 0.2, 0.6], [0.5, 0.4, NAN]
-LATE, LATER = [0.5, None, 0.4, None, 0.3, None], [0.9, None, None, 0.8, None, None]
-DISAGREEMENTS = {
-    "the second is out of patience": ((RISING, FALLING), {}, (NOT, OUT), 2, (0, 2)),
-    "each for another reason": ((UP, BROKEN), {"stopping_threshold": 0.55}, (REACHED, FINITE), 2, (0, 1)),
-    "the second never logs it": ((FALLING, NONE), LENIENT, (OUT, NOT), 2, (2, 0)),
-    "the first never logs it": ((NONE, FALLING), LENIENT, (NOT, OUT), 2, (0, 2)),
-    "none logs it": ((NONE, NONE), LENIENT, (NOT, NOT), 0, (0, 0)),
-    "in different epochs": ((LATE, LATER), {}, (OUT, NOT), 4, (2, 1)),
-    "the last epoch": (([0.9] * 5 + [0.1], RISING), {"patience": 5}, (OUT, NOT), 5, (5, 0)),
-}
-
-
-def outcome(folder, values, **arguments):
-    stopping = BERTScoreEarlyStopping("score", **{"patience": 2} | arguments)
-    run = trainer(folder, [stopping], max_epochs=6, devices=2, strategy=strategy_on_cpu("ddp"))
-    run.fit(Logs(values, "score"))
-    return stopping.stopping_reason.name, stopping.stopped_epoch, stopping.wait_count, run.current_epoch
-
-
-def disagree(rank, folder):
-    for name, (values, arguments, *_) in DISAGREEMENTS.items():
-        yield name, partial(outcome, folder, values[rank], **arguments)
-    for name, values in {"all lack it": (NONE, NONE), "one lacks it": (RISING, NONE)}.items():
-        yield name, partial(outcome, folder, values[rank])
-
-
-@pytest.fixture(scope="module")
-def ranks(tmp_path_factory):
-    return on_ranks(disagree, tmp_path_factory.mktemp("ranks"))
-
-
-@pytest.mark.distributed
-@pytest.mark.slow
-@pytest.mark.parametrize("name", DISAGREEMENTS)
-def test_all_ranks_stop_with_the_first_that_stops(ranks, name):
-    _, _, reasons, epoch, waited = DISAGREEMENTS[name]
-    epochs = 6 if set(reasons) == {NOT} else epoch + 1
-    expected = [(reason, epoch, count, epochs) for reason, count in zip(reasons, waited, strict=True)]
-    assert [report[name] for report in ranks] == expected
-
-
-@pytest.mark.distributed
-@pytest.mark.slow
-def test_a_key_missing_on_one_rank_stops_the_others(ranks):
-    said = "`score` which is not available. Pass in"
-    assert ranks[0]["one lacks it"][-1] == 1
-    assert said in ranks[1]["one lacks it"]
-    assert all(said in report["all lack it"] for report in ranks)

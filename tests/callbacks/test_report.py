@@ -7,7 +7,7 @@ import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 
-from bertscore_tm import Baseline, BERTScore, FrozenEncoder, Report
+from bertscore_tm import Baseline, BERTScore, Report
 from bertscore_tm.callbacks import BERTScoreCallback, BERTScoreReport, SampleLogger
 from bertscore_tm.cli import main
 from bertscore_tm.report import history
@@ -18,11 +18,9 @@ from tests.support.lightning_runs import (
     Steady,
     chooser,
     loader,
-    strategy_on_cpu,
     trainer,
     weights,
 )
-from tests.support.ranks import on_ranks, results
 from tests.support.report_pages import read_data
 
 COUNT = 7
@@ -178,32 +176,6 @@ def test_other_references_start_a_new_history(pairs, encoder, tmp_path):
     assert len(read_data(tmp_path / "r.html")["names"]) == 1
 
 
-def fits(rank, pairs, minilm, folder):
-    metric = BERTScore(FrozenEncoder(minilm, num_layers=5), idf=True)
-    callbacks = [BERTScoreCallback(metric), BERTScoreReport(folder / "report.html", num_alignments=2)]
-    run = trainer(folder, callbacks, devices=2, strategy=strategy_on_cpu("ddp"))
-
-    def fit():
-        run.fit(chooser(([*pairs[0][1:], ""], pairs[1]), [5, 3], kind=Quality))
-        return run.callback_metrics["val_bertscore_empty"].item()
-
-    yield "fit", fit
-
-
-@pytest.mark.slow
-@pytest.mark.distributed
-def test_the_page_has_the_texts_of_all_ranks(pairs, minilm, encoder, tmp_path):
-    shares = results(on_ranks(fits, tuple(side[:9] for side in pairs), minilm, tmp_path), "fit")
-    assert shares == pytest.approx([4 / 7] * 2)  # the sampler adds an eighth
-    data = read_data(tmp_path / "report.html")
-    assert len(data["names"]) == 2
-    assert data["references"] == [[text] for text in pairs[1][:COUNT]]
-    metric = BERTScore(encoder, idf=True)
-    metric.update(data["candidates"][1], data["references"])
-    assert data["summary"][1]["f1"]["mean"] == pytest.approx(metric.compute()["f1"].item(), abs=6e-5)
-    assert len(data["alignments"]) == 1
-
-
 class Sourced(Steady):
     """Its validation step returns the inputs of the examples, too."""
 
@@ -250,17 +222,3 @@ def test_token_ids_are_no_sources(pairs, encoder, tmp_path, kind):
         ("example", "candidate", "references", "precision", "recall", "f1", "signature")
     }
     assert (sample.input, read_data(tmp_path / "report.html")["sources"]) == (None, None)
-
-
-def fits_with_sources(rank, pairs, minilm, folder):
-    encoder = FrozenEncoder(minilm, num_layers=5)
-    options = {"devices": 2, "strategy": strategy_on_cpu("ddp")}
-    yield "fit", lambda: fit_with_sources(folder, pairs, encoder, **options) is not None
-
-
-@pytest.mark.slow
-@pytest.mark.distributed
-def test_the_sources_are_those_of_all_ranks(pairs, minilm, tmp_path):
-    fits = on_ranks(fits_with_sources, tuple(side[:9] for side in pairs), minilm, tmp_path)
-    assert results(fits, "fit") == [True, False]
-    assert [row["source"] for row in read_rows(tmp_path)] == [f"source {number}" for number in range(COUNT)]

@@ -26,10 +26,10 @@ def rows(path):
     return [json.loads(line) for line in Path(path).read_text(encoding="utf-8").splitlines()]
 
 
-def test_every_validation_writes_a_file_that_the_shell_reads(pairs, minilm, encoder, tmp_path, capsys):
+def test_every_validation_writes_a_file_that_the_shell_reads(pairs, minilm, shallow, tmp_path, capsys):
     references = several_references(pairs[1][:COUNT])
     module = mixed(pairs, references=references)
-    callbacks = [BERTScoreCallback(BERTScore(encoder)), ScoredTextWriter(), SampleLogger(1)]
+    callbacks = [BERTScoreCallback(BERTScore(shallow)), ScoredTextWriter(), SampleLogger(1)]
     run = trainer(tmp_path, callbacks, logger=CSVLogger(tmp_path, "csv"), num_sanity_val_steps=1)
     run.fit(module)
     folder = Path(run.log_dir) / "texts"
@@ -40,12 +40,12 @@ def test_every_validation_writes_a_file_that_the_shell_reads(pairs, minilm, enco
     assert [row["example"] for row in lines] == list(range(1, COUNT + 1))
     assert target == references
     assert preds == [text for _, texts, _ in module.seen for text in texts]
-    scores = bert_score(preds, target, encoder)
+    scores = bert_score(preds, target, shallow)
     for name in ("precision", "recall", "f1"):
         assert [row[name] for row in lines] == pytest.approx(scores[name].tolist(), abs=2e-6)
     (signature,) = {row["signature"] for row in lines}
-    assert signature.replace("|f1:selection_f1|", "|") == str(BERTScore(encoder).signature())
-    model = ["--model", str(minilm), "--num-layers", "5", "--json"]
+    assert signature.replace("|f1:selection_f1|", "|") == str(BERTScore(shallow).signature())
+    model = ["--model", str(minilm), "--num-layers", "2", "--json"]
     files = [str(path) for path in paths]
     expected = pytest.approx(run.callback_metrics["val_bertscore_f1"].item(), abs=2e-6)
     capsys.readouterr()
@@ -104,16 +104,16 @@ def test_a_pair_without_a_reference_scores_0_everywhere(pairs, encoder, tmp_path
 HALF = "half \ud83d of a pair"
 
 
-def test_half_a_surrogate_pair_is_written_as_its_escape(pairs, minilm, encoder, tmp_path, capsys):
+def test_half_a_surrogate_pair_is_written_as_its_escape(pairs, minilm, shallow, tmp_path, capsys):
     loggers = [CSVLogger(tmp_path, "csv"), TensorBoardLogger(tmp_path, "board")]
     writers = [ScoredTextWriter(), SampleLogger(3, 1), BERTScoreReport(tmp_path / "report.html")]
     module = mixed(pairs, references=[HALF, *pairs[1][1:COUNT]])
-    run = trainer(tmp_path, [BERTScoreCallback(BERTScore(encoder)), *writers], logger=loggers)
+    run = trainer(tmp_path, [BERTScoreCallback(BERTScore(shallow)), *writers], logger=loggers)
     run.fit(module)
     path = Path(run.log_dir) / "texts" / "val_step_5.jsonl"
     assert rows(path)[0]["references"] == [HALF]
     capsys.readouterr()
-    assert main(["score", "-c", str(path), "--model", str(minilm), "--num-layers", "5", "--json"]) == 0
+    assert main(["score", "-c", str(path), "--model", str(minilm), "--num-layers", "2", "--json"]) == 0
     f1 = run.callback_metrics["val_bertscore_f1"].item()
     assert json.loads(capsys.readouterr().out)["f1"] == pytest.approx(f1, abs=2e-6)
     escaped = HALF.encode(errors="backslashreplace").decode()

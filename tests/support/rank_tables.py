@@ -74,7 +74,7 @@ class Case:
         expect: returns the result of a rank by other code, in one process that knows the batches of all ranks.
         differs_by_rank: whether each rank has its own result. By default all have that of the first.
         world_sizes: numbers of ranks on which the case runs.
-        tolerance: largest absolute difference between numbers.
+        tolerance: largest difference between numbers, absolute and as a share of the expected one.
     """
 
     compute: Callable[[Job], Any]
@@ -143,7 +143,9 @@ def assert_same(result: Any, expected: Any, tolerance: float, place: str = "resu
         for number, (part, value) in enumerate(zip(result, expected, strict=True)):
             assert_same(part, value, tolerance, f"{place}, {number}")
     elif isinstance(expected, Tensor | float):
-        torch.testing.assert_close(result, expected, atol=tolerance, rtol=0, msg=lambda text: f"{place}: {text}")
+        torch.testing.assert_close(
+            result, expected, atol=tolerance, rtol=tolerance, msg=lambda text: f"{place}: {text}"
+        )
     else:
         assert result == expected, place
 

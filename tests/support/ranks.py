@@ -23,6 +23,7 @@ RANK_IMPORTS = [
     "pytest",
     "tests.support.lightning_runs",
     "tests.support.models",
+    "tests.support.oracle",
     "torch.distributed.fsdp",
     "transformers.models.bert.modeling_bert",
 ]

@@ -4,10 +4,8 @@ import csv
 from collections import Counter
 from collections.abc import Sequence
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
-import lightning.pytorch as pl
 import pytest
 import torch
 from lightning.pytorch.loggers import CSVLogger
@@ -18,11 +16,11 @@ from torchmetrics import MetricCollection
 from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.compat import torchmetrics as drop_in
 from bertscore_tm.functional import SCORE_NAMES
-from tests.support.lightning_runs import loader, strategy_on_cpu, trainer
+from tests.support.lightning_runs import trainer
+from tests.support.logged_metrics import LOGGED, VALIDATED, Logging, key_at_end_of_epoch
 from tests.support.markdown_blocks import ROOT, blocks
 from tests.support.metrics import SECOND, THIRD, TOLERANCE, Kind, Workshop, assert_equal, mean, per_pair
 from tests.support.models import counted_texts
-from tests.support.ranks import run_ranks
 
 # Kinds that are logged together, on two encoders: one of a single layer, one of all layers.
 KINDS = {
@@ -169,33 +167,6 @@ def test_metrics_of_other_classes_share_no_states(minilm, first):
 # --- logged by Lightning
 
 
-LOGGED = {name: KINDS[name] for name in ("f1", "recall_idf", "layer3")}
-LOGGED["precision_idf"] = Kind(component="precision", idf=True)
-# An odd number of examples, so that the sampler gives one of them to both processes.
-VALIDATED = 7
-
-
-class Logging(pl.LightningModule):
-    """Logs metric objects and leaves computing and resetting to Lightning."""
-
-    def __init__(self, workshop: Workshop) -> None:
-        super().__init__()
-        self.texts = workshop.preds, workshop.target
-        metrics = {name: workshop.metric(made) for name, made in LOGGED.items()}
-        self.f1 = metrics.pop("f1")
-        self.collection = MetricCollection(metrics, prefix="val_")
-
-    def validation_step(self, batch: Tensor, batch_idx: int) -> None:
-        preds, target = ([side[i] for i in batch.tolist()] for side in self.texts)
-        self.f1(preds, target, indices=batch)
-        self.log("val_f1", self.f1, on_step=True, on_epoch=True)
-        self.collection.update(preds, target, indices=batch)
-        self.log_dict(self.collection)
-
-    def val_dataloader(self) -> DataLoader[int]:
-        return loader(VALIDATED)
-
-
 def mean_of(workshop: Workshop, name: str, numbers: Sequence[int]) -> float:
     made = LOGGED[name]
     place = SCORE_NAMES.index(made.options["component"])
@@ -204,7 +175,7 @@ def mean_of(workshop: Workshop, name: str, numbers: Sequence[int]) -> float:
 
 def check_logged(workshop: Workshop, metrics: dict[str, Tensor]) -> None:
     for name in LOGGED:
-        result = metrics["val_f1_epoch" if name == "f1" else f"val_{name}"]
+        result = metrics[key_at_end_of_epoch(name)]
         assert result.item() == mean_of(workshop, name, range(VALIDATED))
 
 
@@ -241,16 +212,3 @@ def test_two_loaders_as_on_the_page(encoder, tmp_path, kind):
     expected = [mean(per_pair(encoder, batch))["f1"].item() for batch in (SECOND, THIRD)]
     # What the page says of a shared metric.
     assert (result == pytest.approx(expected, abs=TOLERANCE)) == (kind == "one metric per loader")
-
-
-def validated(rank: int, folder: Path, module: Logging) -> dict[str, Tensor]:
-    run = trainer(folder, devices=2, strategy=strategy_on_cpu("ddp"))
-    run.validate(module, verbose=False)
-    return dict(run.callback_metrics)
-
-
-@pytest.mark.slow
-@pytest.mark.distributed
-def test_logged_in_two_processes(workshop, tmp_path):
-    for metrics in run_ranks(validated, 2, tmp_path, Logging(workshop)):
-        check_logged(workshop, metrics)

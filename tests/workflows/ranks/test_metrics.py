@@ -14,6 +14,8 @@ from torchmetrics import MetricCollection
 from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.compat import torchmetrics as drop_in
 from bertscore_tm.functional import SCORE_NAMES
+from tests.support.lightning_runs import strategy_on_cpu, trainer
+from tests.support.logged_metrics import LOGGED, VALIDATED, Logging, key_at_end_of_epoch
 from tests.support.metrics import LAYERS, Kind, Workshop
 from tests.support.models import last_hidden_state
 from tests.support.oracle import oracle_scores
@@ -154,6 +156,28 @@ def content_ids(workshop: Workshop) -> list[int]:
     return sorted(ids)
 
 
+def log_metrics(job: Job) -> dict[str, float]:
+    """Return what Lightning computes of logged metric objects; its sampler deals out the examples."""
+    run = trainer(job.resources.folder, devices=job.world_size, strategy=strategy_on_cpu("ddp"))
+    run.validate(Logging(make_workshop(job.resources)), verbose=False)
+    return {name: run.callback_metrics[key_at_end_of_epoch(name)].item() for name in LOGGED}
+
+
+def expect_logged(job: Job) -> dict[str, float]:
+    """Return the means of all examples."""
+    means = {}
+    for name, kind in LOGGED.items():
+        scores = score_by_bert_score(job.resources, kind, range(VALIDATED))
+        component = SCORE_NAMES.index(kind.options["component"])
+        means[name] = scores[component].double().mean().item()
+    return means
+
+
+def deal_nothing(world_size: int) -> list[list[int]]:
+    """Deal out no batches, because the trainer does."""
+    return [[] for _ in range(world_size)]
+
+
 ALONE = partial(deal_none_to_the_last, BATCHES)
 IN_TURN = partial(deal_in_turn, BATCHES)
 LISTS, PAIRS = {"many_references": True}, {"reduction": "none"}
@@ -192,6 +216,7 @@ TABLE = {
         compute=compute_drop_in, deal=IN_TURN, expect=partial(expect_scores, kind=Kind(idf=True, **PAIRS))
     ),
     "forward function": Case(compute=compute_with_function, deal=ALONE, expect=partial(expect_scores, kind=Kind())),
+    "logged by Lightning": Case(compute=log_metrics, deal=deal_nothing, expect=expect_logged),
     "weights for a loss": Case(compute=compute_weights, deal=partial(deal_in_turn, REPEATED), expect=expect_weights),
 }
 

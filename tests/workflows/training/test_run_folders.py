@@ -10,10 +10,9 @@ import pytest
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger, WandbLogger
 
-from bertscore_tm import BERTScore, FrozenEncoder
+from bertscore_tm import BERTScore
 from bertscore_tm.callbacks import BERTScoreCallback, BERTScoreReport, SampleLogger, ScoredTextWriter
-from tests.support.lightning_runs import Quality, chooser, strategy_on_cpu, trainer
-from tests.support.ranks import on_ranks, results
+from tests.support.lightning_runs import Quality, chooser, trainer
 from tests.support.report_pages import read_data
 
 EARLIER = "has files of an earlier run, which stay"
@@ -120,21 +119,3 @@ def test_later_validations_and_tests_add_files_only(pairs, encoder, tmp_path):
     (tmp_path / "texts" / "val_step_5.jsonl").unlink()
     fit(tmp_path, callbacks, pairs, [7])
     assert (tmp_path / "texts" / "val_step_2.jsonl").exists()
-
-
-def fits(rank, pairs, minilm, folder):
-    callbacks = callbacks_of(FrozenEncoder(minilm, num_layers=5), folder / "report.html")
-    options = {"devices": 2, "strategy": strategy_on_cpu("ddp"), "logger": CSVLogger(folder, "csv")}
-    yield "fit", lambda: fit(folder, callbacks, pairs, [7, 0], **options) and Path(callbacks[-1].dirpath)
-
-
-@pytest.mark.slow
-@pytest.mark.distributed
-def test_ranks_share_the_folder_of_their_run(pairs, minilm, tmp_path):
-    chosen = [results(on_ranks(fits, tuple(side[:9] for side in pairs), minilm, tmp_path), "fit") for _ in range(2)]
-    for (folder, other), qualities in zip(chosen, ([7, 0], [7, 0]), strict=True):
-        assert folder == other
-        texts = folder.parent / "texts"
-        assert [count_right(texts / f"val_step_{step}.jsonl") for step in (1, 3)] == qualities
-    assert chosen[0] != chosen[1]
-    assert len(list(tmp_path.rglob("val_step_*.jsonl"))) == 4
