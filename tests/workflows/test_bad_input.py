@@ -30,12 +30,14 @@ texts = st.lists(anything, min_size=1, max_size=3).map("".join)
 
 @pytest.fixture(scope="module", params=["minilm", "roberta", "t5", "gpt2"])
 def any_encoder(request, minilm):
+    """Encoders whose tokenizers split texts in different ways."""
     if request.param == "minilm":
-        return FrozenEncoder(minilm, num_layers=3)
-    return FrozenEncoder(*tiny_model(request.param), num_layers=2)
+        return FrozenEncoder(minilm, num_layers=1)
+    return FrozenEncoder(*tiny_model(request.param), num_layers=1)
 
 
 def check(scores, size):
+    """Check that scores are numbers between -1 and 1."""
     for name in SCORE_NAMES:
         assert scores[name].shape[-1] == size
         assert torch.isfinite(scores[name]).all()
@@ -49,7 +51,7 @@ def with_added_tokens(minilm):
     tokenizer.add_special_tokens({"additional_special_tokens": ["<turn>"]})
     tokenizer.add_tokens(["dexamethasone"])
     model.resize_token_embeddings(len(tokenizer))
-    return FrozenEncoder(model, tokenizer, num_layers=3)
+    return FrozenEncoder(model, tokenizer, num_layers=1)
 
 
 @pytest.mark.filterwarnings("default")
@@ -76,52 +78,98 @@ def with_added_tokens(minilm):
     ],
 )
 def test_leftovers_of_generators_are_counted_once(with_added_tokens, text, token):
-    encoder, metric, reward = with_added_tokens, BERTScore(with_added_tokens), BERTScoreReward(with_added_tokens)
-    message = f"^2 candidates contain special tokens such as {re.escape(token)}, which are scored as text"
+    encoder = with_added_tokens
+    metric, reward = BERTScore(encoder), BERTScoreReward(encoder)
     preds, target = [text, "a cat", text], ["a cat"] * 3
-    for call in (
+    counted = f"^2 candidates contain special tokens such as {re.escape(token)}, which are scored as text"
+    calls = [
         lambda: bert_score(preds, target, encoder),
         lambda: rank_candidates([preds], target[:1], encoder),
         lambda: metric.update(preds, target),
         lambda: score_matrix(preds, target, encoder),
         lambda: reward(preds, target),
-    ):
-        with pytest.warns(UserWarning, match=message) as caught:
+    ]
+
+    for call in calls:
+        with pytest.warns(UserWarning, match=counted) as caught:
             call()
+
+        messages = [str(warning.message) for warning in caught]
+        others = [message for message in messages if not re.match(counted, message)]
+        assert len(messages) - len(others) == 1
         # MiniLM does not know "▁" either.
-        others = [text for text in map(str, (warning.message for warning in caught)) if not re.match(message, text)]
-        assert len(caught) - len(others) == 1
-        assert all("unknown to the encoder" in text for text in others)
+        assert all("unknown to the encoder" in message for message in others)
+
+    # Metrics and rewards warn once.
     with warnings.catch_warnings(action="error"):
         metric.update(preds[:1], target[:1])
         reward(preds[:1], target[:1])
-        # Words that the user added, Maltese, markup, and a patch.
-        bert_score(["dexamethasone", "Ġwanni mar il-Ġimgħa", "IL-ĠENB"], target, encoder)
-        bert_score(["<q>no</q>, he said", "@@ -1,3 +1,4 @@ a cat", "array[INSTANCE]"], target, encoder)
-        BERTScore(encoder).update(["struck <s>out</s> words"], ["</s>"])
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    "text",
+    [
+        "dexamethasone",  # the user's word
+        "Ġwanni mar il-Ġimgħa",  # Maltese
+        "IL-ĠENB",
+        "<q>no</q>, he said",
+        "@@ -1,3 +1,4 @@ a cat",
+        "array[INSTANCE]",
+        "struck <s>out</s> words",
+    ],
+)
+def test_words_and_markup_are_no_leftovers(with_added_tokens, text):
+    bert_score([text], ["a cat"], with_added_tokens)
+
+
+@pytest.mark.filterwarnings("error")
+def test_special_tokens_of_references_are_no_leftovers(with_added_tokens):
+    BERTScore(with_added_tokens).update(["words"], ["</s>"])
 
 
 THOUGHT = "<think>\nWhere is it?\n\nOn the mat.</think>\n\n"
 
 
 @pytest.mark.parametrize("start", [THOUGHT, f" {THOUGHT}", "<thinking>so</thinking>", "<think></think>", "so</think> "])
-def test_thoughts_are_removed_from_texts_and_chats(encoder, start):
-    answer, other = "a cat sat on the mat", "it rains"
-    chat = [{"role": "user", "content": f"{start}{answer}"}, {"role": "assistant", "content": start + other}]
-    parts = [{"role": "assistant", "content": [{"type": "text", "text": start}, {"type": "text", "text": other}]}]
-    completions = [start + answer, other, "<think>" + answer, chat, parts, [{"role": "assistant", "content": None}]]
-    stripped = [strip_thoughts(completion) for completion in completions]
-    assert stripped == [answer, other, "", other, other, ""]
-    with warnings.catch_warnings(action="error"):
-        BERTScoreReward(encoder)(stripped, [answer] * len(stripped))
-    # An answer about a thought is kept.
-    assert strip_thoughts(f"{answer} <think></think>") == f"{answer} <think></think>"
+def test_thoughts_are_removed_from_texts_and_chats(start):
+    question = {"role": "user", "content": f"{start}is it?"}
+    answer = {"role": "assistant", "content": f"{start}it rains"}
+    parts = [{"type": "text", "text": start}, {"type": "text", "text": "it rains"}]
+
+    assert strip_thoughts(f"{start}it rains") == "it rains"
+    assert strip_thoughts([question, answer]) == "it rains"
+    assert strip_thoughts([{"role": "assistant", "content": parts}]) == "it rains"
+
+
+@pytest.mark.parametrize(
+    ("completion", "expected"),
+    [
+        ("it rains", "it rains"),
+        ("<think>it rains", ""),
+        ([{"role": "assistant", "content": None}], ""),
+        # An answer about a thought is kept.
+        ("it rains <think></think>", "it rains <think></think>"),
+    ],
+)
+def test_texts_without_a_complete_thought_are_answers_or_empty(completion, expected):
+    assert strip_thoughts(completion) == expected
+
+
+@pytest.mark.filterwarnings("error")
+def test_rewards_of_stripped_texts_give_no_warning(encoder):
+    stripped = [strip_thoughts(text) for text in (f"{THOUGHT}it rains", "<think>it rains", "it rains")]
+
+    BERTScoreReward(encoder)(stripped, ["it rains"] * len(stripped))
 
 
 @pytest.mark.parametrize("value", [["<think></think>a", "b"], [], None, 3])
 def test_thoughts_are_not_removed_from_other_objects(value):
     with pytest.raises(TypeError, match=r"text must be a string or a chat.*Call strip_thoughts for each text$"):
         strip_thoughts(value)
+
+
+def test_a_chat_without_an_answer_is_refused():
     with pytest.raises(ValueError, match="a chat without a message of the assistant"):
         strip_thoughts([{"role": "user", "content": "hi"}])
 
@@ -129,6 +177,7 @@ def test_thoughts_are_not_removed_from_other_objects(value):
 @pytest.mark.filterwarnings("default")
 def test_warnings_of_thoughts_name_function_and_flag(encoder):
     message = r"such as <think>, .* and remove thoughts with bertscore_tm.strip_thoughts \(--strip-thoughts\)$"
+
     for call in (lambda: BERTScoreReward(encoder)([THOUGHT], ["a cat"]), lambda: bert_score(THOUGHT, "a", encoder)):
         with pytest.warns(UserWarning, match=message):
             call()
@@ -138,19 +187,26 @@ def test_warnings_of_thoughts_name_function_and_flag(encoder):
 @given(data=st.data(), idf=st.booleans())
 def test_any_texts_have_a_score(any_encoder, data, idf):
     size = data.draw(st.integers(0, 6))
+    references = st.lists(texts, min_size=1, max_size=3)
     preds = data.draw(st.lists(texts, min_size=size, max_size=size))
-    target = data.draw(st.lists(st.lists(texts, min_size=1, max_size=3), min_size=size, max_size=size))
-    check(bert_score(preds, target, any_encoder, idf=idf), size)
+    target = data.draw(st.lists(references, min_size=size, max_size=size))
+
+    scores = bert_score(preds, target, any_encoder, idf=idf)
+
+    check(scores, size)
 
 
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(corpus=st.lists(texts, min_size=1, max_size=6))
 @example(corpus=["\ud800", "a\udfffb", "\x00", "\u202eabc"])
 def test_identical_texts_score_one_or_have_no_text(any_encoder, corpus):
-    scores = bert_score(corpus, corpus, any_encoder)
     has_content = any_encoder.tokenizer(corpus).has_content
+    expected = has_content.astype(float).tolist()
+
+    scores = bert_score(corpus, corpus, any_encoder)
+
     for name in SCORE_NAMES:
-        assert scores[name].tolist() == pytest.approx([float(content) for content in has_content], abs=1e-6)
+        assert scores[name].tolist() == pytest.approx(expected, abs=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -161,5 +217,8 @@ def test_a_word_of_a_megabyte(minilm, character, long_text):
     if character == "漢":  # every character is a token, and every window is encoded
         size //= 60 if long_text == "window" else 5
     word = character * (size // len(character.encode()))
-    encoder = FrozenEncoder(minilm, num_layers=2, long_text=long_text, max_length=64)
-    check(bert_score([word, "a cat"], ["a cat", word], encoder), 2)
+    encoder = FrozenEncoder(minilm, num_layers=1, long_text=long_text, max_length=64)
+
+    scores = bert_score([word, "a cat"], ["a cat", word], encoder)
+
+    check(scores, 2)
