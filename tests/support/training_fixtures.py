@@ -1,4 +1,4 @@
-"""Fixtures of the callbacks' tests."""
+"""Fixtures of trainings."""
 
 import pytest
 
@@ -11,6 +11,14 @@ def pairs():
     from tests.support.texts import real_pairs
 
     return real_pairs(240, words=8)
+
+
+@pytest.fixture(scope="session")
+def encoder():
+    """A tiny random model, because most of these tests are about what is done with scores."""
+    from tests.support.soft_predictions import tiny
+
+    return tiny("bert", "float32")
 
 
 @pytest.fixture(scope="module")

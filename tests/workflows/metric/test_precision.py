@@ -22,10 +22,10 @@ from bertscore_tm.callbacks import BERTScoreCallback
 from bertscore_tm.functional import SCORE_NAMES, bert_score
 from bertscore_tm.losses import SoftBERTScoreLoss
 from tests.support.lightning_runs import strategy_on_cpu, trainer
+from tests.support.models import save_tiny_model
 from tests.support.ranks import run_ranks
 from tests.support.texts import real_pairs
 
-VOCABULARY = 30522
 LAYERS = 2
 # Odd, so that two processes get one example twice.
 COUNT = 5
@@ -47,7 +47,8 @@ class Training(pl.LightningModule):
         self.encoder = FrozenEncoder(model, num_layers=LAYERS)
         self.metrics = nn.ModuleDict({"plain": BERTScore(self.encoder), "idf": BERTScore(self.encoder, idf=True)})
         self.loss_fn = SoftBERTScoreLoss(self.encoder)
-        self.generator = nn.Sequential(nn.Embedding(VOCABULARY, 2), nn.Linear(2, VOCABULARY))
+        vocabulary = self.encoder.config.vocab_size
+        self.generator = nn.Sequential(nn.Embedding(vocabulary, 2), nn.Linear(2, vocabulary))
 
     def configure_model(self) -> None:
         if self.device_mesh is not None:
@@ -87,10 +88,21 @@ class Training(pl.LightningModule):
     val_dataloader = train_dataloader
 
 
-def whole(module: Training) -> dict[str, Tensor]:
+@pytest.fixture(scope="module")
+def tiny_folder(tmp_path_factory) -> str:
+    """Folder of a tiny encoder: with the vocabulary of a real one, most of the time would be the loss's."""
+    return save_tiny_model("bert", tmp_path_factory.mktemp("model"))
+
+
+def copy_weights(module: Training) -> dict[str, Tensor]:
     """Copies of the generator's weights, put together from their shards."""
-    weights = {name: value.detach() for name, value in module.named_parameters()}
-    return {name: (v.full_tensor() if isinstance(v, DTensor) else v).clone() for name, v in weights.items()}
+    weights = {}
+    for name, value in module.named_parameters():
+        whole = value.detach()
+        if isinstance(whole, DTensor):
+            whole = whole.full_tensor()
+        weights[name] = whole.clone()
+    return weights
 
 
 def assert_encoder_untouched(module: Training, model: str) -> None:
@@ -107,64 +119,80 @@ def assert_encoder_untouched(module: Training, model: str) -> None:
         assert torch.equal(value, saved[name])
 
 
-def expected(model: str, pairs: tuple[list[str], list[str]]) -> dict[str, float]:
-    result = {}
-    for kind, idf in (("plain", False), ("idf", True)):
-        for name, values in bert_score(*pairs, FrozenEncoder(model, num_layers=LAYERS), idf=idf).items():
-            result[f"{kind}_{name}"] = values.mean().item()
-    logged = {f"val_bertscore_{name}": result[f"plain_{name}"] for name in SCORE_NAMES}
-    return result | logged | {"val_bertscore_empty": 0.0}
+def expect_scores(model: str, pairs: tuple[list[str], list[str]]) -> dict[str, float]:
+    """Return the means of the function's scores, by the keys of the module's and the callback's metrics."""
+    encoder = FrozenEncoder(model, num_layers=LAYERS)
+    plain = bert_score(*pairs, encoder)
+    weighted = bert_score(*pairs, encoder, idf=True)
+
+    expected = {"val_bertscore_empty": 0.0}
+    for name in SCORE_NAMES:
+        expected[f"plain_{name}"] = plain[name].mean().item()
+        expected[f"val_bertscore_{name}"] = plain[name].mean().item()
+        expected[f"idf_{name}"] = weighted[name].mean().item()
+    return expected
 
 
 def fit(folder: Path, model: str, pairs: tuple[list[str], list[str]], **options: Any) -> dict[str, Any]:
     """Train for an epoch and return the scores, the precision of the weights, and the losses."""
     pl.seed_everything(0, verbose=False)
     module = Training(model, pairs)
-    before = whole(module)
+    before = copy_weights(module)
     callback = BERTScoreCallback(BERTScore(FrozenEncoder(model, num_layers=LAYERS)))
     run = trainer(folder, callbacks=[callback], max_epochs=1, **options)
     run.fit(module)
-    after = whole(module)
-    assert all(not torch.equal(after[name], before[name].to(after[name].dtype)) for name in OWN)
+
+    after = copy_weights(module)
+    for name in OWN:
+        assert not torch.equal(after[name], before[name].to(after[name].dtype))
     assert_encoder_untouched(module, model)
     scores = {key: value.item() for key, value in run.callback_metrics.items() if "loss" not in key}
-    sharded = isinstance(module.generator, FSDPModule)
-    dtype = next(module.parameters()).dtype
-    return {"scores": scores, "dtype": dtype, "sharded": sharded, "losses": module.losses}
+    return {
+        "scores": scores,
+        "dtype": next(module.parameters()).dtype,
+        "sharded": isinstance(module.generator, FSDPModule),
+        "losses": module.losses,
+    }
 
 
-def assert_same_scores(runs: dict[str, dict[str, Any]], wanted: dict[str, float]) -> None:
+def assert_same_scores(runs: dict[str, dict[str, Any]], expected: dict[str, float]) -> None:
     """Precisions took effect in the generator and its loss, and none in the scores."""
     assert set(runs) == set(PRECISIONS)
     exact = runs["32-true"]
     for precision, result in runs.items():
         assert result["dtype"] == (torch.bfloat16 if precision == "bf16-true" else torch.float32)
-        assert result["scores"] == pytest.approx(wanted, abs=1e-6)
+        assert result["scores"] == pytest.approx(expected, abs=1e-6)
         assert (result["losses"] == exact["losses"]) == (precision == "32-true")
         assert result["losses"] == pytest.approx(exact["losses"], abs=0.01)
 
 
-def test_precision_in_one_process(minilm, tmp_path):
-    pairs = real_pairs(COUNT)
-    runs = {precision: fit(tmp_path, minilm, pairs, precision=precision) for precision in PRECISIONS}
-    assert_same_scores(runs, expected(minilm, pairs))
+def test_precision_in_one_process(tiny_folder, tmp_path):
+    pairs = real_pairs(COUNT, words=8)
+
+    runs = {}
+    for precision in PRECISIONS:
+        runs[precision] = fit(tmp_path, tiny_folder, pairs, precision=precision)
+
+    assert_same_scores(runs, expect_scores(tiny_folder, pairs))
 
 
 def test_checkpoints_and_optimizers_never_see_the_encoder(minilm, tmp_path):
-    pairs = real_pairs(COUNT)
+    pairs = real_pairs(COUNT, words=8)
     module = Training(minilm, pairs)
     callback = BERTScoreCallback(BERTScore(FrozenEncoder(minilm, num_layers=LAYERS)))
     run = trainer(tmp_path, callbacks=[callback], max_epochs=1)
+
     # Validation comes first, in inference mode: the loss must still be able to train with the same encoder.
     run.validate(module, verbose=False)
     run.fit(module)
     run.save_checkpoint(tmp_path / "last.ckpt")
+
     saved = torch.load(tmp_path / "last.ckpt", weights_only=True)
-    weights = sum(value.numel() * value.element_size() for value in module.parameters())
+    num_bytes = sum(value.numel() * value.element_size() for value in module.parameters())
     assert set(saved["state_dict"]) == OWN
-    assert (tmp_path / "last.ckpt").stat().st_size < weights + 20_000
-    optimized = [value for group in run.optimizers[0].param_groups for value in group["params"]]
-    assert list(map(id, optimized)) == list(map(id, module.parameters()))
+    assert (tmp_path / "last.ckpt").stat().st_size < num_bytes + 20_000
+    (group,) = run.optimizers[0].param_groups
+    assert list(map(id, group["params"])) == list(map(id, module.parameters()))
     Training(minilm, pairs).load_state_dict(saved["state_dict"])
 
 
@@ -172,6 +200,7 @@ STRATEGIES = ("ddp", "fully_shard")
 
 
 def fit_everything(rank: int, folder: Path, model: str, pairs: tuple[list[str], list[str]]) -> dict[str, Any]:
+    """Train with each strategy and precision on a rank, and return the results by strategy and precision."""
     runs: dict[str, dict[str, Any]] = {name: {} for name in STRATEGIES}
     for name, precision in product(STRATEGIES, PRECISIONS):
         strategy = strategy_on_cpu(name)
@@ -181,11 +210,15 @@ def fit_everything(rank: int, folder: Path, model: str, pairs: tuple[list[str], 
 
 @pytest.mark.slow
 @pytest.mark.distributed
-def test_precision_in_two_processes(minilm, tmp_path):
-    pairs = real_pairs(COUNT)
-    wanted = expected(minilm, pairs)
-    for of_rank in run_ranks(fit_everything, 2, tmp_path, minilm, pairs):
+def test_precision_in_two_processes(tiny_folder, tmp_path):
+    pairs = real_pairs(COUNT, words=8)
+
+    results = run_ranks(fit_everything, 2, tmp_path, tiny_folder, pairs)
+
+    expected = expect_scores(tiny_folder, pairs)
+    for of_rank in results:
         for name, runs in of_rank.items():
-            assert_same_scores(runs, wanted)
-            assert all(run["sharded"] == (name == "fully_shard") for run in runs.values())
-            assert all(len(run["losses"]) == 2 for run in runs.values())
+            assert_same_scores(runs, expected)
+            for run in runs.values():
+                assert run["sharded"] == (name == "fully_shard")
+                assert len(run["losses"]) == 2

@@ -1,5 +1,5 @@
 """Fixtures of trainings."""
 
-from tests.support.training_fixtures import pairs, shallow
+from tests.support.training_fixtures import encoder, pairs, shallow
 
-__all__ = ["pairs", "shallow"]
+__all__ = ["encoder", "pairs", "shallow"]
