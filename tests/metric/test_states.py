@@ -15,26 +15,31 @@ from tests.support.models import tiny_model
 
 
 def test_copies_of_a_synchronised_metric(encoder):
-    alone, both = mean(per_pair(encoder, FIRST)), mean(per_pair(encoder, FIRST, SECOND))
+    alone = mean(per_pair(encoder, FIRST))
+    both = mean(per_pair(encoder, FIRST, SECOND))
     metric = updated(BERTScore(encoder, sync_on_compute=False, compute_with_cache=False), FIRST)
     other = updated(BERTScore(encoder), SECOND)
     # Ranks gather numbers of pairs, indices and truncated texts with the fingerprint, and then the scores.
-    gathered = iter(
-        [torch.tensor([0, len(SECOND[0]), 0, 0, *other.metric_state["fingerprint"]]), other.scores[0].flatten()]
-    )
+    header = torch.tensor([0, len(SECOND[0]), 0, 0, *other.metric_state["fingerprint"]])
+    gathered = iter([header, other.scores[0].flatten()])
     metric.sync(dist_sync_fn=lambda tensor, group: [tensor, next(gathered)], distributed_available=lambda: True)
+
     for copied in (metric.clone(), copy.deepcopy(metric), pickle.loads(pickle.dumps(metric))):
         assert_equal(copied.compute(), both)
         assert_equal(copied.compute(), alone)
     metric.clone().unsync()
+
     assert_equal(metric.compute(), both)
     assert_equal(metric.compute(), alone)
 
 
 def test_no_weights_and_no_texts_travel(encoder):
     metric = updated(BERTScore(encoder, idf=True), FIRST)
-    assert metric.clone().encoder is copy.deepcopy(metric).encoder is encoder
+
     pickled = pickle.dumps(metric)
+
+    assert metric.clone().encoder is encoder
+    assert copy.deepcopy(metric).encoder is encoder
     assert len(pickled) < 2_000_000  # weights are 91 MB
     assert b"the cat sat on a mat" not in pickled
 
@@ -43,30 +48,59 @@ def test_no_weights_and_no_texts_travel(encoder):
 def test_merge_state_appends(encoder, idf):
     metric = updated(BERTScore(encoder, idf=idf, reduction="none"), FIRST)
     metric.compute()
+
     # Reductions may differ.
     metric.merge_state(updated(BERTScore(encoder, idf=idf), SECOND))
     metric.merge_state(updated(BERTScore(encoder, idf=idf, reduction="none"), THIRD).metric_state)
+
     assert metric.update_count == 3
     assert_equal(metric.compute(), per_pair(encoder, FIRST, SECOND, THIRD, idf=idf))
 
 
-def test_merge_state_of_something_else(encoder):
-    sents = [*FIRST[1], *SECOND[1]]
-    metric = updated(BERTScore(encoder, idf=sents), FIRST)
-    others = [
-        BERTScore(encoder),
-        BERTScore(encoder, idf=True),
-        BERTScore(encoder, idf=sents[:-1]),
-        BERTScore(encoder, idf=dict.fromkeys(range(30522), 1.0)),
-        BERTScore(FrozenEncoder(encoder.name, num_layers=4), idf=sents),
-        BERTScore(FrozenEncoder(encoder.name, num_layers=2, dtype="bfloat16"), idf=sents),
-    ]
-    for other in (*(updated(source, SECOND) for source in others), MetricCollection([]), 3, {}):
-        with pytest.raises(ValueError, match=r"differ|must be a bertscore_tm.BERTScore or its"):
-            metric.merge_state(other)
-    assert_equal(metric.compute(), mean(per_pair(encoder, FIRST, idf=sents)))
-    metric.merge_state(updated(BERTScore(encoder, idf=tuple(reversed(sents))), SECOND))
-    assert_equal(metric.compute(), mean(per_pair(encoder, FIRST, SECOND, idf=sents)))
+DOCUMENTS = [*FIRST[1], *SECOND[1]]
+OTHERS = {
+    "no idf": lambda encoder: BERTScore(encoder),
+    "idf of the references": lambda encoder: BERTScore(encoder, idf=True),
+    "idf of other texts": lambda encoder: BERTScore(encoder, idf=DOCUMENTS[:-1]),
+    "a mapping": lambda encoder: BERTScore(encoder, idf=dict.fromkeys(range(30522), 1.0)),
+    "another layer": lambda encoder: BERTScore(FrozenEncoder(encoder.name, num_layers=4), idf=DOCUMENTS),
+    "another dtype": lambda encoder: BERTScore(
+        FrozenEncoder(encoder.name, num_layers=2, dtype="bfloat16"), idf=DOCUMENTS
+    ),
+}
+# On some processors only.
+slow_bfloat16 = pytest.mark.filterwarnings("ignore:this processor has no bfloat16 instructions:UserWarning")
+
+
+@slow_bfloat16
+@pytest.mark.parametrize("other", OTHERS)
+def test_merge_state_refuses_pairs_of_other_settings(encoder, other):
+    metric = updated(BERTScore(encoder, idf=DOCUMENTS), FIRST)
+    incoming = updated(OTHERS[other](encoder), SECOND)
+
+    with pytest.raises(ValueError, match="differ"):
+        metric.merge_state(incoming)
+
+    assert_equal(metric.compute(), mean(per_pair(encoder, FIRST, idf=DOCUMENTS)))
+
+
+@pytest.mark.parametrize("other", [MetricCollection([]), 3, {}], ids=repr)
+def test_merge_state_refuses_what_is_no_metric(encoder, other):
+    metric = updated(BERTScore(encoder), FIRST)
+
+    with pytest.raises(ValueError, match=r"must be a bertscore_tm.BERTScore or its"):
+        metric.merge_state(other)
+
+    assert_equal(metric.compute(), mean(per_pair(encoder, FIRST)))
+
+
+def test_merge_state_takes_weights_of_the_same_texts_in_any_order(encoder):
+    metric = updated(BERTScore(encoder, idf=DOCUMENTS), FIRST)
+    other = updated(BERTScore(encoder, idf=tuple(reversed(DOCUMENTS))), SECOND)
+
+    metric.merge_state(other)
+
+    assert_equal(metric.compute(), mean(per_pair(encoder, FIRST, SECOND, idf=DOCUMENTS)))
 
 
 class Stripped(BERTScore):
@@ -95,67 +129,96 @@ DIFFERENT = {
 }
 
 
+def kinds_of_state(metric):
+    """Return what another metric can merge: the metric, its pickle, and its state."""
+    return metric, pickle.loads(pickle.dumps(metric)), metric.metric_state
+
+
+@slow_bfloat16
 @pytest.mark.parametrize("difference", DIFFERENT)
 def test_merge_state_names_exactly_the_settings_that_differ(minilm, difference):
-    metric, other = BERTScore(FrozenEncoder(minilm, num_layers=2)), DIFFERENT[difference](minilm)
-    for incoming in (other, other.metric_state, pickle.loads(pickle.dumps(other))):
-        with pytest.raises(ValueError, match=re.escape(f"a metric that differs in {difference}. Create both")):
+    metric = BERTScore(FrozenEncoder(minilm, num_layers=2))
+    other = DIFFERENT[difference](minilm)
+    with_other_fingerprint = metric.metric_state | {"fingerprint": other.metric_state["fingerprint"]}
+    message = re.escape(f"a metric that differs in {difference}. Create both")
+
+    for incoming in (*kinds_of_state(other), with_other_fingerprint):
+        with pytest.raises(ValueError, match=message):
             metric.merge_state(incoming)
-    own = metric.metric_state | {"fingerprint": other.metric_state["fingerprint"]}
-    with pytest.raises(ValueError, match=re.escape(f"a metric that differs in {difference}. Create both")):
-        metric.merge_state(own)
 
 
-def test_merge_state_compares_the_contents_of_models(tmp_path):
+@pytest.fixture
+def trained(tmp_path):
+    """Metrics with pairs, by model: folders and ready models of equal names, before and after a training."""
     model, tokenizer = copy.deepcopy(tiny_model("bert"))
-    folders = [tmp_path / run / "checkpoint-500" for run in ("run1", "run2")]
-    encoders = []
-    for folder in folders:
+    metrics = {}
+    for run in ("before", "after"):
+        folder = tmp_path / run / "checkpoint-500"
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
-        encoders += [FrozenEncoder(folder, num_layers=2), FrozenEncoder(model, tokenizer, num_layers=2)]
+        metrics[f"folder {run}"] = updated(BERTScore(FrozenEncoder(folder, num_layers=2)), SECOND)
+        metrics[f"ready {run}"] = updated(BERTScore(FrozenEncoder(model, tokenizer, num_layers=2)), SECOND)
         with torch.no_grad():
             model.encoder.layer[0].output.dense.bias.add_(1)
-    first, ready, second, trained = (updated(BERTScore(encoder), SECOND) for encoder in encoders)
-    for metric, other in ((first, second), (ready, trained), (first, ready)):
-        for incoming in (other, other.metric_state, pickle.loads(pickle.dumps(other))):
-            with pytest.raises(
-                ValueError, match=r"the state belongs to a metric that differs in model \(\S+ instead of"
-            ):
-                metric.merge_state(incoming)
-    # Equal contents, wherever they are.
-    moved = BERTScore(FrozenEncoder(shutil.copytree(folders[0], tmp_path / "copy"), num_layers=2))
-    for metric in (moved, BERTScore(FrozenEncoder(folders[0], num_layers=2))):
-        metric.merge_state(first)
-        metric.merge_state(first.metric_state)
-        assert_equal(metric.compute(), first.compute(), 1e-6)
-    again = pickle.loads(pickle.dumps(ready))
-    again.merge_state(ready)
-    assert_equal(again.compute(), ready.compute(), 1e-6)
+    return metrics
+
+
+@pytest.mark.parametrize(
+    ("name", "other"),
+    [("folder before", "folder after"), ("ready before", "ready after"), ("folder before", "ready before")],
+)
+def test_merge_state_refuses_pairs_of_models_with_other_contents(trained, name, other):
+    for incoming in kinds_of_state(trained[other]):
+        with pytest.raises(ValueError, match=r"the state belongs to a metric that differs in model \(\S+ instead of"):
+            trained[name].merge_state(incoming)
+
+
+def test_merge_state_takes_pairs_of_equal_contents_at_another_place(trained, tmp_path):
+    metric = trained["folder before"]
+    folder = shutil.copytree(metric.encoder.name, tmp_path / "copy")
+    moved = BERTScore(FrozenEncoder(folder, num_layers=2))
+
+    moved.merge_state(metric)
+    moved.merge_state(metric.metric_state)
+
+    assert_equal(moved.compute(), metric.compute(), 1e-6)
+
+
+def test_merge_state_takes_pairs_of_a_pickled_ready_model(trained):
+    metric = trained["ready before"]
+    again = pickle.loads(pickle.dumps(metric))
+
+    again.merge_state(metric)
+
+    assert_equal(again.compute(), metric.compute(), 1e-6)
 
 
 def test_contents_are_not_read_within_a_process(minilm, monkeypatch):
     monkeypatch.setattr(FrozenEncoder, "identity", property(lambda _: pytest.fail("the contents were read")))
     metric, other = (BERTScore(FrozenEncoder(minilm, num_layers=2)) for _ in range(2))
-    for batch in (FIRST, SECOND):
-        metric(*batch)
-        other.update(*batch)
+    metric(*FIRST)
+    other.update(*FIRST)
+
     pickle.loads(pickle.dumps(metric)).merge_state(other)
+
     assert_equal(metric.clone().compute(), other.compute())
 
 
 @pytest.mark.parametrize("idf", [False, True])
-def test_inference_mode(minilm, idf):
+def test_pairs_of_inference_mode_are_kept_outside_of_it(minilm, idf):
     encoder = FrozenEncoder(minilm, num_layers=1)
     with torch.inference_mode():
         metric = BERTScore(encoder, idf=idf, reduction="none")
         metric.reset()
         metric(*FIRST)
+
     assert_equal(metric.compute(), per_pair(encoder, FIRST, idf=idf))
+
     metric.update(*SECOND)
     metric = pickle.loads(pickle.dumps(metric.clone()))
     with torch.inference_mode():
         metric.update(*THIRD)
+
     assert_equal(metric.compute(), per_pair(encoder, FIRST, SECOND, THIRD, idf=idf))
 
 
@@ -165,13 +228,27 @@ def test_bytes_of_the_states(minilm, options, indices):
     encoder = FrozenEncoder(minilm, num_layers=0)
     preds = ["a cat sat on the mat", "it rains"] * 500
     target = ["the cat is on the mat", "it will rain tomorrow"] * 500
+    numbers = list(range(1000)) if indices else None
+    num_tokens = encoder.tokenizer([*preds, *target]).lengths.sum()
     metric = BERTScore(encoder, **options)
+
     for _ in range(3):
-        metric.update(preds, target, indices=list(range(1000)) if indices else None)
-    parts = [part for state in metric.metric_state.values() for part in (state if isinstance(state, list) else [state])]
-    num_bytes = sum(part.untyped_storage().nbytes() for part in parts)
-    tokens = sum(map(len, encoder.tokenizer([*preds, *target]).rows()))
-    per_update = 8 * tokens + 12 * 1000 if "idf" in options else 12 * 1000
+        metric.update(preds, target, indices=numbers)
+
     constant = 8 + metric.metric_state["fingerprint"].numel()
-    assert num_bytes == 3 * (per_update + (8 * 1000 if indices else 0)) + constant
+    per_update = 12 * 1000
+    if "idf" in options:
+        per_update += 8 * num_tokens
+    if indices:
+        per_update += 8 * 1000
     assert constant < 500
+    assert count_bytes(metric) == 3 * per_update + constant
+
+
+def count_bytes(metric):
+    """Return the size of a metric's states."""
+    num_bytes = 0
+    for state in metric.metric_state.values():
+        parts = state if isinstance(state, list) else [state]
+        num_bytes += sum(part.untyped_storage().nbytes() for part in parts)
+    return num_bytes
