@@ -12,13 +12,14 @@ from safetensors.torch import load_file, save_file
 from bertscore_tm.cli import main, resume
 from bertscore_tm.device.precision import fast_half_precision
 from bertscore_tm.scoring import corpus
+from tests.support import killed_rank
 from tests.support.long_runs import KILLED, LAYER, assert_same_but_last_digits
 from tests.support.markdown_blocks import ROOT
 from tests.support.models import save_tiny_model
 from tests.support.ranks import end_ranks, run_ranks
-from tests.support.shell import run_on_ranks, run_rank, write_lines
+from tests.support.shell import run_here, run_on_ranks, run_rank, write_lines
 from tests.support.texts import real_pairs
-from tests.support.torchrun import run_torchrun
+from tests.support.torchrun import run_agent, run_torchrun
 
 NUM_PAIRS = 1200
 SCORE_FILES = [
@@ -54,21 +55,42 @@ def lines_of(node):
     return [line for line in node.err.splitlines() if line.startswith("bertscore-tm")]
 
 
-@pytest.mark.slow
-@pytest.mark.distributed
-@pytest.mark.parametrize("how", [[], ["stop"]], ids=["killed", "stopped"])
-def test_a_rank_that_dies_ends_all_ranks_with_one_line(folder, capsys, monkeypatch, how):
-    (node,) = run_torchrun(folder, "-m", "tests.support.killed_rank", *how, *SCORE_FILES, num_ranks=3)
+def check_ended(node):
+    """Check that the command printed one line, which says how to resume."""
     (line,) = lines_of(node)
     assert line.startswith("bertscore-tm: error: ")
     assert line.endswith(". Run the same command again, which resumes if its output has a .partial file")
-    monkeypatch.setattr(resume, "ITEMS_PER_STEP", 200)
-    capsys.readouterr()
-    assert main(SCORE_FILES) == 0
-    assert f"resuming: 600 of {NUM_PAIRS} pairs are in scores.tsv.partial" in capsys.readouterr().err
-    resumed = (folder / "scores.tsv").read_bytes()
-    assert main(SCORE_FILES) == 0
-    assert (folder / "scores.tsv").read_bytes() == resumed
+
+
+@pytest.mark.slow
+@pytest.mark.distributed
+def test_ranks_that_torchrun_stops_end_with_one_line(folder):
+    (node,) = run_torchrun(folder, "-m", "tests.support.killed_rank", "stop", *SCORE_FILES, num_ranks=2)
+
+    check_ended(node)
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("how", [[], ["stop"]], ids=["killed", "stopped"])
+def test_a_rank_that_dies_ends_all_ranks_with_one_line(folder, how):
+    """Two of three ranks see that the last one is gone, or are stopped by torchrun's agent."""
+    node = run_agent(folder, killed_rank.run, [*how, *SCORE_FILES], num_ranks=3)
+
+    check_ended(node)
+
+
+@pytest.mark.distributed
+def test_the_command_resumes_after_a_rank_has_died(folder, capsys, monkeypatch):
+    run_agent(folder, killed_rank.run, SCORE_FILES, num_ranks=3)
+    monkeypatch.setattr(resume, "ITEMS_PER_STEP", killed_rank.ITEMS_PER_STEP)
+
+    resumed = run_here(capsys, *SCORE_FILES)
+
+    num_finished = 3 * killed_rank.ITEMS_PER_STEP
+    assert f"resuming: {num_finished} of {NUM_PAIRS} pairs are in scores.tsv.partial" in resumed.err
+    scores = (folder / "scores.tsv").read_bytes()
+    run_here(capsys, *SCORE_FILES)
+    assert (folder / "scores.tsv").read_bytes() == scores
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
-"""The command whose last rank dies in its second step: ``torchrun ... -m tests.support.killed_rank ARGUMENTS``.
+"""The command whose last rank ends all ranks in its second step.
 
-With ``stop`` as the first argument, torchrun stops all ranks then.
+``torchrun ... -m tests.support.killed_rank ARGUMENTS``: the rank dies as by a power failure. With ``stop`` as the first
+argument it stops torchrun, which then stops all ranks.
 """
 
 import os
@@ -10,23 +11,31 @@ from typing import Any
 
 from bertscore_tm.cli import main, resume
 
-_calls = []
+ITEMS_PER_STEP = 200
 
 
-def _compute_or_die(ranks: Any, *arguments: Any) -> Any:
-    _calls.append(ranks)
-    if len(_calls) == 2 and ranks.rank == ranks.size - 1:
-        if is_stopped:
-            os.kill(os.getppid(), signal.SIGTERM)
-        else:
-            os.kill(os.getpid(), signal.SIGKILL)
-    return compute(ranks, *arguments)
+def run(words: list[str]) -> None:
+    """Run the command on this rank."""
+    is_stopped = words[0] == "stop"
+    if is_stopped:
+        words = words[1:]
+    calls: list[Any] = []
+    compute = resume._compute_step
+
+    def compute_or_die(ranks: Any, *arguments: Any) -> Any:
+        calls.append(ranks)
+        is_last = ranks.rank == ranks.size - 1
+        if is_last and len(calls) == 2:
+            if is_stopped:
+                os.kill(os.getppid(), signal.SIGTERM)
+            else:
+                os.kill(os.getpid(), signal.SIGKILL)
+        return compute(ranks, *arguments)
+
+    resume.ITEMS_PER_STEP = ITEMS_PER_STEP
+    resume._compute_step = compute_or_die
+    sys.exit(main(words))
 
 
 if __name__ == "__main__":
-    is_stopped = sys.argv[1] == "stop"
-    if is_stopped:
-        sys.argv.pop(1)
-    resume.ITEMS_PER_STEP = 200
-    compute, resume._compute_step = resume._compute_step, _compute_or_die
-    sys.exit(main())
+    run(sys.argv[1:])

@@ -1,13 +1,16 @@
-"""Programs under torchrun, on one node or on several nodes of this machine."""
+"""Programs under torchrun, on one node or on several nodes of this machine, and functions under its agent."""
 
+import multiprocessing
 import os
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from tests.support.markdown_blocks import ROOT
+from tests.support.ranks import HANGS_AFTER_S, start_rank_server
 from tests.support.shell import Printed
 
 
@@ -17,6 +20,48 @@ def run_torchrun(folder: Path, *program: str, num_ranks: int = 2, num_nodes: int
     nodes = [_start_node(folder, program, num_ranks, num_nodes, node, port) for node in range(num_nodes)]
     printed = [node.communicate() for node in nodes]
     return [Printed(node.returncode, *texts) for node, texts in zip(nodes, printed, strict=True)]
+
+
+def run_agent(folder: Path, function: Callable[..., Any], *args: Any, num_ranks: int) -> Printed:
+    """Run a function on ranks that torchrun's agent starts, and return what they printed.
+
+    The agent and its ranks are forked from the session's server, because in torchrun each of them imports torch.
+    """
+    start_rank_server()
+    context = multiprocessing.get_context("forkserver")
+    agent = context.Process(target=_run_agent, args=(folder, function, args, num_ranks))
+    agent.start()
+    agent.join(HANGS_AFTER_S)
+    assert agent.exitcode is not None, f"the ranks still ran after {HANGS_AFTER_S} s"
+    out, err = ((folder / name).read_text(encoding="utf-8") for name in _STREAMS)
+    for name in _STREAMS:
+        (folder / name).unlink()
+    return Printed(agent.exitcode, out, err)
+
+
+# Standard output and standard error of the agent and its ranks.
+_STREAMS = {"stdout.log": 1, "stderr.log": 2}
+
+
+def _run_agent(folder: Path, function: Callable[..., Any], args: Sequence[Any], num_ranks: int) -> None:
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    os.chdir(folder)
+    for name, number in _STREAMS.items():
+        file = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.dup2(file, number)
+    config = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=num_ranks,
+        run_id="tests",
+        rdzv_backend="c10d",
+        rdzv_endpoint="127.0.0.1:0",
+        max_restarts=0,
+        monitor_interval=0.1,
+        start_method="fork",
+    )
+    elastic_launch(config, function)(*args)
 
 
 def _start_node(
