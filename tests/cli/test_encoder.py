@@ -2,8 +2,6 @@
 
 import json
 import re
-import shutil
-from pathlib import Path
 
 import pytest
 import torch
@@ -11,6 +9,7 @@ from bert_score.utils import get_hash
 
 from bertscore_tm.cli.encoder import choose_device, read_idf
 from bertscore_tm.encoder import default_device
+from tests.support.models import tiny_model
 from tests.support.scored_files import COUNT
 from tests.support.shell import check_error, run_here
 
@@ -43,34 +42,44 @@ def test_the_idf_of_references_or_of_a_file(command):
     check_error(command(*files, "--idf", "--idf-from", "more.txt", exit_code=2), "not allowed with argument --idf")
 
 
-@pytest.fixture
-def listed_folder(minilm, tmp_path):
-    """A model with a published baseline, which its configuration names as its origin."""
-    path = Path(shutil.copytree(minilm, tmp_path / "model"), "config.json")
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"_name_or_path": "distilbert-base-uncased"}))
-    return str(path.parent)
+@pytest.fixture(scope="module")
+def listed_folder(tmp_path_factory):
+    """A tiny model with a published layer and baseline: its configuration names another one as its origin."""
+    folder = tmp_path_factory.mktemp("listed") / "model"
+    model, tokenizer = tiny_model("bert", layers=6)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    path = folder / "config.json"
+    configuration = json.loads(path.read_text()) | {"_name_or_path": "distilbert-base-uncased"}
+    path.write_text(json.dumps(configuration))
+    return str(folder)
 
 
-HASHES = [(5, False, False), (3, True, False), (5, False, True)]
+OWN_IDF = "Publish the signature of these"
+OTHER_IDF = "If its idf counted other texts than the references, pass them with --idf-from FILE"
+# Layer, idf and rescaling of a hash, the options that it gives, and the remedy of the warning.
+HASHES = [
+    (5, False, False, [], OWN_IDF),
+    (3, True, False, ["--idf"], OTHER_IDF),
+    (5, False, True, ["--rescale"], OWN_IDF),
+]
 
 
-@pytest.mark.parametrize(
-    "words", [["score", "hyps.txt", "refs.txt"], ["compare", "hyps.txt", "more.txt", "-r", "refs.txt"]]
-)
-@pytest.mark.parametrize("option", ["--hash", "--model"])
-def test_a_hash_of_the_reference_package_gives_the_options(folder, listed_folder, monkeypatch, capsys, words, option):
+@pytest.mark.parametrize("words", ["score hyps.txt refs.txt", "compare hyps.txt more.txt -r refs.txt"])
+@pytest.mark.parametrize(("layer", "idf", "rescale", "flags", "remedy"), HASHES)
+def test_a_hash_of_the_reference_package_gives_the_options(
+    folder, listed_folder, monkeypatch, capsys, words, layer, idf, rescale, flags, remedy
+):
     monkeypatch.chdir(folder)
-    words = [*words, "--device", "cpu"]
-    for layer, idf, rescale in HASHES:
-        text = get_hash(listed_folder, layer, idf, rescale, False, False)
-        flags = ["--idf"] * idf + ["--rescale"] * rescale
-        expected = run_here(capsys, *words, "-m", listed_folder, "-l", layer, *flags)
-        assert expected.err == ""
-        printed = run_here(capsys, *words, option, text)
+    command = [*words.split(), "--device", "cpu"]
+    text = get_hash(listed_folder, layer, idf, rescale, False, False)
+    expected = run_here(capsys, *command, "-m", listed_folder, "-l", layer, *flags)
+    assert expected.err == ""
+
+    for option in ("--hash", "--model"):
+        printed = run_here(capsys, *command, option, text)
+
         assert printed.out == expected.out
-        remedy = "Publish the signature of these"
-        if idf:
-            remedy = "If its idf counted other texts than the references, pass them with --idf-from FILE"
         said = f"published scores of {text} may differ from these, which do not use its versions. {remedy}"
         assert printed.err == f"bertscore-tm: warning: {said}\n"
 
