@@ -36,9 +36,9 @@ def small(tmp_path_factory) -> str:
 
 
 @pytest.fixture
-def listed_folder(minilm, tmp_path) -> str:
+def listed_folder(small, tmp_path) -> str:
     """A folder whose configuration names a model with a published layer and baseline as its origin."""
-    shutil.copytree(minilm, tmp_path / "model")
+    shutil.copytree(small, tmp_path / "model")
     path = tmp_path / "model" / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"_name_or_path": "distilbert-base-uncased"}))
     return str(tmp_path / "model")
