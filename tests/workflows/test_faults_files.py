@@ -57,8 +57,10 @@ def test_full_disk_keeps_the_old_file_and_prints_the_result(command, tmp_path):
     target = tmp_path / "scores.json"
     target.write_text("old content")
     before = sorted(tmp_path.iterdir())
+
     with limit_file_size(100):
         printed = command("--json", "-o", str(target), exit_code=1)
+
     assert printed.err == f"bertscore-tm: error: {target}: File too large; the file keeps its old content\n"
     assert printed.out == wanted
     assert target.read_text() == "old content"
@@ -69,7 +71,9 @@ def test_full_disk_keeps_the_old_file_and_prints_the_result(command, tmp_path):
 def test_full_standard_output(command, monkeypatch):
     full = open("/dev/full", "w")  # noqa: PTH123, SIM115
     monkeypatch.setattr(sys, "stdout", full)
+
     printed = command(exit_code=1)
+
     assert "standard output: No space left on device" in printed.err
     with suppress(OSError):
         full.close()
@@ -97,6 +101,7 @@ def test_training_continues_when_samples_cannot_be_written(tiny, tmp_path):
 
 
 def half(content: bytes) -> bytes:
+    """Return the first half, as of a download that was interrupted."""
     return content[: len(content) // 2]
 
 
@@ -112,9 +117,13 @@ def half(content: bytes) -> bytes:
     ],
 )
 def test_a_damaged_file_is_an_error_with_the_remedy(tiny, tmp_path, what, file, damage):
-    path = Path(shutil.copytree(tiny, tmp_path / "model"), file)
-    path.unlink() if damage is None else path.write_bytes(damage(path.read_bytes()))
+    path = shutil.copytree(tiny, tmp_path / "model") / file
+    if damage is None:
+        path.unlink()
+    else:
+        path.write_bytes(damage(path.read_bytes()))
     said = rf"^could not load the {what} of .*model' from that folder\. Pass a name on the hub, or .* The cause: "
+
     with pytest.raises(OSError, match=said):
         FrozenEncoder(path.parent, num_layers=2).encode(["a cat"])
 
@@ -125,16 +134,25 @@ def test_missing_weights_are_an_error(tiny, tmp_path):
     for name in ("pooler.dense.weight", "encoder.layer.2.output.dense.weight"):
         del tensors[name]
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+
     # What is not used may be missing.
-    wanted, incomplete = (FrozenEncoder(place, num_layers=2).encode(["a cat"]) for place in (tiny, folder))
-    assert torch.equal(incomplete.vectors, wanted.vectors)
+    assert torch.equal(encode_cat(folder, 2), encode_cat(tiny, 2))
     with pytest.raises(OSError, match=r"its file lacks 1 of them \(encoder\.layer\.2\.output\.dense\.weight\)"):
-        FrozenEncoder(folder, num_layers=3).encode(["a cat"])
+        encode_cat(folder, 3)
+
+
+def encode_cat(folder, num_layers):
+    """Return the vectors of a text by the model of a folder."""
+    return FrozenEncoder(folder, num_layers=num_layers).encode(["a cat"]).vectors
 
 
 def add_weights(folder, *names):
+    """Add tensors to the file of a model."""
     file = Path(folder) / "model.safetensors"
-    save_file(load_file(file) | {name: torch.ones(3, 8) for name in names}, file, {"format": "pt"})
+    tensors = load_file(file)
+    for name in names:
+        tensors[name] = torch.ones(3, 8)
+    save_file(tensors, file, {"format": "pt"})
 
 
 @pytest.mark.parametrize(
@@ -153,44 +171,51 @@ def test_weights_without_a_place_in_the_model_are_an_error(family, module, tmp_p
     auto = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForMaskedLM
     randomised(auto.from_config(config)).save_pretrained(tmp_path)
     tiny_tokenizer(EVERY_FAMILY[family]).save_pretrained(tmp_path)
-    vectors = [FrozenEncoder(tmp_path, num_layers=number).encode(["a cat"]).vectors for number in (2, 3)]
+    lower, last = encode_cat(tmp_path, 2), encode_cat(tmp_path, 3)
     prefix = module.partition("encoder.")[0]
+
     # A pooler and heads, another part of the model, a layer above the last one, and what models compute.
     add_weights(tmp_path, "pooler.norm.weight", "cls.norm.weight", "decoder.layers.0.norm2.weight")
     add_weights(tmp_path, f"{prefix}encoder.layer.3.norm2.weight", f"{prefix}embeddings.position_ids")
     add_weights(tmp_path, f"{module}.masked_bias")
-    again = [FrozenEncoder(tmp_path, num_layers=number).encode(["a cat"]).vectors for number in (2, 3)]
-    assert all(map(torch.equal, again, vectors))
+    assert torch.equal(encode_cat(tmp_path, 2), lower)
+    assert torch.equal(encode_cat(tmp_path, 3), last)
+
     add_weights(tmp_path, f"{module}.distance_embedding.weight")
     name = re.escape(f"{module}.distance_embedding.weight")
     with pytest.raises(OSError, match=rf"transformers \d+\S* does not use 1 of them \({name}\).*relative_key"):
-        FrozenEncoder(tmp_path, num_layers=3).encode(["a cat"])
-    if family != "albert":  # whose layers are one module
-        assert torch.equal(FrozenEncoder(tmp_path, num_layers=2).encode(["a cat"]).vectors, vectors[0])
+        encode_cat(tmp_path, 3)
+    # The layers of Albert are one module.
+    if family != "albert":
+        assert torch.equal(encode_cat(tmp_path, 2), lower)
 
 
 def test_weights_without_a_place_in_the_embeddings_are_an_error(tiny, tmp_path):
     folder = shutil.copytree(tiny, tmp_path / "model")
     add_weights(folder, "embeddings.task_embeddings.weight")
+
     with pytest.raises(OSError, match=r"does not use 1 of them \(embeddings\.task_embeddings\.weight\)"):
-        FrozenEncoder(folder, num_layers=1).encode(["a cat"])
+        encode_cat(folder, 1)
 
 
-# Of these models, transformers 5 makes a tokenizer without words: any two texts would score 1.
+# transformers 5 makes a tokenizer without words for these models: any two texts would score 1.
 @pytest.mark.parametrize("family", ["bert", "roberta", "xlnet"])
 def test_weights_without_their_tokenizer_are_refused(family, tmp_path):
     folder = save_tiny_model(family, tmp_path / "model")
     assert bert_score(*PAIR, FrozenEncoder(folder, num_layers=1))["f1"].item() < 1
     for file in (tmp_path / "model").glob("*token*"):
         file.unlink()
+
     with pytest.raises(OSError, match=r"^could not load the tokenizer of '.*model'") as caught:
         bert_score(*PAIR, FrozenEncoder(folder, num_layers=1))
+
     assert "save_pretrained(folder)" in str(caught.value)
 
 
 def test_a_given_tokenizer_without_vocabulary_is_refused(tmp_path, minilm):
     AutoConfig.from_pretrained(minilm).save_pretrained(tmp_path)
     empty = AutoTokenizer.from_pretrained(tmp_path)
+
     with pytest.raises(ValueError, match="tokenizer has special tokens only: it was loaded from a folder without the"):
         FrozenEncoder(minilm, empty, num_layers=1)
 
@@ -199,11 +224,14 @@ def test_a_token_without_an_embedding_is_named(tmp_path):
     folder = save_tiny_model("bert", tmp_path)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     size = AutoConfig.from_pretrained(folder).vocab_size
-    tokenizer.add_tokens([f"<term{i}>" for i in range(size - len(tokenizer) + 1)])
+    num_added = size - len(tokenizer) + 1
+    tokenizer.add_tokens([f"<term{i}>" for i in range(num_added)])
     tokenizer.save_pretrained(folder)
-    encoder = FrozenEncoder(folder, num_layers=1)
-    assert bert_score(*PAIR, encoder)["f1"].item() < 1  # other texts are scored
     last = tokenizer.convert_ids_to_tokens(size)
+    encoder = FrozenEncoder(folder, num_layers=1)
+
+    # Other texts are scored.
+    assert bert_score(*PAIR, encoder)["f1"].item() < 1
     with pytest.raises(ValueError, match=rf"^token {size} \('{last}'\) has no embedding, .* embeddings of {size}\."):
         bert_score([f"a {last}"], ["a cat"], encoder)
 

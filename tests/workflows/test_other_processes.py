@@ -68,16 +68,20 @@ def test_pickles_are_used_where_the_folder_has_the_same_contents(tmp_path, is_si
     encoder = FrozenEncoder(folder, num_layers=2)
     metric = BERTScore(encoder, idf=True)
     metric.update(TEXTS, TEXTS[::-1])
-    expected, signature = metric.compute(), encoder.signature() if is_signed else None
+    expected = metric.compute()
+    # To sign reads the contents, which are compared where they were not read.
+    signature = encoder.signature() if is_signed else None
     data = pickle.dumps(metric)
     copy_again(tmp_path / "model")
+
     moved = pickle.loads(data)
+
     assert moved.compute() == expected
     moved.reset()
     moved.update(TEXTS, TEXTS[::-1])
     assert moved.compute() == expected
     assert signature in (None, moved.encoder.signature())
-    # Merged with a metric that was made there.
+    # A metric that was made there merges it.
     there = BERTScore(FrozenEncoder(folder, num_layers=2), idf=True)
     there.merge_state(moved)
     assert there.compute() == expected
@@ -98,7 +102,9 @@ def test_pickles_are_refused_where_the_folder_has_other_contents(tmp_path, diffe
         (folder / "config.json").open("a").write("\n")
     else:
         shutil.rmtree(folder)
+
     again = pickle.loads(data)
+
     for use in (again.signature, lambda: again.encode(TEXTS)):
         with pytest.raises(OSError, match=r"contents of .*model.* or differ on this machine.*Create the encoder again"):
             use()
@@ -108,6 +114,7 @@ def test_a_pickle_stays_small_when_the_encoder_was_used(minilm):
     encoder = FrozenEncoder(minilm, num_layers=5)
     encoder.encode(TEXTS)
     encoder.signature()
+
     assert len(pickle.dumps(encoder)) < 10_000
 
 
@@ -121,8 +128,10 @@ def test_tasks_of_one_process_share_the_model_that_was_used_last(minilm):
         return model
 
     model = task()
+
     assert model() is not None
     assert task() is model
+
     # A ready model, which nobody can ask for again, does not stay.
     ready = weakref.ref(FrozenEncoder(*tiny_model("bert"), num_layers=1).backbone(CPU))
     gc.collect()
@@ -148,6 +157,14 @@ def test_the_next_model_is_loaded_after_the_last_was_freed(tmp_path):
     del first
     assert model() is not None
     second = FrozenEncoder(save_tiny_model("bert", tmp_path / "other"), num_layers=2)
-    load, alive = second._backbone._load, []
-    second._backbone._place(CPU, lambda dtype: (gc.collect(), alive.append(model() is not None), load(dtype))[2])
+    load = second._backbone._load
+    alive = []
+
+    def load_later(dtype):
+        gc.collect()
+        alive.append(model() is not None)
+        return load(dtype)
+
+    second._backbone._place(CPU, load_later)
+
     assert alive == [False]
