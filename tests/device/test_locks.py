@@ -41,7 +41,9 @@ def test_a_thread_may_enter_a_lock_twice():
 
 
 def test_a_lock_of_another_thread_is_free_after_a_fork():
-    lock, held, release = Lock(), threading.Event(), threading.Event()
+    lock = Lock()
+    held = threading.Event()
+    release = threading.Event()
 
     def hold() -> None:
         with lock:

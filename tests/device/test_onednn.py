@@ -44,7 +44,8 @@ def _on_every_processor(monkeypatch):
 @pytest.fixture
 def sizes(monkeypatch):
     """The rows and features that oneDNN has multiplied."""
-    seen, original = [], torch.ops.mkldnn._linear_pointwise
+    seen = []
+    original = torch.ops.mkldnn._linear_pointwise
 
     def watched(part, *args):
         seen.append(tuple(part.shape))
@@ -59,17 +60,35 @@ def matrix(*shape, dtype=torch.float32, seed=0):
 
 
 def exact(rows, weight, bias=None):
-    return nn.functional.linear(rows.double(), weight.double(), None if bias is None else bias.double())
+    """Return the product in double precision."""
+    if bias is not None:
+        bias = bias.double()
+    return nn.functional.linear(rows.double(), weight.double(), bias)
 
 
-@pytest.mark.parametrize("rows", [1, 31, 32, 33, 512, 545, 1111])
-def test_products(rows):
-    x, weight = matrix(rows, 24), matrix(40, 24, seed=1)
+ROWS = [1, 31, 32, 33, 512, 545, 1111]
+
+
+@pytest.mark.parametrize("rows", ROWS)
+@pytest.mark.parametrize("bias", [None, matrix(40, seed=2)], ids=["no bias", "bias"])
+def test_products_are_those_in_double_precision(rows, bias):
+    x = matrix(rows, 24)
+    weight = matrix(40, 24, seed=1)
+
+    result = linear(x, weight, bias)
+
     assert can_use_onednn(x, weight)
-    for bias in (None, matrix(40, seed=2)):
-        assert (linear(x, weight, bias) - exact(x, weight, bias)).abs().max() < ROUNDING
-    short, weight = x.bfloat16(), weight.bfloat16()
-    result, expected = linear(short, weight), exact(short, weight)
+    assert (result - exact(x, weight, bias)).abs().max() < ROUNDING
+
+
+@pytest.mark.parametrize("rows", ROWS)
+def test_products_in_bfloat16_are_rounded_once(rows):
+    x = matrix(rows, 24).bfloat16()
+    weight = matrix(40, 24, seed=1).bfloat16()
+
+    result = linear(x, weight)
+
+    expected = exact(x, weight)
     assert result.dtype == torch.bfloat16
     assert ((result - expected).abs() <= 2**-8 * expected.abs() + 2**-9).all()
 
@@ -91,6 +110,7 @@ def test_a_model_may_change_an_output_in_place(rows):
     output = layer(x[None])
     output /= 2
     output.sum().backward()
+
     torch.testing.assert_close(x.grad, layer.weight.sum(0).expand(rows, -1) / 2, atol=ROUNDING, rtol=0)
 
 
@@ -100,6 +120,7 @@ def test_onednn_gets_few_sizes(sizes):
     counts = [*range(1, 512, 7), *range(513, 2048, 100)]
     for count in counts:
         linear(matrix(count, 24), matrix(40, 24))
+
     assert {*sizes} == {(rows, 24) for rows in few}
     assert len(sizes) == len(counts)
 
@@ -110,6 +131,7 @@ def test_second_derivatives_are_refused(family):
     encoder = FrozenEncoder(copy.deepcopy(model), tokenizer, num_layers=2)
     rows, mask = soft_texts(encoder, ["the cat sat", "it rains"])
     value = encode_soft(encoder, rows, mask)[0].square().sum()
+
     with pytest.raises(RuntimeError, match=r"frozen layers cannot be differentiated twice\. Leave out create_graph"):
         torch.autograd.grad(value, rows, create_graph=True, retain_graph=True)
     assert torch.autograd.grad(value, rows)[0].any()
@@ -130,23 +152,57 @@ def test_second_derivatives_where_nothing_refuses_them():
     embeds, first = gradient(rows, create_graph=True)
     (second,) = torch.autograd.grad((first * step).sum(), embeds)
     expected = (gradient(rows + step)[1] - gradient(rows - step)[1]) / 2
+
     assert expected.abs().max() > 1e-8
     torch.testing.assert_close(second, expected, rtol=0, atol=1e-4 * expected.abs().max().item())
 
 
-def test_torch_computes_what_onednn_cannot():
-    x, weight = matrix(5, 24), matrix(40, 24)
-    for rows, other in ((x.double(), weight.double()), (x.half(), weight.half()), (x[:0], weight)):
-        assert not can_use_onednn(rows, other)
-        assert (linear(rows, other).dtype, linear(rows, other).shape) == (rows.dtype, (len(rows), 40))
+@pytest.mark.parametrize(("dtype", "count"), [(torch.float64, 5), (torch.float16, 5), (torch.float32, 0)])
+def test_torch_computes_what_onednn_cannot(dtype, count):
+    x = matrix(5, 24, dtype=dtype)[:count]
+    weight = matrix(40, 24, dtype=dtype)
+
+    result = linear(x, weight)
+
+    assert not can_use_onednn(x, weight)
+    assert result.dtype == dtype
+    assert result.shape == (count, 40)
+
+
+def test_a_product_in_double_precision_is_exact():
+    x = matrix(5, 24).double()
+    weight = matrix(40, 24).double()
     bias = matrix(40, seed=2).double()
-    assert torch.equal(linear(x.double(), weight.double(), bias), exact(x, weight, bias))
+
+    assert torch.equal(linear(x, weight, bias), exact(x, weight, bias))
+
+
+def test_onednn_takes_frozen_float32_matrices_of_one_dtype():
+    x = matrix(5, 24)
+    weight = matrix(40, 24)
+
+    assert can_use_onednn(x, weight)
     assert not can_use_onednn(x, weight.bfloat16())
     assert not can_use_onednn(nn.Parameter(x), weight)
-    assert {type(layers(dtype)[1]) for dtype in (torch.float64, torch.float16)} == {nn.Linear}
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16])
+def test_layers_of_other_dtypes_are_not_packed(dtype):
+    assert type(layers(dtype)[1]) is nn.Linear
+
+
+def test_a_packed_layer_refuses_another_dtype():
     with pytest.raises(RuntimeError, match="dtype"):
-        layers()[1](x.double())
-    assert torch.allclose(torch.func.vmap(lambda row: linear(row[None], weight)[0])(x), x @ weight.T, atol=ROUNDING)
+        layers()[1](matrix(5, 24).double())
+
+
+def test_a_product_in_vmap_is_that_of_torch():
+    x = matrix(5, 24)
+    weight = matrix(40, 24)
+
+    result = torch.func.vmap(lambda row: linear(row[None], weight)[0])(x)
+
+    assert torch.allclose(result, x @ weight.T, atol=ROUNDING)
 
 
 def layers(dtype=torch.float32, bias=True):
@@ -165,6 +221,7 @@ def test_a_packed_layer_equals_the_plain_one(shape, bias):
     expected = exact(x, plain.weight, plain.bias)
     with torch.no_grad():
         result = packed(x)
+
     assert ("_packed" in vars(packed)) == (0 not in shape)
     torch.testing.assert_close(result.double(), expected, atol=ROUNDING, rtol=0)
     # The gradient of a sum is one number, not a matrix in memory.
@@ -175,6 +232,7 @@ def test_a_packed_layer_equals_the_plain_one(shape, bias):
 
 def test_the_first_packed_weight_of_a_model_is_found():
     plain = nn.Sequential(nn.LayerNorm(24), nn.Linear(24, 40), nn.Linear(40, 24))
+
     assert find_packed_weight(plain) is None
     packed = copy.deepcopy(plain)
     adapt_layers(packed)
@@ -190,6 +248,7 @@ def test_with_the_missing_rows_no_layer_adds_any(monkeypatch, sizes, num_rows, e
     _, packed = layers()
     weight = find_packed_weight(packed)
     num_missing = missing_rows(weight, num_rows)
+
     assert num_missing == expected
     for num_given in (num_rows, num_rows + num_missing):
         sizes.clear()
@@ -206,6 +265,7 @@ def test_gradients_of_a_trained_weight_and_after_inference_mode():
     x = matrix(6, 24).requires_grad_()
     with torch.inference_mode():
         first = packed(x).clone()
+
     assert torch.equal(packed(x), first)
     assert torch.autograd.grad(packed(x).sum(), x)[0].any()
     for layer in (plain, packed):
@@ -216,8 +276,11 @@ def test_gradients_of_a_trained_weight_and_after_inference_mode():
 
 @torch.no_grad()
 def test_copies_pack_their_own_weight():
-    packed, x = layers()[1], matrix(3, 24)
-    first, other = packed(x), pickle.loads(pickle.dumps(packed))
+    packed = layers()[1]
+    x = matrix(3, 24)
+    first = packed(x)
+    other = pickle.loads(pickle.dumps(packed))
+
     assert torch.equal(other(x), first)
     other.weight.data.zero_()
     assert torch.equal(packed(x), first)
@@ -227,10 +290,13 @@ def test_copies_pack_their_own_weight():
 def test_packing_of_weights_changes_rounding_only(monkeypatch, sizes):
     # A model whose weights no other test's encoder shares: those may have been loaded without packing.
     model, tokenizer = copy.deepcopy(tiny_model("bert"))
-    encoder, texts = FrozenEncoder(model, tokenizer, num_layers=3), ["the cat sat", "it rains"]
-    layer, x = layers()[1], matrix(40, 24).requires_grad_()
+    encoder = FrozenEncoder(model, tokenizer, num_layers=3)
+    texts = ["the cat sat", "it rains"]
+    layer = layers()[1]
+    x = matrix(40, 24).requires_grad_()
     expected = bert_score(texts, texts[::-1], encoder)
     inside = [part for part in encoder.backbone("cpu").modules() if isinstance(part, nn.Linear)]
+
     assert len(inside) == 18
     assert all(type(part) is PackedLinear and "_packed" in vars(part) for part in inside)
     assert not any(isinstance(part, PackedLinear) for part in model.modules())
@@ -270,15 +336,18 @@ def test_each_processor_gets_the_library_that_is_faster(processor, in_float32, i
 
 def test_without_the_switch_this_processor_decides(monkeypatch):
     monkeypatch.delenv("BERTSCORE_TM_ONEDNN")
+
     for dtype in (torch.float32, torch.bfloat16):
         gains = gains_from_onednn(dtype, this_processor())
         assert can_use_onednn(matrix(5, 24, dtype=dtype), matrix(40, 24, dtype=dtype)) == gains
-        small, large = nn.Linear(40, 24, dtype=dtype), nn.Linear(200, 200, dtype=dtype)
+        small = nn.Linear(40, 24, dtype=dtype)
+        large = nn.Linear(200, 200, dtype=dtype)
         adapt_layers(nn.Sequential(small, large).requires_grad_(False))
         # A call of a small one would take longer.
         assert type(small) is nn.Linear
         assert (type(large) is PackedLinear) == gains
     torch_uses = torch.backends.cpu.get_cpu_capability()
+
     assert this_processor().has_avx512 == (torch_uses == "AVX512")
     if platform.system() == "Linux" and platform.machine() == "x86_64":
         assert f"vendor_id\t: {this_processor().vendor}" in Path("/proc/cpuinfo").read_text(encoding="utf-8")
@@ -287,9 +356,11 @@ def test_without_the_switch_this_processor_decides(monkeypatch):
 def test_gelu_replaces_its_input_unless_a_gradient_needs_it():
     layer = GELUActivation()
     adapt_layers(layer)
-    x, expected = matrix(5, 24), nn.functional.gelu(matrix(5, 24))
+    x = matrix(5, 24)
+    expected = nn.functional.gelu(matrix(5, 24))
     trained = x.clone().requires_grad_()
     output = layer(trained)
+
     assert torch.equal(output, expected)
     assert torch.equal(trained, x)
     output.sum().backward()
@@ -300,11 +371,13 @@ def test_gelu_replaces_its_input_unless_a_gradient_needs_it():
 
 
 def test_switches_and_versions_of_torch_without_onednn(monkeypatch):
-    x, weight = matrix(5, 24), matrix(40, 24)
+    x = matrix(5, 24)
+    weight = matrix(40, 24)
     with torch.backends.mkldnn.flags(enabled=False):
         assert not can_use_onednn(x, weight)
     names = ("_linear_pointwise", "_reorder_linear_weight", "_is_mkldnn_bf16_supported")
     operators = {name: getattr(torch.ops.mkldnn, name) for name in names}
+
     for missing in names:
         present = {name: operators[name] for name in {*names} - {missing}}
         monkeypatch.setattr(torch.ops, "mkldnn", SimpleNamespace(**present))

@@ -15,7 +15,8 @@ PRODUCTS = torch.backends.cuda.matmul
 @pytest.fixture
 def switches():
     """Set the switches of torch back after a test."""
-    before, setting = torch.get_float32_matmul_precision(), getattr(PRODUCTS, "fp32_precision", None)
+    before = torch.get_float32_matmul_precision()
+    setting = getattr(PRODUCTS, "fp32_precision", None)
     yield setting is not None
     if setting is not None:
         PRODUCTS.fp32_precision = "ieee"
@@ -26,6 +27,7 @@ def switches():
 
 def test_tf32_is_read_from_the_switch_that_was_set(switches):
     torch.set_float32_matmul_precision("high")
+
     assert may_use_tf32(GPU)
     assert not may_use_tf32(torch.device("cpu"))
     torch.set_float32_matmul_precision("highest")
@@ -45,6 +47,7 @@ def test_exact_products_leave_the_switch_as_it_was(is_new, switches):
         torch.set_float32_matmul_precision("high")
     with exact_products.turned():
         assert not may_use_tf32(GPU)
+
     assert may_use_tf32(GPU)
     if not is_new:
         assert torch.get_float32_matmul_precision() == "high"
@@ -53,6 +56,7 @@ def test_exact_products_leave_the_switch_as_it_was(is_new, switches):
 def test_the_signature_says_where_products_may_use_tf32(monkeypatch):
     model, tokenizer = tiny_model("bert")
     encoder = FrozenEncoder(model, tokenizer, num_layers=2)
+
     assert "tf32" not in encoder.signature()
     monkeypatch.setattr(encoder_module, "may_use_tf32", lambda device: True)
     assert "|dtype:float32|tf32:yes|" in str(encoder.signature())
@@ -65,6 +69,7 @@ def test_the_signature_says_where_products_may_use_tf32(monkeypatch):
 def test_half_precision_is_that_of_the_gpu_in_use(capability, expected, monkeypatch):
     capabilities = {torch.device("cuda", 1): capability, torch.device("cuda", 0): (9, 0)}
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capabilities[device])
+
     assert fast_half_precision(torch.device("cuda", 1)) == expected
     assert fast_half_precision(torch.device("meta")) is None
 
@@ -73,6 +78,7 @@ def test_half_precision_is_that_of_the_gpu_in_use(capability, expected, monkeypa
 def test_models_whose_states_overflow_stay_in_float32(family, dtype, monkeypatch):
     encoder = FrozenEncoder(*tiny_model(family), num_layers=2, dtype="auto", device="cpu")
     monkeypatch.setattr("bertscore_tm.encoder.model.fast_half_precision", lambda device: torch.float16)
+
     assert encoder._backbone.resolve_dtype(GPU) == dtype
     encoder.config.dtype = torch.bfloat16
     assert encoder._backbone.resolve_dtype(GPU) == torch.float32

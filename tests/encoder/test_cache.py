@@ -117,9 +117,11 @@ def test_later_epochs_encode_candidates_only_and_score_the_same(tiny, encoded, k
     of_encoder, options = KINDS[kind]
     batches = MULTIPLE if has_multiple else BATCHES
     encoder = FrozenEncoder(tiny, num_layers=2, **of_encoder)
-    metric, off = BERTScore(encoder, **options), BERTScore(encoder, cache_bytes=0, **options)
+    metric = BERTScore(encoder, **options)
+    off = BERTScore(encoder, cache_bytes=0, **options)
     first = epoch(metric, batches)
     alone = candidates_alone(encoder, batches)
+
     assert taken(encoded) == alone + token_ids(encoder, references(batches))
     assert_equal(epoch(metric, batches), first, 0)
     assert taken(encoded) == alone
@@ -136,6 +138,7 @@ def test_truncated_references_are_counted_in_every_epoch(tiny):
     # Each batch counts its distinct texts.
     tokens = AutoTokenizer.from_pretrained(tiny)
     long = sum(len(tokens(text)["input_ids"]) > 8 for preds, target in BATCHES for text in {*preds, *target})
+
     assert long > 3
     for _ in range(3):
         with pytest.warns(UserWarning, match=f"^{long} texts are longer than 8 tokens and were truncated") as caught:
@@ -152,6 +155,7 @@ def test_texts_that_do_not_fit_are_encoded_again(encoded, share, all_layers):
     budget = int(share * sum(sizes.values()))
     metric = BERTScore(encoder, cache_bytes=budget, reduction="none")
     cache = encoder.cache(CPU)
+
     assert_equal(epoch(metric), expected)
     encoded.clear()
     for batches in (BATCHES, LATER):
@@ -165,9 +169,11 @@ def test_texts_that_do_not_fit_are_encoded_again(encoded, share, all_layers):
 
 def test_a_part_of_a_batch_keeps_no_memory_of_the_whole():
     encoder = own_encoder()
-    vectors, cache = encoder.encode(TARGET), VectorCache()
+    vectors = encoder.encode(TARGET)
+    cache = VectorCache()
     cache.add(TARGET, vectors, bytes_of(encoder, TARGET[0]))
     (entry,) = cache.get(TARGET).values()
+
     assert entry.vectors.untyped_storage().nbytes() == cache.num_bytes == bytes_of(encoder, TARGET[0])
     assert torch.equal(entry.vectors, vectors.vectors[:, : len(entry.texts.ids)])
     # Texts that follow those to be cached are part of the batch only.
@@ -183,6 +189,7 @@ def test_a_part_of_a_batch_keeps_no_memory_of_the_whole():
 def test_the_function_neither_keeps_nor_reads(encoded):
     encoder = own_encoder()
     expected = token_ids(encoder, flat(side for batch in BATCHES for side in batch))
+
     for _ in range(2):
         encoded.clear()
         per_pair(encoder, *BATCHES)
@@ -195,6 +202,7 @@ def test_metrics_share_a_cache_by_name(tiny, encoded):
     metric = BERTScore(FrozenEncoder(tiny, num_layers=2))
     epoch(metric)
     unpickled = pickle.loads(pickle.dumps(metric))
+
     assert not unpickled.encoder._caches  # pickles hold no vectors
     for other in (BERTScore(FrozenEncoder(tiny, num_layers=-2), idf=True), copy.deepcopy(metric), unpickled):
         encoded.clear()
@@ -209,6 +217,7 @@ def test_losses_and_rewards_share_a_cache_without_metrics(tiny, encoded):
     for _ in range(2):
         for _, target in BATCHES:
             loss(logits_for(loss.encoder, len(target)), target)
+
     assert taken(encoded) == token_ids(loss.encoder, references(BATCHES))
     for other in (SoftBERTScoreLoss(FrozenEncoder(tiny, num_layers=2), cache_bytes=1), SoftBERTScoreLoss(loss.encoder)):
         for _, target in BATCHES:
@@ -228,12 +237,14 @@ def test_labels_are_encoded_once(tiny, encoded):
     rows = torch.tensor([[50, 60, 3, -100], [51, 61, 71, 3], [50, 60, -100, -100]])
     texts = Counter({(2, 50, 60, 3): 1, (2, 51, 61, 71, 3): 1})
     values = []
+
     for options, times in (({}, 1), ({"cache_bytes": 0}, 3)):
         loss = SoftBERTScoreLoss(FrozenEncoder(tiny, num_layers=2), **options)
         logits = logits_for(loss.encoder, len(rows))[:, : rows.shape[1]]
         encoded.clear()
         values.append(torch.stack([loss(logits, rows.roll(epoch, 0)) for epoch in range(3)]))
         assert encoded == Counter({text: count * times for text, count in texts.items()})
+
     torch.testing.assert_close(values[0], values[1], atol=1e-6, rtol=0)
 
 
@@ -255,6 +266,7 @@ def test_other_settings_have_another_cache(tiny):
         {"revision": "main"},
     ]
     encoders = [FrozenEncoder(tiny, **{"num_layers": 2} | options) for options in settings]
+
     assert len({id(encoder.cache(CPU)) for encoder in encoders}) == len(encoders)
     assert FrozenEncoder(tiny, num_layers=2).cache("cpu") is encoders[0].cache(CPU)
 
@@ -272,25 +284,33 @@ def test_a_loss_uses_what_it_has_cached_in_a_validation(tiny, encoded):
         loss = SoftBERTScoreLoss(FrozenEncoder(tiny, num_layers=2), cache_bytes=2**20)
         loss(logits_for(loss.encoder, len(target) + 1).detach(), [*target, TARGET[8]])
     encoded.clear()
+
     # Known and unknown texts, known ones alone, unknown ones alone.
     for texts in ([*target, TARGET[7]], target, [TARGET[8], TARGET[7]], [TARGET[6]]):
-        results, expected = gradient(loss, texts), gradient(off, texts)
+        results = gradient(loss, texts)
+        expected = gradient(off, texts)
         assert expected[1].abs().max() > 0
         for result, wanted in zip(results, expected, strict=True):
             torch.testing.assert_close(result, wanted, rtol=0, atol=1e-5 * wanted.abs().max().item())
             assert not result.is_inference()
+
     assert encoded[next(iter(token_ids(loss.encoder, [TARGET[7]])))] == 1 + 2
 
 
 @pytest.mark.parametrize("kind", ["name", "ready"])
 def test_the_cache_is_dropped_with_the_last_encoder(tiny, kind):
-    encoders = [FrozenEncoder(tiny, num_layers=2) for _ in range(2)] if kind == "name" else [own_encoder()] * 2
-    first, second = BERTScore(encoders[0]), SoftBERTScoreLoss(encoders[1])
+    if kind == "name":
+        encoders = [FrozenEncoder(tiny, num_layers=2) for _ in range(2)]
+    else:
+        encoders = [own_encoder()] * 2
+    first = BERTScore(encoders[0])
+    second = SoftBERTScoreLoss(encoders[1])
     del encoders
     epoch(first)
     # The latest batch does not keep it either.
     first.update(BATCHES[0][0], BATCHES[0][1])
     cache = weakref.ref(first.encoder.cache(CPU))
+
     assert second.encoder.cache(CPU) is cache()
     del first
     gc.collect()

@@ -16,6 +16,7 @@ from tests.support.models import last_hidden_state, live_models, tiny_model
 
 def test_equal_settings_share_one_model(minilm, encoder):
     same = FrozenEncoder(f"{minilm}/../{minilm.rsplit('/', 1)[1]}", num_layers=-2, batch_size=3, max_length=50)
+
     assert same.backbone("cpu") is encoder.backbone("cpu")
     for other in ({"num_layers": 4}, {"num_layers": 5, "dtype": "bfloat16"}):
         assert FrozenEncoder(minilm, **other).backbone("cpu") is not encoder.backbone("cpu")
@@ -34,6 +35,7 @@ def test_metric_loss_and_callback_together_hold_one_copy(minilm):
     for owner in owners:
         owner.encoder.encode(["a cat"])
     metric.update(["a cat"], ["the cat"])
+
     assert len({id(owner.encoder.backbone("cpu")) for owner in owners}) == 1
     # An encoder of another test may still hold this model in memory.
     assert len(live_models() - before) <= 1
@@ -44,8 +46,10 @@ def test_metric_loss_and_callback_together_hold_one_copy(minilm):
 
 def test_copies_share_weights_until_the_last_is_dropped(minilm):
     first = FrozenEncoder(minilm, num_layers=1, dtype="float64")
-    second, copied = copy.deepcopy(first), copy.copy(first)
+    second = copy.deepcopy(first)
+    copied = copy.copy(first)
     model = weakref.ref(first.backbone("cpu"))
+
     assert second.backbone("cpu") is copied.backbone("cpu") is model()
     other = FrozenEncoder(minilm, num_layers=3, dtype="float64")
     other.backbone("cpu")
@@ -60,6 +64,7 @@ def test_copies_share_weights_until_the_last_is_dropped(minilm):
 def test_the_model_stays_frozen_and_in_its_precision(encoder):
     model = encoder.backbone("cpu")
     expected = encoder.encode(TEXTS).vectors
+
     assert not expected.requires_grad
     model.train()
     try:
@@ -72,6 +77,7 @@ def test_the_model_stays_frozen_and_in_its_precision(encoder):
 
 def test_negative_layers_count_from_the_last(minilm):
     encoders = [FrozenEncoder(minilm, num_layers=layer) for layer in range(-7, 0)]
+
     assert [encoder.num_layers for encoder in encoders] == [*range(7)]
     assert FrozenEncoder(minilm, num_layers=np.int64(2)).signature() == encoders[2].signature()
     assert repr(FrozenEncoder(minilm, num_layers=torch.tensor(2))) == repr(encoders[2])
@@ -107,9 +113,11 @@ def test_a_layer_cannot_be_counted_from_the_last_of_a_function():
 @pytest.mark.parametrize("layer", [True, 2.0, "2", torch.tensor(2.0)])
 def test_a_layer_of_all_must_be_an_integer(minilm, layer):
     every = FrozenEncoder(minilm, all_layers=True)
+
     for call in (every.layer_number, every.signature, lambda number: BERTScore(every, layer=number)):
         with pytest.raises(TypeError, match="layer must be an integer, got "):
             call(layer)
+
     assert every.signature(torch.tensor(-5)) == FrozenEncoder(minilm, num_layers=2).signature()
 
 
@@ -127,6 +135,7 @@ def test_the_meta_device_is_named(minilm):
 def test_texts_may_be_any_iterable(encoder):
     texts = ["a cat sat", "hello"]
     expected = encoder.encode(texts).vectors
+
     for given in ((text for text in texts), iter(texts), tuple(texts), np.array(texts), dict.fromkeys(texts).keys()):
         assert torch.equal(encoder.encode(given).vectors, expected)
 
@@ -142,6 +151,7 @@ def test_loading_prints_nothing_and_keeps_the_random_state(minilm, fresh_tiny, c
     before = torch.get_rng_state()
     FrozenEncoder(minilm, num_layers=3, dtype="float64").encode(["a"])
     FrozenEncoder(fresh_tiny[0], fresh_tiny[1], num_layers=1).encode(["a"])
+
     assert torch.equal(torch.get_rng_state(), before)
     assert capfd.readouterr() == ("", "")
 
@@ -149,7 +159,9 @@ def test_loading_prints_nothing_and_keeps_the_random_state(minilm, fresh_tiny, c
 def test_a_batch_that_does_not_fit_is_repeated_in_halves():
     lengths = np.array([6, 6, 5, 5, 2, 1])
     batches = Batches(lengths, budget=24)
-    memory, texts = 12, []
+    memory = 12
+    texts = []
+
     for batch in batches:
         if lengths[batch.texts].sum() > memory:
             assert batches.shrink() == (batch.texts.stop - batch.texts.start) // 2
@@ -157,6 +169,7 @@ def test_a_batch_that_does_not_fit_is_repeated_in_halves():
         assert lengths[: batch.texts.start].sum() == batch.tokens.start
         assert lengths[batch.texts].sum() == batch.tokens.stop - batch.tokens.start
         texts.append(lengths[batch.texts].tolist())
+
     assert texts == [[6, 6], [5, 5, 2], [1]]
     assert batches.next_budget == 12
 
@@ -164,6 +177,7 @@ def test_a_batch_that_does_not_fit_is_repeated_in_halves():
 def test_batches_keep_to_the_budget_except_for_a_single_text():
     lengths = np.array([9, 4, 4, 4, 1])
     sizes = [lengths[batch.texts].tolist() for batch in Batches(lengths, budget=8)]
+
     assert sizes == [[9], [4, 4], [4, 1]]
     sizes = [lengths[batch.texts].tolist() for batch in Batches(lengths, budget=100, batch_size=2)]
     assert sizes == [[9, 4], [4, 4], [1]]

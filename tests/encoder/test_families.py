@@ -106,6 +106,7 @@ def test_ready_models_give_all_layers_of_their_folder(family, tmp_path):
     vectors = FrozenEncoder(model, tokenizer, all_layers=True).encode(TEXTS).vectors
 
     expected = FrozenEncoder(tmp_path, all_layers=True).encode(TEXTS).vectors
+
     assert len(vectors) == 4
     torch.testing.assert_close(vectors, expected, atol=ROUNDING, rtol=0)
 
@@ -117,6 +118,7 @@ def test_only_needed_layers_are_in_memory(family, number, all_layers):
     # As many parameters as an encoder with these layers only.
     smaller = plain_encoder(tiny_model(family, number)[0])
     expected = sum(p.numel() for name, p in smaller.named_parameters() if not name.startswith("pooler"))
+
     assert sum(p.numel() for p in held.parameters()) == expected
     assert not any(p.requires_grad for p in held.parameters())
     assert not any(module.training for module in held.modules())
@@ -126,8 +128,10 @@ def test_only_needed_layers_are_in_memory(family, number, all_layers):
 
 @pytest.mark.parametrize("options", [{"inner_group_num": 2}, {"num_hidden_groups": 2}, {"num_hidden_groups": 4}])
 def test_layers_of_albert_with_groups_equal_a_plain_loop(options):
-    model, tokenizer = randomised(AutoModel.from_config(tiny_config("albert", 4, **options))), tiny_tokenizer("albert")
-    groups, states = model.encoder.albert_layer_groups, []
+    model = randomised(AutoModel.from_config(tiny_config("albert", 4, **options)))
+    tokenizer = tiny_tokenizer("albert")
+    groups = model.encoder.albert_layer_groups
+    states = []
     for text in TEXTS:
         with torch.no_grad():
             embedded = model.embeddings(torch.tensor([tokenizer.encode(text)]))
@@ -138,6 +142,7 @@ def test_layers_of_albert_with_groups_equal_a_plain_loop(options):
         states.append(torch.stack(layers)[:, 0])
     expected = normalize(torch.cat(states, 1), dim=-1)
     encoders = [FrozenEncoder(model, tokenizer, num_layers=layer, all_layers=True) for layer in (2, 4)]
+
     for encoder in (*encoders, pickle.loads(pickle.dumps(encoders[0]))):
         vectors = encoder.encode(TEXTS).vectors
         torch.testing.assert_close(vectors, expected[: encoder.num_layers + 1], atol=ROUNDING, rtol=0)
@@ -157,6 +162,7 @@ def test_states_that_cannot_be_counted_nor_recorded_are_an_error():
     """The layers of XLM are in four lists."""
     model, tokenizer = tiny_model("xlm")
     loses = LosesState(model.config).eval()
+
     with pytest.raises(
         ValueError, match=r"LosesState returned 3 hidden states, not 4 for 3 layers.*config.num_hidden_layers"
     ):
@@ -187,6 +193,7 @@ def test_number_of_positions(family, options, limit):
 def test_the_length_limit_is_the_number_of_positions(family):
     model, tokenizer = tiny_model(family)
     limit = family_of(model.config).max_positions(model.config)
+
     with pytest.raises(ValueError, match=f"exceeds the {limit} positions"):
         FrozenEncoder(model, tokenizer, num_layers=1, max_length=limit + 1).tokenizer(["a"])
     encoder = FrozenEncoder(model, tokenizer, num_layers=1, max_length=limit)
@@ -208,6 +215,7 @@ def test_vectors_of_windows_equal_plain_transformers(family):
     vectors = encoder.encode([text, "a"]).vectors[0]
     tokenized = encoder.tokenizer([text])
     windows = windows_of(tokenized, encoder.tokenizer)
+
     assert len(windows) > 3
     plain = plain_encoder(model)
     with torch.no_grad():
@@ -223,11 +231,13 @@ def test_soft_tokens_equal_ids(family, layer):
     # Texts without unknown tokens: some models take them for padding and number their positions so.
     texts = [*TEXTS[2:], *real_pairs(4)[1]]
     embeds, mask = soft_texts(encoder, texts)
+
     for rows in ([*range(len(texts))], [0]):  # the second is padded after its end only
         soft = encode_soft(encoder, embeds[rows], mask[rows])
         expected = encoder.encode([texts[row] for row in rows]).vectors
         torch.testing.assert_close(soft[:, mask[rows]], expected, atol=ROUNDING, rtol=0)
     encode_soft(encoder, embeds, mask)[:, mask][..., 0].sum().backward()
+
     assert (embeds.grad[mask] != 0).any(-1).all()
     assert not embeds.grad[~mask].any()
 
@@ -241,6 +251,7 @@ def test_encoding_prints_nothing_and_keeps_the_random_state(family, capfd, caplo
     transformers_logging.warning_once.cache_clear()
     for texts in (TEXTS, real_pairs(4)[1], TEXTS[:1]):
         encoder.encode(texts)
+
     assert torch.equal(torch.get_rng_state(), random_state)
     assert not caplog.records
     assert capfd.readouterr() == ("", "")
@@ -259,6 +270,7 @@ def test_a_model_that_draws_numbers_keeps_the_random_state():
     encoder = FrozenEncoder(model, tiny_tokenizer("wordpiece"), num_layers=2)
     random_state = torch.get_rng_state()
     encoder.encode(TEXTS)
+
     assert torch.equal(torch.get_rng_state(), random_state)
 
 
@@ -269,10 +281,12 @@ def test_opt_with_narrow_embeddings_has_single_layers_only():
     ids = torch.tensor([tokenizer.encode(" " + TEXTS[0])])
     with torch.no_grad():
         states = model(ids, output_hidden_states=True).hidden_states
+
     for layer in (0, 1, 3):
         vectors = FrozenEncoder(model, tokenizer, num_layers=layer).encode(TEXTS[:1]).vectors
         expected = states[layer] if layer == 3 else model.decoder.project_out(states[layer])
         torch.testing.assert_close(vectors, normalize(expected, dim=-1), atol=ROUNDING, rtol=0)
+
     with pytest.raises(ValueError, match=r"the layers of OPTModel differ in width.*num_layers, not all_layers"):
         FrozenEncoder(model, tokenizer, all_layers=True)
 
@@ -285,11 +299,13 @@ def test_a_model_with_fewer_layers_than_configured_is_refused(family):
     for path in FAMILIES[family].layer_paths:
         parent, _, name = path.rpartition(".")
         setattr(shorter.get_submodule(parent), name, shorter.get_submodule(path)[:2])
+
     with pytest.raises(ValueError, match=r"2 entries in .*num_hidden_layers=3. Set model.config.num_hidden_layers = 2"):
         FrozenEncoder(shorter, tokenizer, num_layers=-1)
     # ProphetNet refuses to set the common name.
     setattr(shorter.config, "num_encoder_layers" if family == "prophetnet" else "num_hidden_layers", 2)
-    cut, whole = FrozenEncoder(shorter, tokenizer, num_layers=-1), FrozenEncoder(model, tokenizer, num_layers=2)
+    cut = FrozenEncoder(shorter, tokenizer, num_layers=-1)
+    whole = FrozenEncoder(model, tokenizer, num_layers=2)
     assert cut.num_layers == 2
     torch.testing.assert_close(cut.encode(TEXTS).vectors, whole.encode(TEXTS).vectors, atol=ROUNDING, rtol=0)
     with pytest.raises(ValueError, match=r"num_layers \(--num-layers\) 3 is not one of the layers 0 to 2"):
@@ -301,10 +317,12 @@ def test_a_model_with_fewer_layers_than_configured_is_refused(family):
     [("bert", "embeddings.position_embeddings"), ("gpt2", "wpe"), ("opt", "decoder.embed_positions")],
 )
 def test_a_model_with_fewer_positions_than_configured_is_refused(family, path):
-    model, tokenizer = copy.deepcopy(tiny_model(family)[0]), tiny_model(family)[1]
+    model = copy.deepcopy(tiny_model(family)[0])
+    tokenizer = tiny_model(family)[1]
     table = model.get_submodule(path)
     table.weight = torch.nn.Parameter(table.weight[:32].detach())
     count = 30 if family == "opt" else 32  # OPT's first position is that of row 2
+
     with pytest.raises(
         ValueError, match=rf"{count} entries in {path}.* Set model.config.max_position_embeddings = {count}"
     ):
@@ -317,6 +335,7 @@ def test_a_model_that_gives_nan_for_padding_is_not_padded():
     """Gemma 2 in float64; texts of equal length share a batch."""
     exact, plain = (FrozenEncoder(*tiny_model("gemma2"), num_layers=3, dtype=dtype) for dtype in ("float64", "float32"))
     vectors = exact.encode(TEXTS).vectors
+
     torch.testing.assert_close(vectors, plain.encode(TEXTS).vectors.double(), atol=ROUNDING, rtol=0)
 
 
@@ -416,13 +435,15 @@ def test_scores_equal_the_reference_package(family, folder, layer):
             scorer_of_reference_package(family, folder, layer).score(candidates, references, batch_size=1)
         return
     scorer = scorer_of_reference_package(family, folder, layer, references if layer == LAST else None)
+
     for idf in (False, True) if layer == LAST else (False,):
         scorer._idf = idf
         expected = torch.stack(scorer.score(candidates, references, batch_size=1))
         scores = ours(folder, layer, candidates, references, idf=idf)
         if layer == "all" and family in FINAL_NORM:
             # The reference package has the norm on single layers, but among all layers on the last one only.
-            scores, expected = scores[:, LAST], expected[:, LAST]
+            scores = scores[:, LAST]
+            expected = expected[:, LAST]
         torch.testing.assert_close(scores, expected, atol=TOLERANCE, rtol=0)
 
 
@@ -432,6 +453,7 @@ def test_scores_of_bytes_equal_the_reference_package(tmp_path):
     randomised(T5Model(tiny_config("t5", vocab_size=384))).save_pretrained(tmp_path / "byt5")
     ByT5Tokenizer(model_max_length=64).save_pretrained(tmp_path / "byt5")
     candidates, references = corpus()
+
     for layer in (*SINGLE_LAYERS, "all"):
         scorer = scorer_of_reference_package("byt5", str(tmp_path / "byt5"), layer)
         expected = torch.stack(scorer.score(candidates, references, batch_size=1))
@@ -444,13 +466,19 @@ def test_scores_of_bytes_equal_the_reference_package(tmp_path):
 @pytest.mark.usefixtures("held")
 def test_vectors_equal_plain_transformers(family, folder):
     texts = [text for side in corpus(family) for text in side]
-    tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModel.from_pretrained(folder).eval()
     layers = []
     for text in texts:
-        ids = torch.tensor([tokenizer(f" {text}" if family in PREFIX_SPACE else text, truncation=True)["input_ids"]])
-        # Loaded again for BigBird, which remembers its last text.
-        model = AutoModel.from_pretrained(folder).eval() if family == "big_bird" else model
-        plain = model.get_encoder() if model.config.is_encoder_decoder else model
+        if family in PREFIX_SPACE:
+            text = f" {text}"
+        ids = torch.tensor([tokenizer(text, truncation=True)["input_ids"]])
+        if family == "big_bird":
+            # Load it again, because it remembers its last text.
+            model = AutoModel.from_pretrained(folder).eval()
+        plain = model
+        if model.config.is_encoder_decoder:
+            plain = model.get_encoder()
         with torch.no_grad():
             output = plain(input_ids=ids, attention_mask=torch.ones_like(ids), output_hidden_states=True)
             states = torch.cat([state[:, : ids.shape[1]] for state in output.hidden_states])  # (layers, tokens, width)
@@ -459,10 +487,12 @@ def test_vectors_equal_plain_transformers(family, folder):
                 states[:-1] = plain.get_submodule(FINAL_NORM[family])(states[:-1])
         layers.append(states)
     expected = normalize(torch.cat(layers, 1), dim=-1)  # (layers, tokens, width)
+
     for options in (*({"num_layers": layer} for layer in SINGLE_LAYERS), {"all_layers": True}, UP_TO_FIRST):
         encoder = FrozenEncoder(folder, **options)
         encoded = encoder.encode(texts)
         assert encoded.texts.lengths.max() == 64
         wanted = expected[: encoder.num_layers + 1][-encoder.num_outputs :]
         torch.testing.assert_close(encoded.vectors, wanted, atol=ROUNDING, rtol=0)
+
     assert encoder._backbone.loaded(torch.device("cpu")).batching == FAMILIES[family].batching

@@ -34,6 +34,7 @@ def test_texts_that_cannot_share_a_pass_are_encoded_alone():
     """Dynamic quantization rounds by the largest state of a batch, also of a family that is listed as packed."""
     model, tokenizer = tiny_model("bert")
     quantized = torch.ao.quantization.quantize_dynamic(model, {nn.Linear}, dtype=torch.qint8)
+
     with pytest.warns(UserWarning, match="other vectors next to other texts, .*Pass the model in float32"):
         encoder = FrozenEncoder(quantized, tokenizer, num_layers=LAYER)
     assert batching(encoder) == ALONE
@@ -45,7 +46,8 @@ def test_texts_that_cannot_share_a_pass_are_encoded_alone():
     torch.testing.assert_close(alone[0], normalize(plain, dim=-1), atol=ROUNDING, rtol=0)
     embeds, mask = soft_texts(encoder, texts())
     torch.testing.assert_close(encode_soft(encoder, embeds, mask)[0][mask], alone[0], atol=ROUNDING, rtol=0)
-    signature, again = encoder.signature(), pickle.loads(pickle.dumps(encoder))
+    signature = encoder.signature()
+    again = pickle.loads(pickle.dumps(encoder))
     torch.testing.assert_close(again.encode(texts()).vectors, alone, atol=0, rtol=0)
     assert signature == again.signature() != FrozenEncoder(model, tokenizer, num_layers=LAYER).signature()
 
@@ -68,6 +70,7 @@ def test_a_trial_changes_neither_the_model_nor_its_forward_pass(family, is_packe
 
     before = state()
     drawn = [torch.arange(5, 5 + length) for length in (12, 7, 3)]
+
     for candidate in (PACKED, PADDED, ALONE):
         with torch.no_grad():
             assert forward.find_batching(drawn, [candidate], torch.float32).batching == candidate
@@ -88,6 +91,7 @@ def test_packing_stays_where_the_kernel_refuses(refuses, monkeypatch, caplog):
     warned = pytest.warns(UserWarning, match="does not take BertModel .RuntimeError: no kernel for this head size")
     with caplog.at_level(logging.DEBUG, "bertscore_tm"), warned if refuses else nullcontext():
         loaded = FrozenEncoder(*tiny_model("bert"), num_layers=LAYER)._backbone.loaded(CPU)
+
     assert (loaded.batching, loaded.has_kernel) == (PACKED, not refuses)
     assert f"packed texts, has_kernel={not refuses}" in caplog.text
 
@@ -95,6 +99,7 @@ def test_packing_stays_where_the_kernel_refuses(refuses, monkeypatch, caplog):
 def test_the_trial_at_load_expects_the_rounding_of_tf32(monkeypatch):
     """Of 10 bits of mantissa, as float16 has."""
     vectors = torch.randn(50, WIDTH, generator=torch.Generator().manual_seed(0))
+
     assert not forward_module.are_same_vectors(vectors, vectors.half().float(), torch.float32)
     monkeypatch.setattr(forward_module, "may_use_tf32", lambda device: True)
     assert forward_module.are_same_vectors(vectors, vectors.half().float(), torch.float32)
@@ -105,10 +110,12 @@ def test_a_long_text_does_not_switch_the_frequencies_of_others():
     rope = {"rope_type": "longrope", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 16}
     rope |= {"short_factor": [1.0, 1.1, 1.2, 1.3], "long_factor": [2.0, 3.0, 4.0, 5.0]}
     config = tiny_config("phi3", rope_parameters=rope, original_max_position_embeddings=16)
-    model, tokenizer = randomised(AutoModel.from_config(config)), tiny_tokenizer("phi3")
+    model = randomised(AutoModel.from_config(config))
+    tokenizer = tiny_tokenizer("phi3")
     texts = ["a cat sat", "hello", "the quick brown fox jumps over the lazy dog near a bank" * 2]
     encoder = FrozenEncoder(model, tokenizer, num_layers=2)
     alone = torch.cat([encoder.encode([text]).vectors[0] for text in texts])
+
     torch.testing.assert_close(encoder.encode(texts).vectors[0], alone, atol=ROUNDING, rtol=0)
     embeds, mask = soft_texts(encoder, texts)
     torch.testing.assert_close(encode_soft(encoder, embeds, mask)[0][mask], alone, atol=ROUNDING, rtol=0)
@@ -145,6 +152,7 @@ def test_a_forward_without_argument_names_gets_the_mask(models, kind):
     encoder.backbone("cpu").register_forward_pre_hook(
         lambda model, args, kwargs: batches.append(kwargs), with_kwargs=True
     )
+
     torch.testing.assert_close(encoder.encode(TEXTS).vectors, expected, atol=ROUNDING, rtol=0)
     assert len(batches) == (3 if kind is TakesIdsOnly else 1)
     assert encoder.signature() | plain.signature().select("model", "contents") == plain.signature()
@@ -162,6 +170,7 @@ def test_a_forward_method_replaced_by_a_function_is_an_error(models):
     model.forward = partial(type(model).forward, model)  # copied with the model
     expected = FrozenEncoder(models["bert"], tiny_tokenizer("wordpiece"), num_layers=2).encode(TEXTS).vectors
     vectors = FrozenEncoder(model, tiny_tokenizer("wordpiece"), num_layers=2).encode(TEXTS).vectors
+
     torch.testing.assert_close(vectors, expected, atol=ROUNDING, rtol=0)
     for module in (model, model.encoder.layer[0].attention):
         replaced = module.forward

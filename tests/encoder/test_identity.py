@@ -42,7 +42,9 @@ def test_changed_weights_change_the_scores_of_a_model_in_use(tmp_path, source):
         return FrozenEncoder(model, tokenizer, num_layers=2)
 
     before = encoder()
-    first, signature = score(before), before.signature()
+    first = score(before)
+    signature = before.signature()
+
     assert model.training
     assert all(parameter.requires_grad for parameter in model.parameters())
     assert len(model.encoder.layer) == 3
@@ -74,6 +76,7 @@ def test_a_folder_that_changes_before_it_is_loaded_is_an_error(tmp_path, use):
     encoder = FrozenEncoder(save(model, tmp_path / "model"), num_layers=2)
     torch.nn.init.normal_(model.get_input_embeddings().weight, std=0.7)
     save(model, tmp_path / "model")
+
     with pytest.raises(OSError, match=r"contents of .*model.* changed.*Create the encoder again"):
         use(encoder, "cpu")
 
@@ -93,10 +96,12 @@ def test_every_file_that_may_be_loaded_is_a_part_of_the_model(tmp_path, name):
     save(tiny_model("bert")[0], folder)
     (folder / name).write_text("a b")
     encoder = FrozenEncoder(folder, num_layers=2)
-    signature, vectors = encoder.signature(), encoder.cache("cpu")
+    signature = encoder.signature()
+    vectors = encoder.cache("cpu")
     scorer = PairScorer(folder, num_layers=2)
     pickled = pickle.dumps(scorer)
     (folder / name).write_text("b a")
+
     with pytest.raises(OSError, match=rf"contents of .*model.* changed .*\({name}\)"):
         encoder.signature()
     after = FrozenEncoder(folder, num_layers=2)
@@ -113,6 +118,7 @@ def test_the_home_folder_is_found_in_a_models_path(tmp_path, monkeypatch):
     save(tiny_model("bert")[0], tmp_path / "model")
     encoder = FrozenEncoder(tmp_path / "model", num_layers=2)
     home = FrozenEncoder("~/model", num_layers=2)
+
     assert home.signature() == encoder.signature()
     assert PairScorer("~/model", num_layers=2).signature["contents"] == encoder.signature()["contents"]
     table = make_baseline(FrozenEncoder("~/model", all_layers=True), ["a cat", "a dog", "rain"], 2)
@@ -126,6 +132,7 @@ def test_a_file_of_a_model_names_its_folder(tmp_path, name):
     folder = save(tiny_model("bert")[0], tmp_path / "model")
     path = tmp_path / "model" / name
     path.touch()
+
     with pytest.raises(OSError, match=f"model '.*{name}' is a file: pass its folder, ") as caught:
         FrozenEncoder(path, num_layers=2)
     assert str(caught.value).endswith(f"pass its folder, {str(folder)!r}")
@@ -153,6 +160,7 @@ def test_files_that_are_no_part_of_a_model_may_change(tmp_path):
     for name in NO_PART_OF_A_MODEL:
         (folder / name).write_text("a b")
     (folder / "checkpoint-5").mkdir()
+
     assert encoder.signature() == FrozenEncoder(folder, num_layers=2).signature() == signature
 
 
@@ -164,6 +172,7 @@ def test_tables_count_where_the_code_of_a_folder_may_read_them(tmp_path):
         for name in ("scores.csv", "scaler.py"):
             (folder / name).write_text(table)
             signatures.add(FrozenEncoder(folder, num_layers=2, trust_remote_code=True).signature())
+
     assert len(signatures) == 4
 
 
@@ -187,6 +196,7 @@ def test_a_folder_with_an_adapter_next_to_a_model_is_refused(tmp_path):
     model = with_adapters()
     model.save_pretrained(tmp_path)
     save(tiny_model("bert")[0], tmp_path)
+
     with pytest.raises(OSError, match=r"adapter_config.json\): merge .*merge_and_unload\(\).* folder of its own"):
         FrozenEncoder(tmp_path, num_layers=2)
 
@@ -205,9 +215,11 @@ SWITCHES = {
 @pytest.mark.usefixtures("any_peft")
 @pytest.mark.parametrize("switch", SWITCHES)
 def test_what_decides_a_pass_besides_saved_tensors_counts(switch):
-    model, tokenizer = with_adapters(), tiny_model("bert")[1]
+    model = with_adapters()
+    tokenizer = tiny_model("bert")[1]
     before = FrozenEncoder(model, tokenizer, num_layers=2)
     again = FrozenEncoder(copy.deepcopy(model), tokenizer, num_layers=2)
+
     assert before.signature() == again.signature()
     SWITCHES[switch](model)
     after = FrozenEncoder(model, tokenizer, num_layers=2)
@@ -229,6 +241,7 @@ def test_a_used_model_keeps_its_identity(family, tmp_path):
         ids = torch.tensor([tokenizer.encode("a cat sat on the mat " * 3)])
         encoder = model.get_encoder() if model.config.is_encoder_decoder else model
         encoder(input_ids=ids, output_hidden_states=True)
+
     assert FrozenEncoder(model, tokenizer, num_layers=1).identity == identity
     model.save_pretrained(tmp_path)
     assert FrozenEncoder(AutoModel.from_pretrained(tmp_path), tokenizer, num_layers=1).identity == identity
@@ -242,6 +255,7 @@ def test_rotary_frequencies_of_long_texts_do_not_count():
     frequencies = model.rotary_emb.inv_freq.clone()
     with torch.no_grad():
         model(torch.arange(5, 45)[None])
+
     assert not torch.equal(model.rotary_emb.inv_freq, frequencies)
     assert FrozenEncoder(model, tokenizer, num_layers=1).signature() == signature
 
@@ -251,6 +265,7 @@ def test_the_model_that_scores_is_never_asked_for_its_state(monkeypatch):
     monkeypatch.setattr(torch.nn.Module, "state_dict", lambda *_, **options: pytest.fail("the state was read"))
     encoder = FrozenEncoder(*tiny_model("bert"), num_layers=2)
     score(encoder)
+
     assert len(encoder.signature()["contents"]) == 8
 
 
@@ -262,7 +277,8 @@ class Scaled(torch.Tensor):
         return torch.Tensor._make_wrapper_subclass(cls, values.shape, dtype=scale.dtype)
 
     def __init__(self, values, scale):
-        self.values_, self.scale = values, scale
+        self.values_ = values
+        self.scale = scale
 
     def __tensor_flatten__(self):
         return ["values_", "scale"], {"block": 32}
@@ -281,6 +297,7 @@ def test_weights_of_several_tensors_are_compared_by_their_parts():
         weight = Scaled(torch.full((2, 3), values, dtype=torch.int8), torch.tensor(scale))
         module.weight = torch.nn.Parameter(weight, requires_grad=False)
         hashes.add(hash_model(module, hash_structure(module)))
+
     assert len(hashes) == 3
 
 
@@ -295,6 +312,7 @@ def test_attributes_of_quantized_weights_count():
         module.weight = Packed(torch.zeros(2, 3), requires_grad=False)
         module.weight.quant_state = SimpleNamespace(absmax=torch.tensor(scale), block=64)
         hashes.add(hash_model(module, hash_structure(module)))
+
     assert len(hashes) == 2
 
 
@@ -312,6 +330,7 @@ class Unreadable(torch.nn.Parameter):
 def test_weights_that_cannot_be_read_are_an_error_with_a_remedy(kind):
     model, tokenizer = copy.deepcopy(tiny_model("bert"))
     model.encoder.layer[0].output.dense.weight = kind(torch.zeros(32, 48))
+
     with pytest.raises(ValueError, match=r"cannot be (copied|read) \(.*\)\. Pass the model before it is quantized"):
         FrozenEncoder(model, tokenizer, num_layers=2)
 
@@ -327,6 +346,7 @@ WRAPPERS = {
 def test_a_wrapper_is_an_error_that_names_the_model_in_it(kind):
     model, tokenizer = copy.deepcopy(tiny_model("bert"))
     wrap, remedy = WRAPPERS[kind]
+
     with pytest.raises(ValueError, match=rf"^{kind}\w* is not a model of transformers: .*{remedy}"):
         FrozenEncoder(wrap(model), tokenizer, num_layers=2)
 
@@ -364,9 +384,11 @@ EDITS = {
 def test_a_changed_tokenizer_changes_signature_and_cache(edit):
     model, tokenizer = copy.deepcopy(tiny_model("bert"))
     before = FrozenEncoder(model, tokenizer, num_layers=2)
-    signature, cache = before.signature(), before.cache("cpu")
+    signature = before.signature()
+    cache = before.cache("cpu")
     # Its use changes nothing: calls leave their limits in the tokenizer.
     tokenizer(["a cat"], truncation=True, max_length=5, padding="max_length")
+
     assert FrozenEncoder(model, tokenizer, num_layers=2).signature() == signature
     EDITS[edit](model, tokenizer)
     after = FrozenEncoder(model, tokenizer, num_layers=2)
@@ -380,6 +402,7 @@ def test_python_tokenizers_are_compared_by_settings_and_files(tmp_path):
     tokenizers = [ByT5Tokenizer(), ByT5Tokenizer.from_pretrained(tmp_path), ByT5Tokenizer()]
     tokenizers[2].truncation_side = "left"
     same, loaded, other = (FrozenEncoder(model, tokenizer, num_layers=1).signature() for tokenizer in tokenizers)
+
     assert same == loaded != other
 
 
@@ -394,6 +417,7 @@ def test_a_tokenizer_that_cannot_be_copied_is_refused():
     model, tokenizer = tiny_model("bert")
     custom = copy.deepcopy(tokenizer)
     custom.backend_tokenizer.pre_tokenizer = PreTokenizer.custom(Characters())  # like RoFormer's
+
     with pytest.raises(ValueError, match=r"cannot be copied \(.*cannot be serialized.*\)\. .* pass the folder"):
         FrozenEncoder(model, custom, num_layers=2)
 
@@ -403,6 +427,7 @@ def test_a_folders_tokenizer_is_loaded_again_instead_of_pickled(tmp_path):
     expected = score(encoder)
     # As that of RoFormer.
     encoder.tokenizer.tokenizer.backend_tokenizer.pre_tokenizer = PreTokenizer.custom(Characters())
+
     assert torch.equal(score(pickle.loads(pickle.dumps(encoder))), expected)
 
 
@@ -426,7 +451,8 @@ def scaled(factor):
 
 
 def test_a_collection_keeps_functions_of_one_name_apart(encoder):
-    model, tokenizer = encoder.backbone("cpu"), encoder.tokenizer.tokenizer
+    model = encoder.backbone("cpu")
+    tokenizer = encoder.tokenizer.tokenizer
     functions = [scaled(0.0), scaled(0.5)]
     encoders = [FrozenEncoder(model, tokenizer, forward_fn=function) for function in functions]
     require_separate(encoders, ["hello", "rain"], PAIRS[0])

@@ -33,5 +33,6 @@ def test_a_branch_that_moves_gives_other_signatures_and_scores(tmp_path):
     program = [sys.executable, "-c", PROGRAM, str(hub / "refs" / "main"), *commits]
     output = subprocess.run(program, env=environment, check=True, capture_output=True, text=True).stdout
     (first, one), (second, other) = (line.split() for line in output.splitlines())
+
     assert [first, second] == [f"model:me/tiny@{commit}" for commit in commits]
     assert one != other

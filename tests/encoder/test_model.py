@@ -24,6 +24,7 @@ def test_bfloat16_is_close_and_returns_float32(minilm, encoder, corpus):
     exact = bert_score(candidates, references, encoder)["f1"]
     half = FrozenEncoder(minilm, num_layers=5, dtype="bfloat16")
     fast = bert_score(candidates, references, half)["f1"]
+
     assert 0 < (fast - exact).abs().max() <= 5e-3
     assert (fast.mean() - exact.mean()).abs() <= 1e-3
     assert next(half.backbone("cpu").parameters()).dtype == torch.bfloat16
@@ -35,6 +36,7 @@ def test_bfloat16_is_close_and_returns_float32(minilm, encoder, corpus):
 @pytest.mark.parametrize(("native", "dtype"), [(True, torch.bfloat16), (False, torch.float32)])
 def test_auto_is_bfloat16_where_the_device_computes_it(minilm, encoder, monkeypatch, native, dtype):
     automatic = FrozenEncoder(minilm, num_layers=5, dtype="auto")
+
     assert automatic.signature()["dtype"].startswith("auto/")
     monkeypatch.setattr(model_module, "fast_half_precision", lambda device: torch.bfloat16 if native else None)
     assert automatic.backbone("cpu").dtype == dtype
@@ -50,6 +52,7 @@ def test_bfloat16_on_a_processor_without_it_warns_once(minilm, monkeypatch):
         slow.encode(TEXTS)
         FrozenEncoder(minilm, num_layers=0, dtype="bfloat16").encode(TEXTS)
     [warning] = warned
+
     assert "no bfloat16 instructions" in str(warning.message)
     assert "Set dtype (--dtype) to 'auto'" in str(warning.message)
     assert warning.filename == __file__
@@ -62,6 +65,7 @@ def test_weights_in_a_lower_precision_are_never_widened(minilm, encoder, monkeyp
     monkeypatch.setattr(
         model_module, "fast_half_precision", lambda device: torch.bfloat16 if device.type == "meta" else None
     )
+
     assert automatic.backbone(torch.device("meta")).dtype == torch.bfloat16
     for name, weights in automatic.backbone("cpu").state_dict().items():
         assert torch.equal(weights, expected[name])
@@ -112,6 +116,7 @@ def test_a_model_whose_function_asks_for_states_is_pickled(fresh_tiny):
     again = pickle.loads(pickle.dumps(pickle.loads(pickle.dumps(encoder))))
 
     of_new_process = encode_in_a_new_process(pickle.dumps(encoder))
+
     torch.testing.assert_close(of_new_process, expected, atol=1e-6, rtol=0)
     assert torch.equal(again.encode(TEXTS).vectors, expected)
     assert torch.equal(encoder.encode(TEXTS).vectors, expected)
@@ -125,6 +130,7 @@ def test_layers_replaced_after_a_call_are_recorded(fresh_tiny, layer):
     model.encoder.layer[layer]._forward_hooks.clear()
     expected = [FrozenEncoder(model, tokenizer, num_layers=number).encode(TEXTS).vectors[0] for number in (1, 2, 3)]
     vectors = FrozenEncoder(model, tokenizer, all_layers=True).encode(TEXTS).vectors
+
     torch.testing.assert_close(vectors[1:], torch.stack(expected))
     torch.testing.assert_close(FrozenEncoder(model, tokenizer, num_layers=0).encode(TEXTS).vectors[0], vectors[0])
 
@@ -154,6 +160,7 @@ def test_a_model_loaded_for_its_last_layer_records_all_states(tmp_path):
     last.encode(TEXTS)
     layers = FrozenEncoder(tmp_path, num_layers=2, all_layers=True, trust_remote_code=True)
     vectors = layers.encode(TEXTS).vectors
+
     assert layers.backbone("cpu") is last.backbone("cpu")
     expected = [FrozenEncoder(model, tokenizer, num_layers=number).encode(TEXTS).vectors[0] for number in range(3)]
     torch.testing.assert_close(vectors, torch.stack(expected))
@@ -163,6 +170,7 @@ def test_a_model_loaded_for_its_last_layer_records_all_states(tmp_path):
 def test_pickles_of_a_bfloat16_model_give_the_same_vectors(family, capfd):
     encoder = FrozenEncoder(*tiny_model(family), num_layers=2, dtype="bfloat16")
     again = pickle.loads(pickle.dumps(encoder))
+
     assert torch.equal(again.encode(TEXTS).vectors, encoder.encode(TEXTS).vectors)
     assert again.signature() == encoder.signature()
     assert "Loading" not in capfd.readouterr().err
@@ -175,5 +183,6 @@ def test_bfloat16_keeps_the_frequencies_of_rotary_positions(family, tmp_path):
     # transformers computes them in float32 for a model in any precision.
     theirs = dict(AutoModel.from_pretrained(tmp_path, dtype=torch.bfloat16).named_buffers())
     names = [name for name in theirs if "inv_freq" in name]
+
     assert names
     assert all(torch.equal(ours[name], theirs[name]) and ours[name].dtype == torch.float32 for name in names)

@@ -32,6 +32,7 @@ def test_a_padding_token_in_a_text_is_not_counted_as_a_position(family, options)
     written = [text.replace(" ", f" {tokenizer.pad_token} ", 2) for text in texts()]
     together, single = (FrozenEncoder(model, tokenizer, num_layers=LAYER, **options) for _ in range(2))
     single.batch_size = 1
+
     assert batching(together) == PACKED
     expected = single.encode(written).vectors
     torch.testing.assert_close(together.encode(written).vectors, expected, atol=ROUNDING, rtol=0)
@@ -44,6 +45,7 @@ def test_the_users_model_keeps_its_attention():
     model, tokenizer = tiny_model("bert")
     encoder = FrozenEncoder(model, tokenizer, num_layers=LAYER)
     encoder.encode(texts())
+
     assert model.config._attn_implementation == "sdpa"
     eager = copy.deepcopy(model)
     eager.set_attn_implementation("eager")
@@ -83,6 +85,7 @@ def test_forms_of_attention_within_texts_are_equal(form, family, dtype, monkeypa
     """Padded inside of attention or by torch's kernel, as on an accelerator; in blocks, as for long texts."""
     encoder = FrozenEncoder(*tiny_model(family), num_layers=LAYER, dtype=dtype)
     expected = encoder.encode(texts()).vectors
+
     assert batching(encoder) == PACKED
     calls = []
     if form == "padded":
@@ -112,6 +115,7 @@ def recorded(function, calls):
 def test_installed_kernels_have_the_arguments_that_are_passed():
     kernels = pytest.importorskip("torch.nn.attention.varlen")  # older versions of torch lack it
     parameters = inspect.signature(kernels.varlen_attn).parameters
+
     assert [*parameters][:7] == [*inspect.signature(kernel_of_2_10).parameters][:7]
     assert parameters.keys() & {"is_causal", "window_size"}
 
@@ -122,8 +126,10 @@ def test_groups_hold_all_texts_with_little_padding(padding):
     for count in (1, 5, 400):
         lengths = np.array(sorted((chooser.randint(1, 300) for _ in range(count)), reverse=True))
         groups = group_texts(lengths, padding, 8192)
-        assert [length for group in groups for length in group.lengths] == lengths.tolist()
-        assert [group.tokens.start for group in groups] == [0, *(group.tokens.stop for group in groups)][:-1]
+        starts = [group.tokens.start for group in groups]
+        stops = [group.tokens.stop for group in groups]
+        assert np.concatenate([group.lengths for group in groups]).tolist() == lengths.tolist()
+        assert starts == [0, *stops[:-1]]
         for group in groups:
             positions = len(group.lengths) * group.longest
             assert positions <= 8192
@@ -184,6 +190,7 @@ def test_bound_methods_as_mask_functions_have_no_key():
             found.append(packing._make_pattern(masking_utils, mask_function=Width(width).rule, device=CPU).window)
         finally:
             packing.row.reset(token)
+
     assert found == [(5, 5), (6, 6)]
 
 
@@ -194,6 +201,7 @@ def test_packed_texts_on_a_gpu(family, dtype):
     encoder = FrozenEncoder(*tiny_model(family), num_layers=LAYER, dtype=dtype)
     expected = FrozenEncoder(*tiny_model(family), num_layers=LAYER).encode(texts()).vectors
     vectors = encoder.encode(texts(), "cuda").vectors.cpu()
+
     assert (vectors * expected).sum(-1).min() > (1 - 1e-4 if dtype == "float32" else 0.99)
 
 
@@ -213,6 +221,7 @@ def test_scores_of_any_model_do_not_depend_on_neighbours(models, name, forward):
     single = FrozenEncoder(models[name], tokenizer, forward_fn=forward, batch_size=1)
     pairs = zip(candidates, references, strict=True)
     alone = [bert_score([candidate], [reference], single)["f1"] for candidate, reference in pairs]
+
     torch.testing.assert_close(together, torch.cat(alone), atol=ROUNDING, rtol=0)
 
 
@@ -227,6 +236,7 @@ def test_padded_families_compute_no_more_padding_than_bert_score(num_pairs, mini
     batches = [group.lengths.tolist() for group in groups]
     peers = [lengths[i : i + 64] for i in range(0, len(lengths), 64)]
     padded, of_peer = (sum(len(batch) * batch[0] for batch in parts) for parts in (batches, peers))
+
     assert padded <= of_peer
     assert padded < 1.25 * sum(lengths)
     assert max(len(batch) * batch[0] for batch in batches) <= 8192

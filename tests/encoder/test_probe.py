@@ -104,15 +104,27 @@ def by_plain_loop(model, norms, layer):
     return normalize(torch.cat(states), dim=-1)
 
 
+def batching_of(kind):
+    """Return which texts share a pass of a type."""
+    if kind in MIXING:
+        return EQUAL
+    if kind in PADDED_TYPES:
+        return PADDED
+    return PACKED
+
+
 @pytest.mark.parametrize("kind", TYPES)
 def test_other_types_equal_a_plain_loop(kind):
-    model, norms = model_of(kind), TYPES[kind][1]
+    model = model_of(kind)
+    norms = TYPES[kind][1]
+
     for layer in (LAYERS, 1):
         encoder = FrozenEncoder(model, tokenizer(), num_layers=layer)
         vectors = encoder.encode(TEXTS).vectors[0]
         torch.testing.assert_close(vectors, by_plain_loop(model, norms, layer), atol=ROUNDING, rtol=0)
+
     assert str(encoder.signature()).endswith("|family:probed")
-    assert encoder.family.batching == (EQUAL if kind in MIXING else PADDED if kind in PADDED_TYPES else PACKED)
+    assert encoder.family.batching == batching_of(kind)
 
 
 def refused_model(kind):
@@ -159,6 +171,7 @@ def test_padding_that_affects_a_higher_layer_only_is_found(monkeypatch):
     monkeypatch.setattr(probe, "_results", {})
     model = model_of("ernie")
     model.encoder.layer[2].register_forward_hook(lambda layer, inputs, output: output + output.mean(1, keepdim=True))
+
     assert FrozenEncoder(model, tokenizer(), num_layers=1).family.batching == EQUAL
 
 
@@ -196,6 +209,7 @@ def test_an_albert_with_inner_groups_runs_each_batch_once():
     calls = []
     encoder.backbone("cpu").register_forward_hook(lambda *_: calls.append(1))
     encoder.encode(["a cat sat"])
+
     assert calls == [1]
 
 
@@ -218,6 +232,7 @@ def test_a_subclass_is_probed_apart_from_its_base():
     with torch.random.fork_rng(devices=[]):
         normed = randomised(EndsInNorm(model.config))
     vectors = FrozenEncoder(normed, tokenizer(), all_layers=True).encode(TEXTS).vectors[1]
+
     torch.testing.assert_close(vectors, by_plain_loop(normed, ["encoder.norm"], 1), atol=ROUNDING, rtol=0)
 
 
@@ -231,6 +246,7 @@ def test_a_replaced_module_is_probed_apart():
     model = model_of("ernie")
     FrozenEncoder(model, tokenizer(), num_layers=LAYERS)
     model.encoder.layer[0].attention.output.dense = Mixing(32, 32)
+
     assert FrozenEncoder(model, tokenizer(), num_layers=LAYERS).family.batching == EQUAL
 
 
@@ -287,6 +303,7 @@ def test_a_probe_does_not_round_weights_in_double_precision(source, tmp_path, mo
     for part in (model, tokenizer()):
         part.save_pretrained(tmp_path)
     given = (tmp_path,) if source == "folder" else (model, tokenizer())
+
     for layer in (1, 2):
         encoder = FrozenEncoder(*given, num_layers=layer, dtype="float64")
         assert torch.equal(encoder.backbone("cpu").embeddings.word_embeddings.weight, weights)
@@ -294,13 +311,15 @@ def test_a_probe_does_not_round_weights_in_double_precision(source, tmp_path, mo
 
 @pytest.mark.parametrize("kind", ["m2m_100", "mobilebert"])
 def test_folders_and_pickles_are_probed_once_per_configuration(kind, tmp_path, monkeypatch):
-    model, norms = model_of(kind), TYPES[kind][1]
+    model = model_of(kind)
+    norms = TYPES[kind][1]
     probed = []
     monkeypatch.setattr(probe._Probe, "find_embeddings", lambda self: probed.append(self.last_kept))
     for part in (model, tokenizer()):
         part.save_pretrained(tmp_path)
     encoder = FrozenEncoder(tmp_path, all_layers=True)
     expected = torch.stack([by_plain_loop(model, norms, layer) for layer in range(LAYERS + 1)])
+
     torch.testing.assert_close(encoder.encode(TEXTS).vectors, expected, atol=ROUNDING, rtol=0)
     ready = FrozenEncoder(model, tokenizer(), num_layers=LAYERS)
     for other in (FrozenEncoder(tmp_path, num_layers=LAYERS), pickle.loads(pickle.dumps(encoder)), ready):
@@ -318,6 +337,7 @@ def test_an_unpickled_model_changes_its_device_without_a_probe(monkeypatch):
     monkeypatch.setattr(probe, "_results", {})
     other = pickle.loads(data)
     weights = {name: value.shape for name, value in other.backbone("meta").state_dict().items()}
+
     assert weights == {name: value.shape for name, value in encoder.backbone("cpu").state_dict().items()}
     assert other.family == encoder.family
 
@@ -331,6 +351,7 @@ def test_computed_positions_have_the_precision_of_the_model(source, tmp_path, mo
         part.save_pretrained(tmp_path)
     given = (tmp_path,) if source == "folder" else (model, tokenizer())
     vectors = FrozenEncoder(*given, num_layers=LAYERS, dtype="bfloat16").encode(TEXTS).vectors[0]
+
     assert (vectors * by_plain_loop(model, TYPES["m2m_100"][1], LAYERS)).sum(-1).min() > 0.99
 
 
@@ -366,6 +387,7 @@ def test_composite_models_give_their_text_part(kind, tmp_path):
     expected = by_plain_loop(model.get_submodule(path), norms, 1)
     for part in (model, tokenizer()):
         part.save_pretrained(tmp_path)
+
     for encoder in (FrozenEncoder(tmp_path, num_layers=1), FrozenEncoder(model, tokenizer(), num_layers=1)):
         torch.testing.assert_close(encoder.encode(TEXTS).vectors[0], expected, atol=ROUNDING, rtol=0)
         assert not any("vision" in name for name, _ in encoder.backbone("cpu").named_modules())

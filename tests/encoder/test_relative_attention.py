@@ -33,6 +33,7 @@ def test_kinds_of_relative_positions(family, options, expected):
     config = copy.deepcopy(model.config)
     config.update(options)
     encoder = FrozenEncoder(randomised(type(model)(config)), tokenizer, num_layers=LAYER)
+
     assert batching(encoder) == expected
     alone = torch.cat([encoder.encode([text]).vectors for text in texts()], 1)
     torch.testing.assert_close(encoder.encode(texts()).vectors, alone, atol=ROUNDING, rtol=0)
@@ -47,6 +48,7 @@ def test_copies_with_relative_positions_are_packed_too(family):
     copied = FrozenEncoder(model, tokenizer, num_layers=LAYER)
     copied._backbone.models.clear()
     copied._backbone._place(CPU, lambda dtype: encoder._backbone._cut_copy(encoder.backbone("cpu"), dtype))
+
     for other in (copied, pickle.loads(pickle.dumps(encoder))):
         torch.testing.assert_close(other.encode(texts()).vectors, expected, atol=ROUNDING, rtol=0)
         assert batching(other) == PACKED

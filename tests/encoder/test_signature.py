@@ -14,6 +14,7 @@ FIELDS = {"model": "a/b|c", "contents": "01", "tokenizer": "23", "revision": "ma
 
 def test_a_signature_is_a_frozen_mapping_of_strings():
     signature = Signature(FIELDS)
+
     assert signature == {"model": "a/b|c", "contents": "01", "tokenizer": "23", "revision": "main", "layer": "5"}
     assert (len(signature), signature["layer"], signature.get("special")) == (5, "5", None)
     for change in (
@@ -33,14 +34,17 @@ def test_equal_signatures_are_equal_keys_in_any_process():
         copy.deepcopy(signature),
         Signature(dict(reversed(FIELDS.items()))),
     ]
+
     for other in others:
         assert other == signature
         assert len({other, signature}) == 1
+
     assert Signature(FIELDS | {"layer": 6}) not in {signature}
 
 
 def test_the_line_shows_hashes_after_the_model():
     signature = Signature(FIELDS | {"idf": "references", "rescale": "no"})
+
     assert str(signature) == "model:a/b|c#01#23@main|layer:5|idf:references|rescale:no"
     assert str(signature | {"idf": 3, "thoughts": "stripped"}).endswith("|layer:5|idf:3|rescale:no|thoughts:stripped")
     assert str(signature.select("model", "contents", "special")) == "model:a/b|c#01"
@@ -49,6 +53,7 @@ def test_the_line_shows_hashes_after_the_model():
 
 def test_fields_of_an_encoder_say_what_its_hash_is_of(minilm, encoder):
     signature = FrozenEncoder(minilm, encoder.tokenizer.tokenizer, num_layers=2).signature()
+
     assert [*signature][:3] == ["model", "contents", "tokenizer"]
     assert signature["contents"] == encoder.signature()["contents"]
     assert describe_differences(signature, encoder.signature()).startswith("tokenizer (")

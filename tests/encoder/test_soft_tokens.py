@@ -27,6 +27,7 @@ def test_a_model_loaded_in_inference_mode_has_gradients(minilm, fresh_tiny, sour
         model, tokenizer = (minilm, None) if source == "folder" else fresh_tiny
         encoder = FrozenEncoder(model, tokenizer, num_layers=2)
         encoder.encode(["a"])
+
     assert not any(tensor.is_inference() for tensor in encoder.backbone("cpu").state_dict().values())
     embeds, mask = soft_texts(encoder, ["a cat sat"])
     encode_soft(encoder, embeds, mask)[..., 0].sum().backward()

@@ -32,13 +32,15 @@ from tests.support.texts import real_pairs
 @pytest.fixture(scope="module")
 def make_tokenizer(minilm):
     """Return a tokenizer of the real model with some settings."""
-    tokenizer, config = AutoTokenizer.from_pretrained(minilm), AutoConfig.from_pretrained(minilm)
+    tokenizer = AutoTokenizer.from_pretrained(minilm)
+    config = AutoConfig.from_pretrained(minilm)
     return lambda **settings: TextTokenizer(tokenizer, config, **settings)
 
 
 def test_ids_equal_those_of_the_tokenizer(make_tokenizer, pairs):
     tokenizer = make_tokenizer()
     tokenized = tokenizer([f"  {text}\n" for text in pairs[1]])
+
     assert tokenized.rows() == [tokenizer.tokenizer.encode(text) for text in pairs[1]]
     assert tokenized.has_content.all()
     assert tokenized.num_truncated == 0
@@ -54,7 +56,9 @@ def test_ids_equal_those_of_the_tokenizer(make_tokenizer, pairs):
 def test_only_roberta_and_gpt2_get_a_space_before_texts(family, has_space, prefix_space):
     model, tokenizer = tiny_model(family)
     tokenized = TextTokenizer(tokenizer, model.config, prefix_space=prefix_space)(["hello", ""])
-    spaced, plain = tokenizer.encode(" hello"), tokenizer.encode("hello")
+    spaced = tokenizer.encode(" hello")
+    plain = tokenizer.encode("hello")
+
     assert spaced != plain
     expected = has_space if prefix_space is None else prefix_space
     assert tokenized.rows() == [spaced if expected else plain, tokenizer.encode("")]
@@ -67,12 +71,14 @@ def test_a_tokenizer_without_a_and_without_an_unknown_token():
     roles = {"pad_token": "[PAD]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
     bases = PreTrainedTokenizerFast(tokenizer_object=tokenizer, **roles)
     encoder = FrozenEncoder(tiny_model("bert")[0], bases, num_layers=2, exclude_special_tokens=True)
+
     assert encoder.tokenizer.special_affixes == ([1], [2])
     assert encoder.encode(["CGC", "G", "a"]).texts.lengths.tolist() == [2, 1, 0]
 
 
 def test_truncation_keeps_special_tokens_and_is_counted(make_tokenizer):
     tokenized = make_tokenizer(max_length=4)(["a b c d e", "a b", "", "x y z"])
+
     assert tokenized.lengths.tolist() == [4, 4, 2, 4]
     assert all(ids[0] == 101 and ids[-1] == 102 for ids in tokenized.rows())
     assert tokenized.num_truncated == 2
@@ -86,6 +92,7 @@ def test_ids_over_the_limit_are_cut_as_by_the_tokenizer(kind, side):
     tokenizer.truncation_side = side
     texts = [f"{KINDS[kind].specials[0]} {text}" for text in real_pairs(4)[1]]
     tokenized = TextTokenizer(tokenizer, AutoConfig.for_model("t5", vocab_size=len(tokenizer)), max_length=9)(texts)
+
     assert tokenized.rows() == tokenizer(texts, truncation=True, max_length=9)["input_ids"]
     assert tokenized.lengths.tolist() == [9] * len(texts)
 
@@ -96,6 +103,7 @@ def test_tokens_of_the_backend_are_those_of_the_tokenizer(kind):
     tokenizer = copy.deepcopy(tiny_tokenizer(kind))
     config = AutoConfig.for_model("t5", vocab_size=len(tokenizer))
     written = [f"{text} {' '.join(tokenizer.all_special_tokens)} {text}" for text in real_pairs(4)[1]]
+
     for texts in (["", " ", *written, "\u00e9\ud800\n\U0001f600"], []):
         for splits in (False, True) if tokenizer.is_fast else (False,):
             tokenizer.split_special_tokens = splits
@@ -103,7 +111,8 @@ def test_tokens_of_the_backend_are_those_of_the_tokenizer(kind):
             assert ours._has_usual_backend == tokenizer.is_fast
             pads = tokenizer.pad_token is not None
             ours.tokenizer(["a b c d e f g", "a"], truncation=True, max_length=4, padding=pads)
-            tokenized, prepared = ours(texts), ours.prepare(texts)
+            tokenized = ours(texts)
+            prepared = ours.prepare(texts)
             encoded = [tokenizer(text, return_special_tokens_mask=True) for text in prepared]
             ids, marks = ([row[name] for row in encoded] for name in ("input_ids", "special_tokens_mask"))
             assert tokenized.rows() == ids
@@ -123,12 +132,14 @@ class LowerCase(PreTrainedTokenizerFast):
 def test_a_class_of_the_user_is_called(pairs):
     tokenizer = LowerCase(tokenizer_object=tiny_tokenizer("bytes").backend_tokenizer)
     ours = TextTokenizer(tokenizer, AutoConfig.for_model("t5", vocab_size=len(tokenizer)))
+
     assert not ours._has_usual_backend
     assert ours(["A CAT"]).rows() == ours(["a cat"]).rows() == [tokenizer("a cat")["input_ids"]]
 
 
 def test_truncation_off_is_an_error_that_shows_the_text(make_tokenizer):
     tokenizer = make_tokenizer(max_length=4, long_text="error")
+
     assert tokenizer(["a b"]).num_truncated == 0
     with pytest.raises(ValueError, match=r"'a b c d'.* has 6 tokens, the limit is 4.*long_text .*'truncate'"):
         tokenizer(["a b", "a b c d"])
@@ -138,14 +149,17 @@ def test_truncation_off_is_an_error_that_shows_the_text(make_tokenizer):
 def test_the_limit_is_the_smaller_of_tokenizer_and_positions(minilm, declared, limit):
     tokenizer = AutoTokenizer.from_pretrained(minilm)
     tokenizer.model_max_length = declared
+
     assert TextTokenizer(tokenizer, AutoConfig.from_pretrained(minilm)).max_length == limit
 
 
 @pytest.mark.parametrize("long_text", ["truncate", "window", "error"])
 @pytest.mark.parametrize("declared", [2, 0, -1])
 def test_a_tokenizer_limit_too_small_for_text_is_an_error(minilm, declared, long_text):
-    tokenizer, config = AutoTokenizer.from_pretrained(minilm), AutoConfig.from_pretrained(minilm)
+    tokenizer = AutoTokenizer.from_pretrained(minilm)
+    config = AutoConfig.from_pretrained(minilm)
     tokenizer.model_max_length = declared
+
     with pytest.raises(ValueError, match=f"the limit of {declared} tokens.*no room .* 2 special tokens. Pass max_leng"):
         TextTokenizer(tokenizer, config, long_text=long_text)
     assert TextTokenizer(tokenizer, config, long_text=long_text, max_length=3).max_length == 3
@@ -153,6 +167,7 @@ def test_a_tokenizer_limit_too_small_for_text_is_an_error(minilm, declared, long
 
 def test_relative_positions_have_the_tokenizers_limit_or_none():
     model, tokenizer = tiny_model("deberta")
+
     assert TextTokenizer(tokenizer, model.config).max_length == 64
     tokenizer = type(tokenizer)(tokenizer_object=tokenizer.backend_tokenizer, cls_token="<s>", sep_token="</s>")
     unlimited = TextTokenizer(tokenizer, model.config)
@@ -162,6 +177,7 @@ def test_relative_positions_have_the_tokenizers_limit_or_none():
 
 def test_special_ids(make_tokenizer):
     tokenizer = make_tokenizer()
+
     assert tokenizer.special_affixes == ([101], [102])
     assert tokenizer.unweighted_ids == [101, 102]
     assert tokenizer.control_ids == [0, 101, 102]
@@ -172,6 +188,7 @@ def test_special_ids(make_tokenizer):
 
 def test_written_special_tokens_are_no_control_of_the_score(make_tokenizer):
     tokenized = make_tokenizer()(["[SEP]", "a [SEP] b"])
+
     assert tokenized.rows() == [[101, 102, 102], [101, 1037, 102, 1038, 102]]
     assert tokenized.has_content.tolist() == [False, True]
 
@@ -192,7 +209,12 @@ def write_sentencepiece(folder, charsmap):
     proto = import_protobuf().ModelProto()
     vocabulary = json.loads(tiny_tokenizer("deberta-v2").backend_tokenizer.to_str())["model"]["vocab"]
     for number, (piece, score) in enumerate(vocabulary):
-        proto.pieces.add(piece=piece, score=score, type=2 if piece == "[UNK]" else 3 if number < 4 else 1)
+        kind = 1
+        if piece == "[UNK]":
+            kind = 2
+        elif number < 4:
+            kind = 3  # a special token
+        proto.pieces.add(piece=piece, score=score, type=kind)
     proto.trainer_spec.model_type = 1
     proto.trainer_spec.unk_id = tiny_tokenizer("deberta-v2").unk_token_id
     proto.normalizer_spec.precompiled_charsmap = charsmap
@@ -224,6 +246,7 @@ def test_texts_are_normalized_as_the_sentencepiece_file_says(kind, write, tmp_pa
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": f"{kind}Tokenizer"}))
     AutoConfig.for_model("deberta-v2").save_pretrained(tmp_path)
     tokenizer = load_tokenizer(ModelSource.from_name(str(tmp_path)))
+
     assert type(tokenizer).__name__ == f"{kind}Tokenizer"
     for text, plain in (("a\u00a0cat sat", "a cat sat"), ("the cat\u2026", "the cat...")):
         assert tokenizer.tokenize(text) == tokenizer.tokenize(plain)
@@ -233,6 +256,7 @@ def test_the_tokenizer_file_wins_over_a_sentencepiece_file(tmp_path):
     write_sentencepiece(tmp_path, zlib.decompress(base64.b85decode(_CHARSMAP)))
     file = write_folder(tmp_path, "DebertaV2", "deberta-v2", "deberta-v2", "no normalizer")
     tokenizer = load_tokenizer(ModelSource.from_name(str(tmp_path)))
+
     assert tokenizer("the cat\u2026")["input_ids"] == file.encode("the cat\u2026").ids
     assert tokenizer.tokenize("the cat\u2026") != tokenizer.tokenize("the cat...")
 
@@ -243,6 +267,7 @@ def test_a_word_over_the_limit_of_wordpiece_is_named_once(minilm):
     words = " ".join(["the cat sat on the mat and looked at the rain"] * 3)
     thai = ["\u0e01\u0e32" * 64, "\u0e21\u0e32" * 62]
     expected = r"^the word .* has 12[48] letters, and words of more than 100 .* with spaces"
+
     with (
         pytest.warns(UserWarning, match=expected),
         pytest.warns(UserWarning, match="^55% of the characters are unknown"),
@@ -312,6 +337,7 @@ def test_tokens_are_those_of_the_file(kind, model_type, file_kind, part, tmp_pat
         part = "nothing"  # the file has the normalizer of BERT
     file = write_folder(tmp_path, kind, file_kind, model_type, part)
     tokenizer = load_tokenizer(ModelSource.from_name(str(tmp_path)))
+
     # Those of BART and Longformer are RoBERTa's.
     assert type(tokenizer).__name__ in (f"{kind}Tokenizer", "RobertaTokenizer")
     for text in TEXTS:
@@ -331,14 +357,18 @@ def test_scores_of_a_folder_are_those_of_its_file(tmp_path):
     whole = PreTrainedTokenizerFast(tokenizer_object=file, model_max_length=64, **KINDS["wordpiece"].roles)
     pairs = real_pairs(3)
     expected = bert_score(*pairs, FrozenEncoder(model, whole, num_layers=2, max_length=60))["f1"]
+
     assert torch.equal(bert_score(*pairs, FrozenEncoder(tmp_path, num_layers=2, max_length=60))["f1"], expected)
 
 
 def test_tokenizers_whose_class_and_file_agree_do_not_change(minilm, tmp_path):
-    plain, ours = AutoTokenizer.from_pretrained(minilm), load_tokenizer(ModelSource.from_name(minilm))
+    plain = AutoTokenizer.from_pretrained(minilm)
+    ours = load_tokenizer(ModelSource.from_name(minilm))
+
     assert ours.backend_tokenizer.to_str() == plain.backend_tokenizer.to_str()
     for family in EVERY_FAMILY:
-        folder, saved = tmp_path / family, tiny_model(family)[1]
+        folder = tmp_path / family
+        saved = tiny_model(family)[1]
         saved.save_pretrained(folder)
         AutoConfig.for_model(family).save_pretrained(folder)
         assert load_tokenizer(ModelSource.from_name(str(folder)))(TEXTS)["input_ids"] == saved(TEXTS)["input_ids"]
@@ -348,6 +378,7 @@ def test_the_configuration_decides_as_in_all_versions(tmp_path):
     """Capitals of BERT, spaces before texts, and the source language of a translator."""
     write_folder(tmp_path, "Bert", "wordpiece", "bert", do_lower_case=False)
     bert = load_tokenizer(ModelSource.from_name(str(tmp_path)))
+
     assert bert.tokenize("CAT") != bert.tokenize("cat")
     write_folder(tmp_path, "Roberta", "bytes", "roberta", add_prefix_space=True)
     roberta = load_tokenizer(ModelSource.from_name(str(tmp_path)))
@@ -372,6 +403,7 @@ def test_a_class_of_other_code_is_compared_with_its_file(is_fast, tmp_path):
         settings = {"tokenizer_class": "OwnLowerCase", "auto_map": {"AutoTokenizer": [None, "lower_case.OwnLowerCase"]}}
         (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
     source = ModelSource.from_name(str(tmp_path), trust_remote_code=True)
+
     with pytest.warns(UserWarning, match=r"splits .* into .*, but its tokenizer\.json into .*pass tokenizer="):
         load_tokenizer(source)
     with warnings.catch_warnings(action="error"):
@@ -381,7 +413,8 @@ def test_a_class_of_other_code_is_compared_with_its_file(is_fast, tmp_path):
 def long_text(words: int) -> str:
     """Real words in shuffled order, without repetition of whole sentences."""
     source = (torch.__doc__ or "").split() + (subprocess.__doc__ or "").split()
-    return " ".join(source[(i * 7 + i // len(source)) % len(source)] for i in range(words))
+    places = [(i * 7 + i // len(source)) % len(source) for i in range(words)]
+    return " ".join(source[place] for place in places)
 
 
 @settings(max_examples=150, deadline=None)
@@ -396,7 +429,10 @@ def test_every_token_comes_from_the_window_with_most_context(make_tokenizer, len
         assert windows == [(ids, [*range(len(ids))])]
         return
     starts = sorted({*range(0, length - room, max(room // 2, 1)), length - room})
-    assert [window for window, _ in windows] == [[101, *content[s : s + room], 102] for s in starts]
+
+    expected = [[101, *content[start : start + room], 102] for start in starts]
+
+    assert [window for window, _ in windows] == expected
     owner = {}
     for number, (window, tokens) in enumerate(windows):
         for i, token in zip(window, tokens, strict=True):

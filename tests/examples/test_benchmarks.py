@@ -47,6 +47,7 @@ def test_implementations_take_turns():
     calls = []
     functions = {name: lambda name=name: calls.append(name) for name in "abc"}
     seconds = in_turn(functions, rounds=4, preparations={"b": lambda: calls.append("!")})
+
     assert "".join(calls) == "abc" + "a!bc" + "!bca" + "ca!b" + "a!bc"
     assert {name: len(values) for name, values in seconds.items()} == {"a": 4, "b": 4, "c": 4}
     assert ratios([2.0, 3.0], [1.0, 2.0]) == [2.0, 1.5]
@@ -54,6 +55,7 @@ def test_implementations_take_turns():
 
 def test_texts_are_distinct_and_of_the_lengths_asked_for():
     short = short_texts(WORDS, 500, seed=0)
+
     assert len({*short}) == 500
     assert {len(text.split()) for text in short} == {3, 4, 5, 6}
     assert short == short_texts(WORDS, 500, seed=0) != short_texts(WORDS, 500, seed=1)
@@ -64,9 +66,11 @@ def test_texts_are_distinct_and_of_the_lengths_asked_for():
 
 def test_scoring(options):
     figures = by_name(scoring.measure(replace(options, pairs=12)))
+
     for name in ("1 pairs", "4 pairs", "10 pairs", "12 pairs", "ranking of 2 x 16", "reward of 16 completions"):
         assert figures[f"{name}: float32, largest difference of a score"].values[0] < 1e-6
         assert min(figures[f"{name}: float32, faster than bert-score"].values) > 0
+
     assert {f"12 pairs: {dtype}, faster than bert-score" for dtype in load_encoders()} <= figures.keys()
 
 
@@ -77,6 +81,7 @@ def test_validation(options, monkeypatch):
     names = [*load_encoders(), "float32, references cached"]
     kinds = [f"{way}, {name}" for name in names for way in ("callback", "metric")]
     cost = "T5-small: decoding and scoring 16 texts, by a training step with as many"
+
     assert [*figures] == [*(what.format(kind) for kind in kinds), cost]
     assert all(len(figure.values) == 2 and min(figure.values) > 0 for figure in figures.values())
 
@@ -90,6 +95,7 @@ def test_engines(options, monkeypatch):
         *(f"{name}, faster than one process" for name in ("datasets", "torchrun")),
     ]
     memory = [f"datasets: driver's memory at {count} pairs" for count in (16, 160)]
+
     assert [*figures] == [*(f"16 pairs: {what}" for what in speeds), *memory]
     assert all(min(figure.values) > 0 for figure in figures.values())
 
@@ -100,6 +106,7 @@ def test_loss(options, monkeypatch):
     name = "BART-base, 2 targets"
     timed = [f"{name}: step with cross-entropy"]
     timed += [f"{name}: {variant}, time by cross-entropy's" for variant in (loss.CACHED, loss.NEW, loss.HIDDEN)]
+
     assert [len(figures[what].values) for what in timed] == [2, 2, 2, 2]
     assert figures[f"{name}: peak memory {loss.CACHED}, by cross-entropy's"].values[0] > 1
     assert figures[f"{name}: peak memory {loss.HIDDEN}, by cross-entropy's"].values[0] > 0
@@ -108,6 +115,7 @@ def test_loss(options, monkeypatch):
 def test_a_step_adds_the_loss_to_cross_entropy(options):
     shape = TINY_T5
     tokenizer = train_tokenizer(shape, options.flat_texts())
+
     assert len(tokenizer) == shape.vocab_size
     step = loss.TrainingStep(shape, tokenizer, replace(options, pairs=4), loss.VARIANTS)
     assert {int(row.ne(-100).sum()) for row in step.labels} <= {*range(32, 65)}
@@ -127,6 +135,7 @@ def test_peaks_include_the_vectors_that_bert_score_keeps(minilm):
     tokenizer = AutoTokenizer.from_pretrained(minilm)
     tokens = sum(len(row) for seed in (2, 3) for row in tokenizer(short_texts(WORDS, 600, seed))["input_ids"])
     size = tokens * WIDTH * 4
+
     # A part of the vectors may fit into memory that the warm-up has freed.
     assert run_fresh(memory.peak_of_scoring, "bert-score", 600, WORDS) > size / 2 > 5e6
 
@@ -141,11 +150,13 @@ def test_the_command_prints_the_parts_that_it_is_asked_for(docstring_pairs, monk
     monkeypatch.setattr(command, "PARTS", parts)
     monkeypatch.setattr(command, "collect_pairs", lambda packages: docstring_pairs)
     command.main(["loss", "--rounds", "3"])
+
     assert capsys.readouterr().out == "a step: 0.1 (0.1 to 0.3) s\n"
 
 
 def test_the_checks_of_gpus_run_on_a_cpu(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+
     assert gpu.main(["--json", str(tmp_path / "gpu.json")]) == 0
     printed = capsys.readouterr().out.splitlines()
     rows = json.loads((tmp_path / "gpu.json").read_text())["rows"]
@@ -164,6 +175,7 @@ def test_a_failed_check_of_gpus_is_reported(monkeypatch, capsys):
 
     monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
     monkeypatch.setattr(gpu, "CHECKS", (fails,))
+
     assert gpu.main([]) == 1
     first, second = capsys.readouterr().out.splitlines()
     assert first == "FAIL cpu: a difference: nan"

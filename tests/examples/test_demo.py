@@ -26,12 +26,14 @@ def test_demo_reports_the_scores_of_what_it_wrote(bert_score_f1, tmp_path, capsy
     references = [row["reference"] for row in rows]
     best = {"smallest val_loss": losses.index(min(losses)), "largest val_bertscore_f1": scores.index(max(scores))}
     means = {}
+
     for rule, place in best.items():
         texts = [row[rule] for row in rows]
         means[rule] = bert_score_f1(texts, references, num_layers=6).mean().item()
         assert result["steps"][rule] == steps[place]
         assert f"{rule:25} step {steps[place]:3}   F1 at layer 6: {means[rule]:.3f}" in printed
     expected = means["largest val_bertscore_f1"] - means["smallest val_loss"]
+
     assert len(rows) == 6
     assert steps == (1, 2, 3, 4)
     assert result["difference"] == pytest.approx(expected, abs=1e-6)

@@ -80,7 +80,8 @@ def test_a_batch_has_indices_and_labels_without_the_start(corpus):
     batch = Collate(tokenizer)(rows)
 
     assert batch["index"].tolist() == [3, 4]
-    assert [row[row != -100].tolist() for row in batch["labels"]] == [ids[1:] for ids in expected]
+    labels = [row[row != -100].tolist() for row in batch["labels"]]
+    assert labels == [ids[1:] for ids in expected]
     assert {ids[0] for ids in expected} == {model.config.decoder_start_token_id}
     logits = model(batch["input_ids"], batch["attention_mask"], labels=batch["labels"]).logits
     assert logits.shape == (*batch["labels"].shape, len(tokenizer))

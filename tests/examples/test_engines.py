@@ -102,6 +102,7 @@ def test_tasks_of_one_process_load_a_model_once(tmp_path):
     tasks = [line.split() for line in printed.splitlines()]
     processes = {process for process, _, _ in tasks}
     models = {(process, model) for process, model, _ in tasks}
+
     assert len(tasks) == 8
     assert len(models) == len(processes) < 8
 

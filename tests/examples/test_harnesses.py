@@ -16,6 +16,7 @@ def test_means_equal_those_of_the_function(encoder, monkeypatch):
     expected = bert_score(CANDIDATES, REFERENCES, encoder)["f1"].mean().item()
     pairs = list(zip(CANDIDATES, REFERENCES, strict=True))
     results = [harnesses.process_results({"references": references}, [text]) for text, references in pairs]
+
     assert harnesses.mean_f1([result["bertscore_f1"] for result in results]) == pytest.approx(expected, abs=1e-6)
     inputs = [SimpleNamespace(preds=[text, "another sample"], golds=references) for text, references in pairs]
     assert harnesses.mean_f1_of_inputs(inputs) == pytest.approx(expected, abs=1e-6)
@@ -24,4 +25,5 @@ def test_means_equal_those_of_the_function(encoder, monkeypatch):
 def test_the_metric_of_lighteval():
     pytest.importorskip("lighteval")
     metric = harnesses.lighteval_metric()
+
     assert metric.get_corpus_aggregations() == {"bertscore_f1": harnesses.mean_f1_of_inputs}

@@ -39,7 +39,8 @@ def page():
 
 def rows_of(page, texts, first=None, inputs=None):
     """Return the examples of a system that writes its inputs, by default the labels; numbered from the first on."""
-    ids, input_ids = page["tokenizer"](texts)["input_ids"], page["tokenizer"](inputs or texts)["input_ids"]
+    ids = page["tokenizer"](texts)["input_ids"]
+    input_ids = page["tokenizer"](inputs or texts)["input_ids"]
     numbers = [{} if first is None else {"index": first + i} for i in range(len(ids))]
     examples = zip(input_ids, ids, numbers, strict=True)
     return [{"input_ids": row, "labels": labels, **number} for row, labels, number in examples]
@@ -84,6 +85,7 @@ def test_a_perfect_system_scores_1(is_indexed, strategy, page, make_trainer):
     page["references"] = {i: [text, "other words"] for i, text in enumerate([*VALIDATION, *TEST])}
     first = (0, len(VALIDATION)) if is_indexed else (None, None)
     trainer = make_trainer(*kind_of(page, is_indexed), strategy, rows_of(page, VALIDATION, first[0]))
+
     assert trainer.evaluate()["eval_f1"] == 1
     assert trainer.predict(rows_of(page, TEST, first[1])).metrics["test_f1"] == 1
 
@@ -91,7 +93,8 @@ def test_a_perfect_system_scores_1(is_indexed, strategy, page, make_trainer):
 def test_batches_give_the_score_of_all(page, make_trainer, monkeypatch):
     monkeypatch.setattr(page["model"], "generate", lambda input_ids, **options: input_ids[:, :3])
     rows = rows_of(page, VALIDATION[:3])  # in batches of 2 and 1
-    kind, of_batches = page["ScoringTrainer"], page["compute_batch_metrics"]
+    kind = page["ScoringTrainer"]
+    of_batches = page["compute_batch_metrics"]
     expected = make_trainer(kind, page["compute_metrics"], "random", rows).evaluate()["eval_f1"]
     trainer = make_trainer(kind, of_batches, "random", rows, batch_eval_metrics=True)
     for _ in range(2):
@@ -101,7 +104,8 @@ def test_batches_give_the_score_of_all(page, make_trainer, monkeypatch):
 @pytest.mark.usefixtures("padding_is_masked")
 def test_the_page_trains_with_the_loss_and_scores(page, bert_score_f1, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    trainer, gradients = page["trainer"], []
+    trainer = page["trainer"]
+    gradients = []
 
     def record(loss, inputs, value):
         if value.requires_grad:
@@ -109,6 +113,7 @@ def test_the_page_trains_with_the_loss_and_scores(page, bert_score_f1, tmp_path,
 
     page["bertscore_loss"].register_forward_hook(record)
     trainer.train()
+
     assert gradients == [1.0] * 3  # epochs of one batch
     prediction = trainer.predict(trainer.eval_dataset)
     texts = page["decode"](prediction.predictions)
@@ -119,7 +124,8 @@ def test_the_page_trains_with_the_loss_and_scores(page, bert_score_f1, tmp_path,
 def test_the_stand_in_learns_its_summaries(page):
     """A decoder that starts with [CLS], as its labels do, cannot tell the two and often writes empty texts."""
     torch.manual_seed(0)
-    model, tokenizer = T5ForConditionalGeneration(page["model"].config), page["tokenizer"]
+    model = T5ForConditionalGeneration(page["model"].config)
+    tokenizer = page["tokenizer"]
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
     batch = page["trainer"].data_collator(page["dataset"])
     for _ in range(150):
@@ -127,6 +133,7 @@ def test_the_stand_in_learns_its_summaries(page):
         optimizer.step()
         optimizer.zero_grad()
     generated = model.eval().generate(batch["input_ids"], attention_mask=batch["attention_mask"], max_new_tokens=12)
+
     assert tokenizer.batch_decode(generated, skip_special_tokens=True) == page["summaries"]
 
 
@@ -134,13 +141,15 @@ def test_the_page_chooses_by_f1_without_a_pole():
     names, (code, *_) = {}, blocks(PAGE)
     replace(code, content=code.content.replace("num_layers=5", "num_layers=6")).run(names)
     texts = ["Construct a Ttk Panedwindow"], ["Return all members of"]  # by the formula 1
+
     assert names["metric"](*texts)["f1"] < 0
 
 
 def test_decoder_only_models_answer_the_prompts_alone(page, bert_score_f1, tmp_path, monkeypatch):
     """And what Seq2SeqTrainer generates, with prompts and answers, is scored below 1 for a model without fault."""
     monkeypatch.chdir(tmp_path)
-    trainer, answers = page["causal_trainer"], page["answers"]
+    trainer = page["causal_trainer"]
+    answers = page["answers"]
 
     def f1_by_hand():
         texts = []
@@ -151,6 +160,7 @@ def test_decoder_only_models_answer_the_prompts_alone(page, bert_score_f1, tmp_p
         return bert_score_f1(texts, list(answers.values())).mean().item()
 
     untrained = trainer.evaluate()["eval_f1"]
+
     assert untrained == pytest.approx(f1_by_hand(), abs=1e-4)
     assert untrained < 0.5
     trainer.train()
@@ -170,6 +180,7 @@ def test_decoder_only_models_answer_the_prompts_alone(page, bert_score_f1, tmp_p
 def test_rows_of_another_set_are_refused(page, make_trainer):
     page["references"] = {i: [text] for i, text in enumerate(VALIDATION)}
     trainer = make_trainer(*kind_of(page, True), "random", rows_of(page, TEST, 0))
+
     with pytest.raises(ValueError, match="row 0: the labels are 'two dogs ran across the wide field', but"):
         trainer.evaluate()
 
@@ -180,6 +191,7 @@ def test_the_loss_is_the_mean_over_rows_of_a_short_last_batch(page, make_trainer
     page["model"].eval()
     batches = [rows[:2], rows[2:4], rows[4:]]
     losses = [page["model"](**trainer.data_collator(list(batch))).loss.item() * len(batch) for batch in batches]
+
     assert trainer.evaluate()["eval_loss"] == pytest.approx(sum(losses) / 5, abs=1e-5)
 
 
@@ -208,7 +220,8 @@ def recipes(rank, folder):
     page["references"] = dict(enumerate([text] for text in [*REFERENCES, *TEST]))
     for is_indexed in (False, True):
         first = (0, len(REFERENCES)) if is_indexed else (None, None)
-        rows, test_rows = rows_of(page, REFERENCES, first[0], CANDIDATES), rows_of(page, TEST, first[1], CANDIDATES[:3])
+        rows = rows_of(page, REFERENCES, first[0], CANDIDATES)
+        test_rows = rows_of(page, TEST, first[1], CANDIDATES[:3])
         for strategy in ("random", "group_by_length"):
             trainer = new_trainer(page, folder, *kind_of(page, is_indexed), strategy, rows)
             yield (is_indexed, strategy), lambda trainer=trainer, rows=test_rows: score_sets(trainer, rows)
@@ -217,8 +230,10 @@ def recipes(rank, folder):
 @pytest.mark.slow
 @pytest.mark.distributed
 def test_on_two_processes_each_row_counts_once(bert_score_f1, tmp_path):
-    validation, test = bert_score_f1(CANDIDATES, REFERENCES), bert_score_f1(CANDIDATES[:3], TEST)
+    validation = bert_score_f1(CANDIDATES, REFERENCES)
+    test = bert_score_f1(CANDIDATES[:3], TEST)
     repeated = [*range(5), 0, 1, 2]  # what Seq2SeqTrainer gathers from two batches of two on each process
+
     assert abs(validation.mean() - validation[repeated].mean()) > 1e-3
     reports = on_ranks(recipes, tmp_path)
     assert len(reports[0]) == 5

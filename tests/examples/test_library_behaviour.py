@@ -10,6 +10,7 @@ ROWS = [line for line in PAGE.splitlines() if line.startswith("| ") and not line
 
 def test_the_tests_in_the_table_exist():
     names = re.findall(r"`([\w/]+\.py)::(\w+)`", PAGE)
+
     assert len(names) > 10
     for file, name in names:
         assert re.search(rf"^def {name}\(", (ROOT / "tests" / file).read_text(encoding="utf-8"), re.MULTILINE), name
@@ -25,6 +26,7 @@ def test_the_page_is_short_and_its_rows_are_complete():
 
 def test_every_script_has_a_row_and_names_the_page():
     scripts = sorted((ROOT / "examples/upstream").glob("*.sh"))
+
     assert len(scripts) >= 14
     for script in scripts:
         assert sum(f"(../upstream/{script.name})" in row for row in ROWS) == 1, script.name

@@ -22,8 +22,11 @@ IDF = ["a cat sat", "a dog ran", "it rains"]
 
 
 def write(path: Path, rows: list[dict]) -> Path:
+    """Write rows as JSON lines, compressed if the name ends in .gz."""
     content = "".join(json.dumps(row) + "\n" for row in rows).encode()
-    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
+    if path.suffix == ".gz":
+        content = gzip.compress(content)
+    path.write_bytes(content)
     return path
 
 
@@ -33,6 +36,7 @@ def made_scores(settings: int, rows: int, seed: int) -> np.ndarray:
 
 def test_reads_ranked_pairs(tmp_path):
     judged = read(write(tmp_path / "pairs.jsonl.gz", [{**RANKED, "worse": f"dog {i}"} for i in range(6)]))
+
     assert judged.candidates == [RANKED["better"]] * 6 + [f"dog {i}" for i in range(6)]
     assert judged.references == [["a cat sat"]] * 12
     # Each judgement's reference counts once, although two candidates are scored against it.
@@ -46,12 +50,14 @@ def test_equal_pairs_score_alike_and_idf_counts_all(minilm):
     rows = score(judged, encoder, with_idf=True, parts=("recall", "f1"))
     expected = [bert_score(judged.candidates, judged.references, encoder, idf=idf) for idf in (False, IDF)]
     wanted = [scores[part][1:].double().numpy() for scores in expected for part in ("recall", "f1")]
+
     np.testing.assert_allclose(rows, np.concatenate(wanted), atol=1e-6)
 
 
 def test_ranked_pairs_count_ties_as_discordant():
     better = np.array([[0.9, 0.8, 0.7, 0.6], [0.9, 0.8, 0.7, 0.6]])
     worse = np.array([[0.1, 0.9, 0.2, 0.6], [0.1, 0.1, 0.2, 0.6]])
+
     # Two of four concordant, then three.
     assert protocols.ranked_pairs(better, worse) == {"kendall": [0.0, 0.5]}
 
@@ -64,12 +70,14 @@ def test_system_level_against_loops():
     names = sorted(set(systems))
 
     def means(values):
-        return [np.mean([v for v, s in zip(values, systems, strict=True) if s == name]) for name in names]
+        return [values[np.array(systems) == name].mean() for name in names]
 
-    of_people, of_settings = means(human), [means(row) for row in scores]
+    of_people = means(human)
+    of_settings = [means(row) for row in scores]
     pearson = [stats.pearsonr(row, of_people).statistic for row in of_settings]
     best = max(range(3), key=lambda i: pearson[i])
     figures = protocols.system_level(scores, human, systems)
+
     assert figures["pearson"] == pytest.approx(pearson)
     assert figures["p"][best] is None
     for other in set(range(3)) - {best}:
@@ -90,37 +98,49 @@ def test_area_counts_pairs():
     labels = [float(i % 3 == 0) for i in range(60)]
     scores = (made_scores(2, 60, 13) + np.outer([0, 1], labels)).round(1)
     areas, low, high = protocols.area_under_curve(scores, labels)
+
     for row, area in zip(scores, areas, strict=True):
         wins = 0.0
-        for positive, negative in product(range(0, 60, 3), (i for i in range(60) if i % 3)):
-            a, b = row[positive], row[negative]
-            wins += 1.0 if a > b else 0.5 if a == b else 0.0
+        for a, b in product(row[::3], np.delete(row, range(0, 60, 3))):
+            if a > b:
+                wins += 1.0
+            elif a == b:
+                wins += 0.5
         assert area == pytest.approx(wins / (20 * 40))
     # Hanley and McNeil's standard error (1982).
     squares = areas**2
     variance = areas * (1 - areas) + 19 * (areas / (2 - areas) - squares) + 39 * (2 * squares / (1 + areas) - squares)
+
     np.testing.assert_allclose(high - low, 2 * 1.96 * np.sqrt(variance / 800), rtol=0.15)
 
 
 @pytest.mark.slow
 def test_command_prints_the_agreement_of_bert_score(tmp_path, pairs, bert_score_f1, capsys):
     summaries, openings = pairs
-    candidates, references = summaries[:12], [[a, b] for a, b in zip(openings[:12], openings[12:24], strict=True)]
+    candidates = summaries[:12]
+    references = [[a, b] for a, b in zip(openings[:12], openings[12:24], strict=True)]
     human = np.random.default_rng(0).normal(size=12)
-    judged = zip(candidates, references, [{"fluency": value} for value in human], strict=True)
-    rows = [{"system": f"S{i % 6}", "candidate": c, "references": r, "human": h} for i, (c, r, h) in enumerate(judged)]
+    rows = []
+    for i, candidate in enumerate(candidates):
+        judged = {"references": references[i], "human": {"fluency": human[i]}}
+        rows.append({"system": f"S{i % 6}", "candidate": candidate, **judged})
     ranked = [{"reference": openings[i], "better": summaries[i], "worse": summaries[i + 1]} for i in range(6)]
     files = [write(tmp_path / "rated.jsonl.gz", rows), write(tmp_path / "ranked.jsonl", ranked)]
+
     command.main([*map(str, files), "--idf"])
+
     shown = capsys.readouterr().out
     f1 = bert_score_f1(candidates, references).numpy()
     of_systems = stats.pearsonr(f1.reshape(2, 6).mean(0), human.reshape(2, 6).mean(0)).statistic
     texts = [row[side] for side in ("better", "worse") for row in ranked]
     better, worse = bert_score_f1(texts, [row["reference"] for row in ranked] * 2).view(2, 6)
-    figures = [stats.pearsonr(f1, human).statistic, of_systems, 2 * (better > worse).double().mean().item() - 1]
-    headings = ["rated.jsonl.gz: segment, fluency, 12 candidates", "rated.jsonl.gz: system, fluency, 6 systems"]
+    expected = {
+        "rated.jsonl.gz: segment, fluency, 12 candidates": stats.pearsonr(f1, human).statistic,
+        "rated.jsonl.gz: system, fluency, 6 systems": of_systems,
+        "ranked.jsonl: ranked, 6 judgements": 2 * (better > worse).double().mean().item() - 1,
+    }
     tables = shown.split("### ")[1:]
-    for table, heading, figure in zip(tables, [*headings, "ranked.jsonl: ranked, 6 judgements"], figures, strict=True):
+    for table, (heading, figure) in zip(tables, expected.items(), strict=True):
         assert table.splitlines()[0] == heading
         (row,) = (line for line in table.splitlines() if line.split()[1:4] == ["5", "|", "no"])
         assert float(row.split("|")[3]) == pytest.approx(figure, abs=5.1e-5)
@@ -131,6 +151,7 @@ def test_made_pairs_exchange_words_of_one_kind():
     text = "We said on Monday that Oslo met all 12 guests who came from Berlin and stayed for 30 days"
     made = {paraphrases.exchange(text, random.Random(seed)) for seed in range(50)}
     kinds = [("Monday", "Berlin"), ("Oslo", "Berlin"), ("12", "30")]
+
     assert made == {text.replace(a, "_").replace(b, a).replace("_", b) for a, b in kinds}
     assert paraphrases.exchange("Oslo and Bergen, Narvik are 3 or 4 towns", random.Random(0)) is None
 
@@ -144,8 +165,11 @@ def test_areas_of_made_pairs(tmp_path, capsys):
     rows += [{**RANKED, "reference": "In Bergen the old mayor said Dora had won"}] * 2 + [RANKED] * 3
     file = write(tmp_path / "ranked.jsonl", rows)
     swapped = {town: f"In {name} the old mayor said {town} had won" for town, name in names.items()}
-    made = [[(texts[town], f"{town} won", 1), (texts[town], swapped[town], 0)] for town in texts]
-    assert paraphrases.make_pairs(read(file)) == [pair for pairs in made for pair in pairs]
+    made = []
+    for town in texts:
+        made += [(texts[town], f"{town} won", 1), (texts[town], swapped[town], 0)]
+
+    assert paraphrases.make_pairs(read(file)) == made
 
     paraphrases.main([str(file)])
     lines = capsys.readouterr().out.splitlines()

@@ -22,6 +22,7 @@ def test_the_image_scores_without_a_network(minilm, encoder, tmp_path):
         block.content for block in blocks(ROOT / "examples" / "docs" / "encoders.md") if block.language == "dockerfile"
     )
     lines = dockerfile.splitlines()
+
     assert len(lines) == 6
     variables = dict(re.findall(r"(\w+)=(\S+)", "\n".join(line for line in lines if line.startswith("ENV "))))
     assert re.fullmatch("[0-9a-f]{40}", variables["REVISION"])

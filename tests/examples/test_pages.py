@@ -69,6 +69,7 @@ def test_python_blocks_run_in_order(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(0)
     names = {"__name__": name}
+
     for block in BLOCKS[name]:
         if block.language != "python":
             continue
@@ -210,6 +211,7 @@ def test_files_with_marks_become_plain_lines(tmp_path):
         ("hyps.txt", ["a  cat", " fish & chips"]),
     ]
     lines = [*commands("grep "), *commands("sed ")]
+
     for line, (name, texts) in zip(lines, expected, strict=True):
         run_shell(line, tmp_path)
         assert (tmp_path / name).read_text().splitlines() == texts
@@ -349,6 +351,7 @@ def test_links_lead_somewhere():
                 target = (page.parent / file).resolve()
             if not target.exists() or (anchor and anchor not in anchors(target)):
                 broken.append(f"{page.relative_to(ROOT)}: {link}")
+
     assert not broken
 
 

@@ -128,6 +128,7 @@ def test_metric_program_scores_with_indices(corpus, updates, check_f1, capsys):
     figures = import_module("examples.programs.lightning_metric").main(["--steps", "2"])
 
     check_f1(figures["val_bertscore_f1"], summaries(held_out))
+
     assert updates.indices() == list(range(len(held_out)))
     assert f"step 2: precision {figures['val_bertscore_precision']:.3f}" in capsys.readouterr().out
 
@@ -147,6 +148,7 @@ def test_plain_loop_trains_with_the_loss_and_scores(corpus, gradients, check_f1,
     figures = program.main(["--steps", "2"])
 
     check_f1(figures["f1"], summaries(corpus.validation[:32]))
+
     assert 0 < figures["teacher_forced_f1"] < 1
     printed = capsys.readouterr().out
     for figure in ("cross_entropy", "teacher_forced_f1", "f1"):
@@ -212,6 +214,7 @@ def test_yaml_program_runs_from_its_file(tmp_path, monkeypatch):
 
     named = yaml.safe_load(path.read_text(encoding="utf-8"))["trainer"]["callbacks"]
     named_classes = {each["class_path"].split(".")[-1] for each in named}
+
     assert 0 < trainer.callback_metrics["val_bertscore_f1"] < 1
     assert {type(each).__name__ for each in trainer.callbacks} >= named_classes
     assert len(list(tmp_path.glob("outputs/lightning_cli/**/samples/*.csv"))) == 2

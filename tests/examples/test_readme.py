@@ -39,6 +39,7 @@ def test_the_number_of_families_is_that_of_the_tested_ones():
 
 def test_links_are_whole_as_a_package_index_has_no_files():
     targets = dict(re.findall(r"^\[([^]]+)\]: (\S+)$", README, re.MULTILINE))
+
     assert len(targets) > 20
     assert not [target for target in targets.values() if not target.startswith("https://")]
     assert not [link for link in re.findall(r"\]\(([^)\s]+)\)", README) if not link.startswith("#")]
@@ -53,13 +54,16 @@ def test_the_shell_prints_what_the_page_shows(tmp_path):
     commands = shell.content.replace("bertscore-tm ", f"{sys.executable} -m bertscore_tm.cli ")
     commands = commands.replace("python3 -c", f"{sys.executable} -c")
     printed = run_process("sh", "-ec", commands, folder=tmp_path, PYTHONPATH=str(ROOT))
+
     assert printed.stderr == ""
-    assert same_output(*(re.sub(r"\|transformers:.*", "", text) for text in (shell.output, printed.stdout)))
+    shown, output = (re.sub(r"\|transformers:.*", "", text) for text in (shell.output, printed.stdout))
+    assert same_output(shown, output)
 
 
 def test_the_four_pairs_have_the_scores_of_the_page():
     page = (ROOT / "examples" / "docs" / "migrating.md").read_text(encoding="utf-8")
     (row,) = (line for line in README.splitlines() if line.startswith("| F1 of the four pairs"))
+
     for cell, name in zip(row.split("|")[2:5], ("bert_score, one by one", "torchmetrics", "drop-in"), strict=True):
         scores = " ".join(re.findall(r"\d\.\d{3}", cell))
         assert f"\n{name} {scores}\n" in page
@@ -68,6 +72,7 @@ def test_the_four_pairs_have_the_scores_of_the_page():
 def test_special_tokens_and_long_texts_in_other_packages(minilm, encoder):
     pair = ["a cat sat"], ["the cat sat down"]
     excluded = bert_score(*pair, FrozenEncoder(minilm, num_layers=5, exclude_special_tokens=True))["f1"].item()
+
     assert torchmetrics_score(*pair, minilm, num_layers=5)["f1"].item() == pytest.approx(excluded, abs=1e-6)
     assert excluded != pytest.approx(bert_score(*pair, encoder)["f1"].item(), abs=1e-3)
     with warnings.catch_warnings(action="error"):

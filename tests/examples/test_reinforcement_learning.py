@@ -47,6 +47,7 @@ def f1_of_each(bert_score_f1, completions, references):
 def test_trl_logs_the_metrics_and_loads_the_reference_model(page):
     pytest.importorskip("trl")
     trainer = page["trainer"]
+
     assert trainer.ref_model is not None
     logged = [row for row in trainer.state.log_history if "reward" in row]
     assert len(logged) == 2
@@ -71,4 +72,5 @@ def test_verifiers_gets_the_reward_of_the_last_reply(page, bert_score_f1):
 
     task = page["Summarise"](page["SummaryData"](prompt="Summarise.", answer=REFERENCES[0][0]), vf.TaskConfig())
     score = asyncio.run(task.bertscore(SimpleNamespace(last_reply=COMPLETIONS[0])))
+
     assert score == pytest.approx(bert_score_f1(COMPLETIONS[:1], REFERENCES[0][:1]).item(), abs=2e-6)

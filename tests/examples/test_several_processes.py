@@ -28,7 +28,8 @@ def python_blocks(name):
 
 def run_distributed_page():
     """Run the page with two devices in the place of one, and return its names and what its block of Fabric printed."""
-    names, printed = {"__name__": "page"}, {}
+    names = {"__name__": "page"}
+    printed = {}
     for block in python_blocks("distributed.md"):
         printed[block.content] = replace(block, content=block.content.replace("devices=1", "devices=2")).run(names)
     (of_fabric,) = (text for content, text in printed.items() if "fabric.print" in content)
@@ -78,6 +79,7 @@ def reports(tmp_path_factory):
 def test_fabric_scores_on_two_ranks_as_on_one(reports):
     (output,) = (block.output for block in python_blocks("distributed.md") if "fabric.print" in block.content)
     first, second = results(reports, "fabric")
+
     assert same_output(output, first[1])
     assert (first[0], second) == (2, (2, "", first[2]))
 

@@ -68,6 +68,7 @@ def test_manual_pages_are_read_in_both_macro_packages(tmp_path):
     (tmp_path / "cw.1").write_text(MAN, encoding="utf-8")
     (tmp_path / "sl.1.gz").write_bytes(gzip.compress(MDOC.encode()))
     page = read_page(tmp_path / "cw.1")
+
     assert page.summary == "count the words of several files"
     assert page.document == (
         "count-words: count-words reads each FILE and prints the number of its words. It doesn't read folders; see "
@@ -84,6 +85,7 @@ def test_manual_pages_are_read_in_both_macro_packages(tmp_path):
 )
 def test_pages_without_a_summary_or_prose_are_left_out(tmp_path, content):
     (tmp_path / "page.1").write_bytes(content)
+
     assert read_page(tmp_path / "page.1") is None
     (tmp_path / "page.1.gz").write_bytes(gzip.compress(content)[:-4])
     assert read_page(tmp_path / "page.1.gz") is None
@@ -97,6 +99,7 @@ def test_releases_come_before_their_tracks(tmp_path):
         page = page.replace("reads each", "visits each") if name == "tool_walk" else page
         (tmp_path / "man1" / f"{name}.1").write_text(page, encoding="utf-8")
     (tmp_path / "man1" / "link.1").symlink_to("tool_walk.1")
+
     assert [page.document.split(":")[0] for page in collect_pages([tmp_path])] == ["tool run", "tool walk"]
 
 
@@ -104,11 +107,20 @@ def test_releases_come_before_their_tracks(tmp_path):
 def run():
     """A run whose texts are the references with fewer of their words, and whose losses contradict the scores."""
     _, references = real_pairs(24)
-    draw, checkpoints = random.Random(0), []
-    for share, loss in zip((0.3, 0.5, 0.45, 0.6, 0.9, 0.7, 0.8, 0.75), (5, 4, 3, 3.5, 3.2, 4, 4.5, 5), strict=True):
-        texts = [" ".join(word for word in text.split() if draw.random() < share) or "word" for text in references]
+    draw = random.Random(0)
+    checkpoints = []
+    shares = (0.3, 0.5, 0.45, 0.6, 0.9, 0.7, 0.8, 0.75)
+    losses = (5, 4, 3, 3.5, 3.2, 4, 4.5, 5)
+    for share, loss in zip(shares, losses, strict=True):
+        texts = []
+        for text in references:
+            words = [word for word in text.split() if draw.random() < share]
+            texts.append(" ".join(words) or "word")
         scores = measure(texts, references)
-        test = {name: values[::-1] if isinstance(values, list) else values for name, values in scores.items()}
+        test = dict(scores)
+        for name, values in scores.items():
+            if isinstance(values, list):
+                test[name] = values[::-1]
         checkpoint = {"step": len(checkpoints) + 1, "val_loss": loss, "texts": texts, "f1": scores["layer5"]}
         checkpoints.append(checkpoint | {"validation": scores, "test": test})
     return {"checkpoints": checkpoints, "references": references, "seconds": {"training": 4, "decoding and scoring": 1}}
@@ -120,12 +132,14 @@ def test_stops_are_those_of_the_callback(patience, tmp_path):
     values = np.array([0.3, 0.5, 0.45, 0.6, 0.6, 0.7, 0.65, 0.6, 0.55, 0.5])
     replay = trainer(tmp_path, [BERTScoreEarlyStopping(patience=patience)], max_epochs=len(values))
     replay.fit(Logs(values))
+
     assert rules.stop_early(values, patience) == replay.current_epoch - 1
 
 
 def test_rules_choose(run):
     choices = apply_rules(run)
     f1 = [fmean(checkpoint["f1"]) for checkpoint in run["checkpoints"]]
+
     assert choices[BASELINE] == [[2, 7]]
     assert choices[LARGEST_F1] == choices[BEST] == [[f1.index(max(f1)), 7]] == [[4, 7]]
     assert choices[LAST] == [[7, 7]]
@@ -146,11 +160,13 @@ def test_gains_are_paired_over_seeds(run):
     layer6 = [fmean(checkpoint["test"]["layer6"]) for checkpoint in run["checkpoints"]]
     table = compare_rules({"rules": summary}).sort_index()
     gains = [layer6[4] - layer6[seed] for seed in range(3)]
+
     assert table.loc[LARGEST_F1, "a / few"]["layer6"].tolist() == pytest.approx(gains)
     assert set(table.loc[LARGEST_F1, "steps"]) == {6 / 8}
     assert set(table.loc[BASELINE, "layer6"]) == {0}
     assert summary["cost"] == 0.25
-    draw, means = np.random.default_rng(1), []
+    draw = np.random.default_rng(1)
+    means = []
     texts = np.array([[run["checkpoints"][i]["test"]["layer6"] for i in (4, seed)] for seed in range(3)])
     for _ in range(4000):
         seeds = draw.integers(3, size=3)
@@ -162,18 +178,25 @@ def test_gains_are_paired_over_seeds(run):
 
 def test_a_cell_holds_the_interval_and_the_adjusted_p_value():
     draw = np.random.default_rng(0)
-    gains = {(name,): pd.DataFrame({"bleu": draw.normal(shift, 0.1, 10)}) for name, shift in {"a": 0.1, "b": 0}.items()}
+    gains = {}
+    for name, shift in {"a": 0.1, "b": 0}.items():
+        gains[(name,)] = pd.DataFrame({"bleu": draw.normal(shift, 0.1, 10)})
     tests = [stats.ttest_1samp(table["bleu"], 0) for table in gains.values()]
+    adjusted = holm([test.pvalue for test in tests])
+
     _, _, *rows = format_table(["arm"], gains, [(key, "bleu") for key in gains]).splitlines()
-    for row, values, test, p in zip(rows, gains.values(), tests, holm([test.pvalue for test in tests]), strict=True):
+
+    for row, values, test, p in zip(rows, gains.values(), tests, adjusted, strict=True):
+        mean = 100 * values["bleu"].mean()
         low, high = (100 * end for end in test.confidence_interval())
-        assert f"| {100 * values['bleu'].mean():+.2f} ({low:+.2f} to {high:+.2f}; p {p:.3f}) |" in row
+        assert f"| {mean:+.2f} ({low:+.2f} to {high:+.2f}; p {p:.3f}) |" in row
 
 
 def test_the_tables_of_the_page_are_those_of_the_stored_results():
     page = (STUDY / "README.md").read_text(encoding="utf-8")
     made = [table.splitlines() for table in tables(json.loads((STUDY / "results.json").read_text()))]
     shown = [line for line in page.partition("## Results")[2].splitlines() if line.startswith("|")]
+
     assert len(shown) > 30
     assert set(shown) <= {line for table in made for line in table}
     assert {table[0] for table in made} <= set(shown)
@@ -201,6 +224,7 @@ def test_generator_predicts_from_stored_states_as_from_the_texts(pairs, generato
     with torch.no_grad():
         output = generator.model.eval()(inputs["input_ids"], inputs["attention_mask"], labels=batch["labels"])
         torch.testing.assert_close(generator.model(**batch).logits, output.logits, atol=1e-5, rtol=1e-4)
+
     assert generator.loss(examples) == pytest.approx(output.loss.item(), rel=0.02)  # in mixed precision
 
 
@@ -214,11 +238,14 @@ def test_arms_start_alike_and_train_the_decoding_half(pairs, generator):
         copied.train(examples, 3, seed, falls=True, risk=risk)
         return dict(copied.model.named_parameters())
 
-    before, plain = dict(generator.model.named_parameters()), trained()
+    before = dict(generator.model.named_parameters())
+    plain = trained()
     head = "decoder.bert.encoder.layer.0.crossattention.self.query.weight"
+
     for name, weight in plain.items():
         frozen = name.startswith("encoder.") or "word_embeddings" in name
         assert frozen == torch.equal(weight, before[name]), name
+
     assert torch.equal(trained()[head], plain[head])
     others = [trained(seed=2), trained(shuffled=False), trained(shuffled=True)]
     assert not any(torch.equal(other[head], plain[head]) for other in others)
@@ -230,6 +257,7 @@ def test_shuffled_rewards_are_those_of_the_same_input(generator):
     true, shuffled = (
         make_risk(generator, 0, 1, shuffled=shuffled).reward(texts, references) for shuffled in (False, True)
     )
+
     assert shuffled != true
     assert [sorted(shuffled[:4]), sorted(shuffled[4:])] == [sorted(true[:4]), sorted(true[4:])]
 
@@ -237,9 +265,11 @@ def test_shuffled_rewards_are_those_of_the_same_input(generator):
 def test_measures_are_those_of_the_texts(bert_score_f1):
     preds, target = real_pairs(4)
     scores = measure([*preds, target[0]], [*target, target[0]])
+
     for layer in (3, 5, 6):
         expected = bert_score_f1(preds, target, num_layers=layer).tolist()
         assert scores[f"layer{layer}"][:4] == pytest.approx(expected, abs=1e-6)
+
     assert scores["rougeL"][-1] == 1
     assert measure(["a b a a", "c"], ["a b", "c"])["repetition"] == [0.5, 0]
     assert scores["length"] == sum(map(len, map(str.split, [*preds, target[0]]))) / sum(
@@ -266,6 +296,7 @@ def test_a_stopped_study_resumes(pairs, tmp_path, monkeypatch, capsys):
     for path in stopped:
         path.unlink()
     second = command.main(arguments)
+
     assert [json.loads(path.read_text()) for path in stopped] == before
     assert {path for path, time in times.items() if path.stat().st_mtime_ns != time} == set(stopped)
     assert second == first == json.loads((tmp_path / "results.json").read_text())

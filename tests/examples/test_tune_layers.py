@@ -37,6 +37,7 @@ COEFFICIENTS = {"pearson": stats.pearsonr, "spearman": stats.spearmanr, "kendall
 @pytest.mark.parametrize("how", COEFFICIENTS)
 def test_layers_are_ranked_by_the_mean_of_scipys_correlations(how):
     ranked = rank_layers(SCORES, HUMAN, how)
+
     assert sorted(layer.layer for layer in ranked) == list(range(7))
     assert [layer.mean for layer in ranked] == sorted((layer.mean for layer in ranked), reverse=True)
     for layer in ranked:
@@ -50,22 +51,27 @@ def test_layers_are_ranked_by_the_mean_of_scipys_correlations(how):
 def test_systems():
     table = pd.DataFrame(dict(enumerate(SCORES)))
     expected = table.groupby(SYSTEMS, sort=False).mean().to_numpy().T
+
     np.testing.assert_allclose(system_means(SCORES, SYSTEMS), expected)
 
 
 def test_preferences_agree_with_a_loop():
     ranked = rank_layers_by_preference(SCORES[:, 0::2], SCORES[:, 1::2])
+
     assert [layer.mean for layer in ranked] == sorted((layer.mean for layer in ranked), reverse=True)
     for layer in ranked:
         row = SCORES[layer.layer]
-        agreed = [1 if row[i] > row[i + 1] else -1 for i in range(0, COUNT, 2)]
-        low, high = stats.binomtest(agreed.count(1), len(agreed)).proportion_ci(method="wilson")
-        expected = {"value": sum(agreed) / len(agreed), "low": 2 * low - 1, "high": 2 * high - 1}
-        assert {name: vars(estimate) for name, estimate in layer.agreement.items()} == {"darr": pytest.approx(expected)}
+        pairs = COUNT // 2
+        agreed = sum(row[i] > row[i + 1] for i in range(0, COUNT, 2))
+        low, high = stats.binomtest(agreed, pairs).proportion_ci(method="wilson")
+        expected = {"value": 2 * agreed / pairs - 1, "low": 2 * low - 1, "high": 2 * high - 1}
+        assert layer.agreement.keys() == {"darr"}
+        assert vars(layer.agreement["darr"]) == pytest.approx(expected)
 
 
 def test_of_equal_layers_the_lower_is_first():
     scores = np.tile(np.random.default_rng(3).random(8), (3, 1))
+
     assert [layer.layer for layer in rank_layers(scores, {"human": list(range(8))})] == [0, 1, 2]
     agreement = LayerAgreement(3, {"a": Estimate(0.5, 0, 1), "b": Estimate(-0.1, 0, 1)})
     assert agreement.mean == pytest.approx(0.2)
@@ -76,9 +82,13 @@ def test_a_layer_whose_scores_are_equal_is_last(how):
     scores = SCORES.copy()
     scores[6] = 0.5 + 1e-9 * np.arange(COUNT)
     *ranked, last = rank_layers(scores, HUMAN, how)
-    assert [layer.layer for layer in ranked] == [x.layer for x in rank_layers(SCORES[:6], HUMAN, how)]
+
+    others = rank_layers(SCORES[:6], HUMAN, how)
+
+    assert [layer.layer for layer in ranked] == [layer.layer for layer in others]
     assert last.layer == 6
-    assert all(math.isnan(x) for estimate in last.agreement.values() for x in vars(estimate).values())
+    for estimate in last.agreement.values():
+        assert np.isnan(list(vars(estimate).values())).all()
 
 
 def judgements(count: int) -> tuple[np.ndarray, np.ndarray]:
@@ -92,6 +102,7 @@ def judgements(count: int) -> tuple[np.ndarray, np.ndarray]:
 def test_correlation_agrees_with_scipy(how):
     scores, human = judgements(300)
     ours = correlation(scores, human.tolist(), how, confidence=0.9)
+
     assert ours.value == pytest.approx(COEFFICIENTS[how](scores, human).statistic)
     # The formulae of Bonett and Wright.
     variance = {"pearson": 1 / 297, "spearman": (1 + ours.value**2 / 2) / 297, "kendall": 0.437 / 296}[how]
@@ -109,6 +120,7 @@ def test_rounding_does_not_order_equal_scores(how):
     human = np.round(exact * 4 + rng.normal(size=200))
     noisy = (exact + rng.uniform(-2e-7, 2e-7, 200)).astype(np.float32)
     expected = COEFFICIENTS[how](exact, human).statistic
+
     assert abs(COEFFICIENTS[how](noisy, human).statistic - expected) > 1e-4
     assert correlation(noisy, human.tolist(), how).value == pytest.approx(expected, abs=1e-12)
     with pytest.raises(ValueError, match="all values of x are equal: the correlation is undefined"):
@@ -118,12 +130,15 @@ def test_rounding_does_not_order_equal_scores(how):
 @pytest.mark.parametrize("how", ["spearman", "kendall"])
 def test_judgements_are_tied_only_where_they_are_equal(how):
     """Judgements have no rounding: of ratings as small as 1e-6 each step counts."""
-    scores, human = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8], [3e-7, 1e-7, 9e-7, 5e-7, 7e-7, 1.1e-6, 1.1e-6, 2e-6]
+    scores = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8]
+    human = [3e-7, 1e-7, 9e-7, 5e-7, 7e-7, 1.1e-6, 1.1e-6, 2e-6]
+
     assert correlation(scores, human, how).value == pytest.approx(COEFFICIENTS[how](scores, human).statistic, abs=1e-12)
 
 
 def test_ranks_are_of_values_that_differ_by_more_than_rounding():
     rows = [[0.5, 0.7, 0.5 - 1e-7, 1.0, 0.3], [2, 1, 2, 3, 4]]
+
     assert rank_with_ties(rows).tolist() == [[1, 2, 1, 3, 0], [1, 0, 1, 2, 3]]
     # Steps below 1e-6 do not chain all values into one rank.
     assert rank_with_ties(np.arange(6) * 4e-7).tolist() == [0, 0, 0, 1, 1, 1]
@@ -163,9 +178,10 @@ SEVERAL = [[reference, REFERENCES[i - 1]] for i, reference in enumerate(REFERENC
 @pytest.fixture
 def rated(tmp_path):
     """A file of candidates with two ratings each, and their systems."""
-    ratings = [dict(zip(HUMAN, values, strict=True)) for values in zip(*HUMAN.values(), strict=True)]
-    columns = zip(CANDIDATES, SEVERAL, SYSTEMS, ratings, strict=True)
-    rows = [dict(zip(("candidate", "references", "system", "human"), row, strict=True)) for row in columns]
+    rows = []
+    for i, candidate in enumerate(CANDIDATES):
+        ratings = {kind: values[i] for kind, values in HUMAN.items()}
+        rows.append({"candidate": candidate, "references": SEVERAL[i], "system": SYSTEMS[i], "human": ratings})
     write_records(tmp_path / "rated.jsonl", rows)
     return tmp_path / "rated.jsonl"
 
@@ -195,14 +211,19 @@ def check_table(table, ranked):
 
 @pytest.mark.parametrize(("how", "idf"), [("pearson", True), ("kendall", False)])
 def test_the_program_prints_the_ranking_of_rated_texts(rated, minilm, capsys, how, idf):
-    options = ["--coefficient", how, "--confidence", 0.8, "--component", "recall", *(["--idf"] if idf else [])]
+    options = ["--coefficient", how, "--confidence", 0.8, "--component", "recall"]
+    weighting = "|idf:no|"
+    if idf:
+        options.append("--idf")
+        weighting = f"|idf:{2 * COUNT}#"
     header, table, caption, signature, row = printed_by(capsys, rated, *options)
     scores = bert_score(CANDIDATES, SEVERAL, FrozenEncoder(minilm, all_layers=True), idf=idf)["recall"]
     ranked = rank_layers(scores.double().numpy(), HUMAN, how, confidence=0.8)
     check_table(table, ranked)
+
     assert header.split() == ["layer", "mean", "adequacy", "fluency"]
     assert caption == f"recall and {COUNT} texts: {how}, 80% intervals"
-    assert (f"|idf:{2 * COUNT}#" if idf else "|idf:no|") in signature
+    assert weighting in signature
     assert "|layer:0-6|" in signature
     best = {"num_layers": ranked[0].layer, "component": "recall", "data": "rated.jsonl"}
     assert row == {"model": "model", **best, how: pytest.approx(ranked[0].mean, abs=6e-7)}
@@ -213,6 +234,7 @@ def test_the_program_ranks_by_systems(rated, minilm, capsys):
     scores = bert_score(CANDIDATES, SEVERAL, FrozenEncoder(minilm, num_layers=2, all_layers=True))["f1"]
     human = {kind: system_means(ratings, SYSTEMS) for kind, ratings in HUMAN.items()}
     check_table(table, rank_layers(system_means(scores, SYSTEMS), human))
+
     assert caption == "f1 and 6 systems: pearson, 95% intervals"
 
 
@@ -224,6 +246,7 @@ def test_the_program_ranks_by_preferences(ranked_pairs, minilm, capsys):
     worse = bert_score(CANDIDATES[1:] + CANDIDATES[:1], REFERENCES, encoder, idf=REFERENCES)["f1"]
     ranked = rank_layers_by_preference(better.double().numpy(), worse.double().numpy())
     check_table(table, ranked)
+
     assert header.split() == ["layer", "mean", "darr"]
     assert caption == f"f1 and {COUNT} preferences: share of concordant minus share of discordant pairs, 95% intervals"
     assert f"|idf:{COUNT}#" in signature
@@ -234,6 +257,7 @@ def test_a_rating_may_be_a_number(tmp_path, capsys):
     rows = zip(CANDIDATES, REFERENCES, HUMAN["fluency"], strict=True)
     write_records(tmp_path / "a.jsonl", [{"candidate": c, "reference": r, "human": human} for c, r, human in rows])
     header, *_ = printed_by(capsys, tmp_path / "a.jsonl", "--num-layers", 1)
+
     assert header.split() == ["layer", "mean", "human"]
     with pytest.raises(ValueError, match=r"a\.jsonl: rows have no key 'system', which --systems needs"):
         command.main([str(tmp_path / "a.jsonl"), "--systems", "--num-layers", "1"])

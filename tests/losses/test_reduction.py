@@ -15,6 +15,7 @@ def test_reductions(encoder):
     labels = labels_of(encoder)
     z = noise(encoder, *labels.shape)
     rows, rows_components = SoftBERTScoreLoss(encoder, reduction="none")(z, labels, return_components=True)
+
     assert rows.shape == (3,)
     names = {*COMPONENTS, *(f"teacher_forced_{name}" for name in COMPONENTS)}
     for reduction in ("mean", "sum"):

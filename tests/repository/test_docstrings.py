@@ -27,6 +27,7 @@ def test_examples_run(module_name):
     report = []
     for test in finder.find(module, globs={**vars(module), "torch": torch}):
         runner.run(test, out=report.append)
+
     assert runner.failures == 0, "".join(report)
 
 
@@ -56,6 +57,7 @@ def test_few_arguments_and_no_option_of_the_encoder():
         for method in vars(value) if inspect.isclass(value) else ():
             if not method.startswith("_") and callable(getattr(value, method)):
                 arguments[f"{name}.{method}"] = parameters(getattr(value, method))
+
     assert {*FEWER, "BERTScoreCallback", "rank_candidates", "mean_interval", "FrozenEncoder.encode"} <= arguments.keys()
     assert not [name for name, names in arguments.items() if len(names) > FEWER.get(name, MOST)]
     # Others have a generator's model and tokenizer, and a device of their tensors.
@@ -75,4 +77,5 @@ def test_every_public_method_is_used():
         hooks = {name for owner in {*value.__mro__} - {*own} for name in vars(owner)}
         names = {name for owner in own for name in vars(owner) if not name.startswith("_")}
         unused += [f"{value.__name__}.{name}" for name in names - hooks - used]
+
     assert not unused

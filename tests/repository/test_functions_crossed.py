@@ -45,7 +45,8 @@ def functions_crossed(call: Callable[[], Any]) -> tuple[set[str], int]:
 
 @pytest.mark.parametrize("kind", LIMITS)
 def test_a_call_crosses_few_functions(encoder, kind):
-    metric, loss = BERTScore(encoder), SoftBERTScoreLoss(encoder)
+    metric = BERTScore(encoder)
+    loss = SoftBERTScoreLoss(encoder)
     labels = labels_of(encoder)
     logits = near_labels(encoder, labels).requires_grad_()
     new = map(str, range(9))
@@ -61,5 +62,6 @@ def test_a_call_crosses_few_functions(encoder, kind):
     metric.reset()
     names, depth = functions_crossed(calls[kind])
     most, deepest = LIMITS[kind]
+
     assert 30 < len(names) <= most, sorted(names)
     assert 5 < depth <= deepest

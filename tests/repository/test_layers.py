@@ -50,16 +50,21 @@ class Import(NamedTuple):
 def folder_of(module: str) -> str:
     """Return the folder of a module of the package, by its import name."""
     parts = module.split(".")
-    return parts[1] if parts[0] == FACE and len(parts) > 1 and parts[1] in ALLOWED else parts[0]
+    if parts[0] == FACE and len(parts) > 1 and parts[1] in ALLOWED:
+        return parts[1]
+    return parts[0]
 
 
 @cache
 def sources() -> dict[str, Path]:
     """Return the files of the package by import name."""
     paths = {}
-    for path in sorted(path for folder in (FACE, "losses", "callbacks") for path in (ROOT / folder).rglob("*.py")):
-        parts = [part for part in path.relative_to(ROOT).with_suffix("").parts if part != "__init__"]
-        paths[".".join(parts if parts[0] == FACE else [FACE, *parts])] = path
+    for folder in (FACE, "callbacks", "losses"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            parts = [part for part in path.relative_to(ROOT).with_suffix("").parts if part != "__init__"]
+            if folder != FACE:
+                parts.insert(0, FACE)
+            paths[".".join(parts)] = path
     return paths
 
 

@@ -49,6 +49,7 @@ def test_the_overrides_were_run_with_this_torchmetrics():
     major, minor = re.search(r"^torchmetrics==(\d+)\.(\d+)\.", lines, re.MULTILINE).groups()
     lowest = (int(major), int(minor))
     installed = tuple(int(number) for number in torchmetrics.__version__.split(".")[:2])
+
     assert lowest <= installed <= NEWEST, f"torchmetrics {torchmetrics.__version__} was not run yet, see NEWEST"
 
 
@@ -64,6 +65,7 @@ def test_every_override_is_listed_and_has_a_reason():
     functions = {name for name, member in vars(BERTScore).items() if inspect.isfunction(member)}
     properties = {name for name, member in vars(BERTScore).items() if isinstance(member, property)}
     overrides = {name for name in functions | properties if hasattr(Metric, name)}
+
     assert overrides - OF_EVERY_METRIC == {name for name in OVERRIDDEN if hasattr(Metric, name)}
     for name in OVERRIDDEN:
         assert "# Overridden because " in inspect.getsource(function_of(BERTScore, name)), name

@@ -87,6 +87,7 @@ def test_built_again_the_wheel_has_the_same_bytes(built, unpacked, tmp_path):
     again = build(unpacked, tmp_path, "--wheel")[".whl"]
 
     first = built[".whl"]
+
     assert built.keys() == {".gz", ".whl"}
     assert again.name == first.name
     assert sha256(again.read_bytes()).digest() == sha256(first.read_bytes()).digest()
@@ -103,6 +104,7 @@ def test_the_sdist_holds_the_tracked_files(built):
 
     packed = {name.partition("/")[2] for name in files}
     made = {name for name in packed if name in ("PKG-INFO", "setup.cfg") or ".egg-info/" in name}
+
     assert packed - made == tracked
 
 
@@ -130,6 +132,7 @@ def test_wheel_in_a_fresh_environment(built, tmp_path):
     python, site_packages = install(tmp_path / "environment", built[".whl"])
     # No top-level `losses`, `tests` or `examples` that could collide with a user's own.
     information = f"bertscore_tm-{bertscore_tm.__version__}.dist-info"
+
     assert {path.name for path in site_packages.iterdir()} == {"bertscore_tm", "dependencies.pth", information}
     installed = site_packages / "bertscore_tm"
     assert run(python, IMPORTS, tmp_path) == installed / "__init__.py"
@@ -163,12 +166,14 @@ def test_the_lowest_versions_are_those_declared():
         for requirement in map(Requirement, [*PROJECT["dependencies"], *extras])
     }
     lowest = pinned(ROOT / "tests/lowest.txt")
+
     assert lowest.pop("pytorch-lightning") == lowest["lightning"]
     assert lowest == declared
 
 
 def test_dependencies():
     requirements = {each.name: each.specifier for each in map(Requirement, PROJECT["dependencies"])}
+
     assert requirements.keys() == {"torch", "transformers", "torchmetrics", "lightning"}
     # Malicious releases.
     assert not any(requirements["lightning"].contains(version) for version in ("2.6.2", "2.6.3"))
@@ -183,6 +188,7 @@ def test_dependencies():
 def test_dependencies_bring_what_is_imported_with_them(requiring, required):
     requirements = [Requirement(text) for text in metadata.requires(requiring)]
     always = {each.name for each in requirements if each.marker is None or each.marker.evaluate({"extra": ""})}
+
     assert required in always
 
 
@@ -190,6 +196,7 @@ def test_the_reference_has_every_public_name():
     pages = "".join(page.read_text(encoding="utf-8") for page in (ROOT / "examples/docs/site/api").glob("*.md"))
     modules = re.findall(r"automodule:: bertscore_tm(\S+)", pages)
     classes = re.findall(r"autoclass:: bertscore_tm\.(\w+)", pages)
+
     assert set(modules) == set(CALLED) - {""}
     shown = {name for module in modules for name in importlib.import_module(f"bertscore_tm{module}").__all__}
     assert set(bertscore_tm.__all__) - {"__version__"} <= shown | set(classes)
@@ -208,6 +215,7 @@ def test_import_is_light_and_silent():
         "print(*sorted(heavy & {*sys.modules} - others))"
     )
     done = run_process(sys.executable, "-W", "error::UserWarning", "-c", code)
+
     assert (done.stdout.split(), done.stderr) == ([], "")
 
 

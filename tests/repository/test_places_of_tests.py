@@ -68,4 +68,5 @@ def test_names_of_tests_are_short():
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
                 names.append(node.name)
+
     assert [name for name in names if len(name) > LONGEST_NAME] == []

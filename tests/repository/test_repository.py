@@ -16,6 +16,7 @@ TARGETS = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(encodi
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
 def test_workflows_call_make_with_few_rights(path):
     workflow = yaml.safe_load(path.read_text(encoding="utf-8"))
+
     assert workflow["permissions"] == {"contents": "read"}
     for job in workflow["jobs"].values():
         for step in job.get("steps", ()):
@@ -35,8 +36,10 @@ def read_jobs(name):
 
 
 def test_all_checks_run_in_a_workflow():
-    ci, nightly = read_jobs("ci.yml"), read_jobs("nightly.yml")
+    ci = read_jobs("ci.yml")
+    nightly = read_jobs("nightly.yml")
     (check,) = re.findall(r"^check: (.+)$", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+
     assert set(check.split()) <= {*ci["checks"]["strategy"]["matrix"]["target"], "test"}
     # One pair of system and Python for each push, the others at night.
     assert "strategy" not in ci["tests"]
@@ -62,6 +65,7 @@ def test_the_changelog_and_the_citation_name_one_release():
     changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     version, date = re.findall(r"^## \[([\d.]+)\] - (unreleased|\d{4}-\d\d-\d\d)$", changelog, re.MULTILINE)[0]
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+
     assert (version, version) == (bertscore_tm.__version__, citation["version"])
     assert date == str(citation.get("date-released", "unreleased"))
     assert len(changelog.splitlines()) <= 60

@@ -31,6 +31,7 @@ def imported(text):
 def test_imports_exist_and_are_used(script):
     text = read(script)
     code = IMPORT.sub("", text)
+
     for name, module in imported(text):
         assert name in EXPORT.findall(read(module))
         assert re.search(rf"\b{name}\b", code), f"{script} does not use {name} from {module}"
@@ -40,6 +41,7 @@ def test_exports_are_imported():
     used = set()
     for script in SCRIPTS:
         used |= {(module, name) for name, module in imported(read(script))}
+
     for script in SCRIPTS:
         for name in EXPORT.findall(read(script)):
             assert (script, name) in used, f"no script imports {name} from {script}"
@@ -53,5 +55,6 @@ def test_names_are_unique_in_all_scripts():
         for name in declared.findall(read(script)):
             owners.setdefault(name, []).append(script)
     repeated = {name: scripts for name, scripts in owners.items() if len(scripts) > 1}
+
     # Each page has one of these two scripts.
     assert repeated == {"adjusted": ["history.js", "several.js"]}

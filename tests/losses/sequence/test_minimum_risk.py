@@ -13,13 +13,12 @@ INF, NAN = math.inf, math.nan
 
 def sequences(*shape, seed=0):
     """Log-probabilities of tokens, rewards, and a mask of sequences of different lengths, one token at least."""
+    *counts, num_tokens = shape
     log_probs = normal(*shape, 7, dtype=torch.float64, seed=seed).log_softmax(-1)[..., 0]
-    lengths = torch.randint(1, shape[-1] + 1, shape[:-1], generator=torch.Generator().manual_seed(seed))
-    return (
-        log_probs,
-        normal(*shape[:-1], dtype=torch.float64, seed=seed + 1).sigmoid(),
-        torch.arange(shape[-1]) < lengths[..., None],
-    )
+    rewards = normal(*counts, dtype=torch.float64, seed=seed + 1).sigmoid()
+    lengths = torch.randint(1, num_tokens + 1, counts, generator=torch.Generator().manual_seed(seed))
+    mask = torch.arange(num_tokens) < lengths[..., None]
+    return log_probs, rewards, mask
 
 
 def make_loss(reduction="mean"):
@@ -30,12 +29,18 @@ def slow_minimum_risk(log_probs, rewards, mask, alpha, normalize):
     """One item at a time, from probabilities as the paper writes it, over the candidates with tokens."""
     losses = []
     for item in range(len(rewards)):
-        real = [k for k in range(rewards.shape[1]) if mask[item, k].any()]
-        counts = [int(mask[item, k].sum()) if normalize else 1 for k in real]
-        powers = [
-            log_probs[item, k][mask[item, k]].exp().prod() ** (alpha / n) for k, n in zip(real, counts, strict=True)
-        ]
-        losses.append(sum(q / sum(powers) * (1 - rewards[item, k]) for q, k in zip(powers, real, strict=True)))
+        powers = []
+        risks = []
+        for k in range(rewards.shape[1]):
+            tokens = log_probs[item, k][mask[item, k]]
+            if len(tokens) == 0:
+                continue
+            exponent = alpha
+            if normalize:
+                exponent = alpha / len(tokens)
+            powers.append(tokens.exp().prod() ** exponent)
+            risks.append(powers[-1] * (1 - rewards[item, k]))
+        losses.append(sum(risks) / sum(powers))
     return torch.stack(losses)
 
 
@@ -48,7 +53,8 @@ def test_the_loss_is_the_formula_with_gradients(alpha, normalize, anything):
     if anything is not None:
         mask[1, 2] = mask[3] = False
         items.remove(3)
-        log_probs, rewards = log_probs.where(mask, anything), rewards.where(mask.any(-1), anything)
+        log_probs = log_probs.where(mask, anything)
+        rewards = rewards.where(mask.any(-1), anything)
     log_probs.requires_grad_()
     expected = slow_minimum_risk(log_probs[items], rewards[items], mask[items], alpha, normalize)
     wanted = torch.autograd.grad(expected.sum(), log_probs)[0].where(mask, 0.0)
@@ -65,8 +71,10 @@ def test_the_loss_is_the_formula_with_gradients(alpha, normalize, anything):
 
 
 def test_normalized_by_length():
-    log_probs, rewards = torch.tensor([[[-1.0, -2.0, -3.0], [-4.0, -1.0, -9.0]]]), torch.tensor([[0.9, 0.2]])
+    log_probs = torch.tensor([[[-1.0, -2.0, -3.0], [-4.0, -1.0, -9.0]]])
+    rewards = torch.tensor([[0.9, 0.2]])
     loss = MinimumRiskLoss(normalize="length")
+
     assert "alpha=5.0" in repr(loss)
     assert "normalize='length'" in repr(loss)
     assert MinimumRiskLoss().alpha == 0.005
@@ -79,10 +87,12 @@ def test_normalized_by_length():
 @pytest.mark.parametrize("shape", [(2, 3, 4), (0, 3, 4), (2, 3, 0)])
 def test_nothing_at_all_gives_zero_and_no_gradient(shape):
     log_probs = torch.full(shape, -INF, requires_grad=True)
+
     for reduction in ("mean", "sum"):
         value = make_loss(reduction)(log_probs, torch.ones(shape[:-1]), torch.zeros(shape, dtype=torch.bool))
         assert value == 0
         value.backward()
+
     assert (log_probs.grad == 0).all()
 
 
@@ -90,6 +100,7 @@ def test_very_improbable_sequences_stay_finite():
     log_probs = torch.tensor([[[-5e4, -5e4], [-1e-4, -1e-4], [-3e38, -1.0]]], requires_grad=True)
     value = make_loss()(log_probs, torch.tensor([[0.2, 0.9, 0.5]]))
     value.backward()
+
     assert value.isfinite()
     assert log_probs.grad.isfinite().all()
 
@@ -100,6 +111,7 @@ def test_half_precision_is_summed_in_float32(dtype):
     log_probs = log_probs.to(dtype)
     loss = make_loss()
     value = loss(log_probs, rewards, mask)
+
     assert value.dtype == torch.float32
     torch.testing.assert_close(value, loss(log_probs.float(), rewards.float(), mask), rtol=0, atol=0)
     with torch.autocast("cpu", torch.bfloat16):
@@ -108,7 +120,9 @@ def test_half_precision_is_summed_in_float32(dtype):
 
 def test_rewards_may_be_integers_masks_numbers_or_left_out():
     log_probs, rewards, mask = sequences(3, 4, 5)
-    log_probs, loss = log_probs.float(), make_loss()
+    log_probs = log_probs.float()
+    loss = make_loss()
+
     assert loss(log_probs, rewards, mask).dtype == torch.float32
     whole = torch.tensor([[1, 0, 0, 1]] * 3)
     assert torch.equal(loss(log_probs, whole, mask.long()), loss(log_probs, whole.float(), mask))
@@ -121,6 +135,7 @@ def test_compiles_into_one_graph():
     rewards.requires_grad_()
     loss = make_loss()
     compiled = torch.compile(loss, fullgraph=True, backend="eager")(log_probs, rewards, mask)
+
     torch.testing.assert_close(compiled, loss(log_probs, rewards, mask))
     compiled.backward()
     assert log_probs.grad.abs().max() > 0
@@ -132,6 +147,7 @@ def test_compiles_into_one_graph():
 def test_equal_rewards_give_no_gradient(reward, seed):
     log_probs = normal(2, 7, 3, 5, dtype=torch.float64, seed=seed).log_softmax(-1)[..., 0].requires_grad_()
     MinimumRiskLoss(1.0)(log_probs, torch.full((2, 7), reward)).backward()
+
     assert not log_probs.grad.any()
 
 

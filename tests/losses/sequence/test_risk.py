@@ -30,6 +30,7 @@ def test_the_gradient_is_that_of_the_exact_expectation():
     ids = torch.arange(8)[None, :, None]
     log_probs = sequence_log_probs(model, inputs, ids, torch.ones_like(ids).bool(), temperature=0.9)
     exact = (log_probs.exp()[0, :, 0] * (1 - torch.arange(8) / 7)).sum()
+
     torch.testing.assert_close(value, exact, atol=1e-6, rtol=0)
     ours, theirs = (torch.autograd.grad(loss, model.parameters()) for loss in (value, exact))
     torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=1e-4)
@@ -52,13 +53,15 @@ LABELS = {"t5": [[3, 5, 6], [3, 7, 8], [3, 10, 4]], "gpt2": [[5, 6, 4], [7, 8, 9
 @pytest.mark.parametrize("given", [None, [[11, 4], [5, 9, 12, 6, 4], [8]]], ids=["references", "labels"])
 @pytest.mark.parametrize(("family", "side"), [("t5", "right"), ("gpt2", "left")])
 def test_its_gradient_is_as_large_as_that_of_cross_entropy(family, side, given):
-    model, inputs = make_model(family), batch_of(side)
+    model = make_model(family)
+    inputs = batch_of(side)
     risk = make_risk(weight=2.0, balance_every=2, max_new_tokens=3)
     torch.manual_seed(0)
     value = risk(model, inputs, REFERENCES, None if given is None else padded(given))
     cross_entropy = cross_entropy_of(model, given or LABELS[family])
     weight = model.get_output_embeddings().weight
     norms = [torch.autograd.grad(loss, weight, retain_graph=True)[0].norm() for loss in (value, cross_entropy)]
+
     torch.testing.assert_close(norms[0], 2 * norms[1], rtol=1e-4, atol=0)
     torch.testing.assert_close(risk.balance.norms[0], norms[1])
     before = risk.balance.norms.clone()
@@ -76,8 +79,10 @@ def test_texts_that_end_at_once_or_have_no_reward():
     with torch.autocast("cpu", dtype=torch.bfloat16):
         value = risk(model, batch_of("right"), REFERENCES)
     value.backward()
+
     assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
-    rewarded, scores = [], risk.reward
+    rewarded = []
+    scores = risk.reward
 
     def without_first(completions, references):
         rewarded.extend(completions)
@@ -89,14 +94,18 @@ def test_texts_that_end_at_once_or_have_no_reward():
 
 
 def test_inputs_without_references_are_left_out(monkeypatch):
-    model, inputs, risk = make_model("t5"), batch_of("right"), make_risk(balance_every=1)
+    model = make_model("t5")
+    inputs = batch_of("right")
+    risk = make_risk(balance_every=1)
+
     assert risk(model, inputs, [[], [], []]) == 0
     with monkeypatch.context() as patch:
         patch.setattr(risk_module, "_gradient_norm", lambda loss, parameters: torch.tensor(torch.inf))
         assert risk(model, inputs, REFERENCES).isfinite()
     assert risk.balance.norms.tolist() == [0, 0]
     risk.balance_every = 20  # a measurement that failed is repeated by the next sampling
-    scores, risk.reward = risk.reward, lambda completions, references: [0.5] * len(completions)
+    scores = risk.reward
+    risk.reward = lambda completions, references: [0.5] * len(completions)
     assert risk(model, inputs, REFERENCES).isfinite()
     assert risk.balance.norms.tolist() == [0, 0]
     risk.reward = scores
@@ -107,12 +116,15 @@ def test_inputs_without_references_are_left_out(monkeypatch):
 
 @pytest.mark.parametrize("without_gradients", [torch.no_grad, torch.inference_mode])
 def test_a_validation_measures_and_counts_nothing(without_gradients):
-    model, inputs, risk = make_model("t5"), batch_of("right"), make_risk()
+    model = make_model("t5")
+    inputs = batch_of("right")
+    risk = make_risk()
     values = []
     for context in (without_gradients, torch.enable_grad, without_gradients):
         torch.manual_seed(0)
         with context():
             values.append(risk(model, inputs, REFERENCES).detach())
+
     assert risk.calls == 1
     factor = risk.balance.norms[0] / risk.balance.norms[1]
     torch.testing.assert_close(values[0] * factor, values[1])
@@ -121,14 +133,19 @@ def test_a_validation_measures_and_counts_nothing(without_gradients):
 
 def test_calls_between_two_samplings_are_a_constant_zero():
     """Validations in between do not count, and a checkpoint keeps the rhythm."""
-    model, inputs = make_model("t5"), batch_of("right")
+    model = make_model("t5")
+    inputs = batch_of("right")
     options = {"every": 2, "balance_every": 2}
-    risk, sampled, norms = make_risk(**options), [], []
+    risk = make_risk(**options)
+    sampled = []
+    norms = []
+
     for call in range(8):
         with torch.no_grad():
             assert risk(model, inputs, REFERENCES) > 0
         if call == 5:
-            state, risk = risk.state_dict(), make_risk(**options)
+            state = risk.state_dict()
+            risk = make_risk(**options)
             risk.load_state_dict(state)
         before = torch.get_rng_state()
         value = risk(model, inputs, REFERENCES)
@@ -136,6 +153,7 @@ def test_calls_between_two_samplings_are_a_constant_zero():
         assert value.requires_grad == is_sampled == (value != 0)
         sampled += [call] * is_sampled
         norms.append(tuple(risk.balance.norms.tolist()))
+
     assert sampled == [0, 2, 4, 6]
     assert len({*norms[:4]}) == len({*norms[4:]}) == 1  # measured by calls 0 and 4
     assert norms[4] != norms[3]
@@ -150,11 +168,13 @@ def test_calls_between_two_samplings_are_a_constant_zero():
     ids=["blank references are left out", "None is no reference"],
 )
 def test_references_that_are_not_there(references, equal):
-    risk, values = make_risk(), []
+    risk = make_risk()
+    values = []
     for texts in (references, equal):
         torch.manual_seed(0)
         risk.calls = 0
         values.append(risk(make_model("t5"), batch_of("right"), texts))
+
     torch.testing.assert_close(values[0], values[1])
 
 
@@ -211,12 +231,15 @@ def test_a_reward_has_a_finite_number_for_each_text(rewards, message):
 
 def test_rewards_that_hardly_differ_do_not_set_the_factor():
     """Its gradient would be a million times that of cross-entropy for the next samplings."""
-    model, inputs = make_model("t5"), batch_of("right")
+    model = make_model("t5")
+    inputs = batch_of("right")
     usual = make_risk(num_samples=3)
     usual(model, inputs, REFERENCES)
+
     assert usual.balance.norms.min() > 0
     risk = make_risk(num_samples=3)
-    scores, risk.reward = risk.reward, lambda completions, references: [0.5, 0.5 + 6e-8, 0.5] * 3
+    scores = risk.reward
+    risk.reward = lambda completions, references: [0.5, 0.5 + 6e-8, 0.5] * 3
     assert risk(model, inputs, REFERENCES).isfinite()
     assert risk.balance.norms.tolist() == [0, 0]
     risk.reward = scores
@@ -225,10 +248,14 @@ def test_rewards_that_hardly_differ_do_not_set_the_factor():
 
 
 def test_the_factor_is_bounded():
-    risk, model, inputs = make_risk(), make_model("t5"), batch_of("right")
+    risk = make_risk()
+    model = make_model("t5")
+    inputs = batch_of("right")
     values = []
     for norm in (1e-3, 1e-9):
-        risk.balance.norms, risk.calls = torch.tensor([1.0, norm]), 1
+        risk.balance.norms = torch.tensor([1.0, norm])
+        risk.calls = 1
         torch.manual_seed(0)
         values.append(risk(model, inputs, REFERENCES).item())
+
     assert values[0] == values[1] > 0

@@ -7,7 +7,7 @@ from torch.nn.parallel import DistributedDataParallel
 from transformers import AutoConfig, AutoModelForCausalLM, GPT2LMHeadModel
 
 from bertscore_tm.losses import MinimumRiskLoss, sample_with_log_probs, sequence_log_probs
-from tests.support.models import randomised, tiny_generator, tiny_tokenizer
+from tests.support.models import padded, randomised, tiny_generator, tiny_tokenizer
 
 ROWS = [[5, 9, 7, 11], [8, 6], [10, 12, 13]]
 END = 4
@@ -22,10 +22,9 @@ def make_model(family, **changes):
 
 
 def batch_of(side):
-    width = max(map(len, ROWS))
-    pads = [[0] * (width - len(row)) for row in ROWS]
-    ids = [row + pad if side == "right" else pad + row for row, pad in zip(ROWS, pads, strict=True)]
-    return {"input_ids": torch.tensor(ids), "attention_mask": torch.tensor(ids).ne(0).long()}
+    """Return the rows as a padded batch."""
+    ids = padded(ROWS, value=0, side=side)
+    return {"input_ids": ids, "attention_mask": ids.ne(0).long()}
 
 
 def looped(model, ids, mask, temperature=1.0):
@@ -54,6 +53,7 @@ def test_log_probs_and_gradients_equal_a_loop_over_rows(family, side, temperatur
     torch.manual_seed(0)
     sampled = sample_with_log_probs(model, batch_of(side), 4, max_new_tokens=6, temperature=temperature)
     stored = sequence_log_probs(model, batch_of(side), sampled.ids, sampled.mask, temperature=temperature)
+
     assert torch.equal(stored, sampled.log_probs)
     assert model.training
     assert not model.get_output_embeddings().training
@@ -76,10 +76,12 @@ def test_log_probs_and_gradients_equal_a_loop_over_rows(family, side, temperatur
 
 @pytest.mark.parametrize("family", ["t5", "bart"])
 def test_each_input_is_encoded_once_for_all_of_its_candidates(family):
-    model, rows = make_model(family), []
+    model = make_model(family)
+    rows = []
     model.get_encoder().register_forward_hook(lambda module, inputs, output: rows.append(len(output[0])))
     ids = torch.randint(5, 20, (3, 4, 6))
     sequence_log_probs(model, batch_of("right"), ids, torch.ones_like(ids, dtype=torch.bool)).sum().backward()
+
     assert rows == [3]
 
 
@@ -90,6 +92,7 @@ def test_tokens_after_the_end_are_masked(family):
     model = make_model(family, eos_token_id=ends, pad_token_id=None)
     sampled = sample_with_log_probs(model, batch_of("right"), 16, max_new_tokens=9)
     lengths = sampled.mask.sum(-1)
+
     assert 1 < lengths.float().mean() < 9
     for ids, mask in zip(sampled.ids.flatten(0, 1).tolist(), sampled.mask.flatten(0, 1).tolist(), strict=True):
         length = next((i + 1 for i, token in enumerate(ids) if token in ends), len(ids))
@@ -107,36 +110,43 @@ def test_samples_ignore_the_generation_config(temperature):
     share = torch.bincount(sampled.ids.flatten(), minlength=model.config.vocab_size) / 4000
     expected = (model(**inputs).logits[0, -1] / temperature).softmax(-1)
     error = (expected * (1 - expected) / 4000).sqrt()
+
     assert ((share - expected).abs() < 5 * error + 1e-3).all()
     torch.testing.assert_close(sampled.log_probs, expected.log()[sampled.ids])
     assert (model.generation_config.top_k, model.generation_config.num_beams) == (1, 3)
 
 
 def test_log_probs_of_half_precision_are_computed_in_float32():
-    model, inputs = make_model("gpt2").bfloat16().eval(), {"input_ids": torch.tensor([ROWS[0]])}
+    model = make_model("gpt2").bfloat16().eval()
+    inputs = {"input_ids": torch.tensor([ROWS[0]])}
     sampled = sample_with_log_probs(model, inputs, 4, max_new_tokens=1)
     expected = model(**inputs).logits[0, -1].float().log_softmax(-1)[sampled.ids]
+
     torch.testing.assert_close(sampled.log_probs, expected)
 
 
 @pytest.mark.parametrize(("of_config", "bos", "start"), [(9, 6, 9), (None, 6, 6)])
 def test_sampling_and_scoring_start_from_the_same_token(of_config, bos, start):
     model = make_model("bart", decoder_start_token_id=None, bos_token_id=bos).eval()
-    model.config.decoder_start_token_id, read = of_config, []
+    model.config.decoder_start_token_id = of_config
+    read = []
     model.get_decoder().register_forward_pre_hook(
         lambda module, args, options: read.append(options["input_ids"][0, 0].item()), with_kwargs=True
     )
     sample_with_log_probs(model, batch_of("right"), 2, max_new_tokens=1)
+
     assert read == [start, start]
 
 
 def test_labels_and_decoder_inputs_are_not_continued():
-    model, inputs = make_model("bart", eos_token_id=None), batch_of("right")
+    model = make_model("bart", eos_token_id=None)
+    inputs = batch_of("right")
     torch.manual_seed(0)
     expected = sample_with_log_probs(model, inputs, 2, max_new_tokens=3)
     torch.manual_seed(0)
     answers = {"labels": torch.full((3, 3), 11), "decoder_input_ids": torch.full((3, 3), 11)}
     sampled = sample_with_log_probs(model, inputs | answers, 2, max_new_tokens=3)
+
     assert torch.equal(sampled.ids, expected.ids)
     assert torch.equal(sampled.log_probs, expected.log_probs)
 
@@ -144,6 +154,7 @@ def test_labels_and_decoder_inputs_are_not_continued():
 def test_a_forced_first_token_is_not_counted():
     """An encoder-decoder has one; a decoder would get it after a prompt of one token."""
     sampled = sample_with_log_probs(make_model("bart", forced_bos_token_id=7), batch_of("right"), 2, max_new_tokens=4)
+
     assert (sampled.ids[..., 0] == 7).all()
     assert not sampled.mask[..., 0].any()
     assert (sampled.log_probs[..., 0] == 0).all()
@@ -172,6 +183,7 @@ def test_errors_name_the_argument(inputs, options, said):
 def test_wrong_models_and_shapes_are_refused():
     ids = torch.ones(2, 3, 4, dtype=torch.long)
     wrapped = DistributedDataParallel.__new__(DistributedDataParallel)
+
     with pytest.raises(TypeError, match="model is wrapped in DDP, which averages gradients only of what runs"):
         sample_with_log_probs(wrapped, batch_of("left"), 2, max_new_tokens=2)
     with pytest.raises(ValueError, match=r"one shape, \(3, sequences, tokens\) .*, got \(2, 3, 4\)"):
@@ -186,6 +198,7 @@ def test_an_ordinary_token_that_pads_is_not_decoded():
     model = make_model("gpt2", eos_token_id=[tokenizer.eos_token_id, *range(1, 60, 4)], pad_token_id=padding)
     torch.manual_seed(0)
     sampled = sample_with_log_probs(model, batch_of("right"), 16, max_new_tokens=9)
+
     assert (sampled.ids[~sampled.mask] == padding).all()
     lengths = sampled.mask.sum(-1).flatten().tolist()
     assert min(lengths) < 9
@@ -220,9 +233,11 @@ class Unnamed(GPT2LMHeadModel):
 
 
 def test_a_forward_may_pass_inputs_on_without_naming_them():
-    model, ids = make_model("gpt2"), torch.ones(3, 1, 2, dtype=torch.long)
+    model = make_model("gpt2")
+    ids = torch.ones(3, 1, 2, dtype=torch.long)
     expected = sequence_log_probs(model, batch_of("right"), ids, ids.bool())
     model.__class__ = Unnamed
+
     assert torch.equal(sequence_log_probs(model, batch_of("right"), ids, ids.bool()), expected)
 
 
@@ -243,6 +258,7 @@ def test_padding_changes_nothing_with_lora(family):
     model = add_adapter(family, LoraConfig, target_modules=LAYERS[family], init_lora_weights=False)
     torch.manual_seed(0)
     sampled = sample_with_log_probs(model, batch_of("right"), 3, max_new_tokens=6)
+
     assert torch.allclose(sampled.log_probs, looped(model, sampled.ids, sampled.mask), atol=1e-5)
     with model.disable_adapter():
         plain = sequence_log_probs(model, batch_of("right"), sampled.ids, sampled.mask)
@@ -257,7 +273,8 @@ def test_padding_changes_nothing_with_lora(family):
 @pytest.mark.parametrize("fails", [False, True])
 def test_generation_configs_in_wrappers_are_restored(monkeypatch, fails):
     wrapped = add_adapter("gpt2", LoraConfig, target_modules=LAYERS["gpt2"])
-    model, before = wrapped.get_base_model(), wrapped.generation_config
+    model = wrapped.get_base_model()
+    before = wrapped.generation_config
     before.num_beams = 3
     inputs = batch_of("left")
     torch.manual_seed(0)
@@ -270,10 +287,13 @@ def test_generation_configs_in_wrappers_are_restored(monkeypatch, fails):
             sample_with_log_probs(wrapped, inputs, 2, max_new_tokens=3)
     else:
         assert torch.equal(sample_with_log_probs(wrapped, inputs, 2, max_new_tokens=3).ids, expected.ids)
+
     assert wrapped.generation_config is model.generation_config is before
 
 
 def test_virtual_tokens_are_refused():
-    model, ids = add_adapter("gpt2", PrefixTuningConfig, num_virtual_tokens=3), torch.ones(3, 1, 2, dtype=torch.long)
+    model = add_adapter("gpt2", PrefixTuningConfig, num_virtual_tokens=3)
+    ids = torch.ones(3, 1, 2, dtype=torch.long)
+
     with pytest.raises(ValueError, match=r"PrefixTuningConfig adds virtual tokens, .* such as LoRA"):
         sequence_log_probs(model, batch_of("right"), ids, ids.bool())

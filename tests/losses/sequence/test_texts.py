@@ -22,6 +22,7 @@ from tests.support.rewards import TOLERANCE, say
 )
 def test_the_last_message_of_the_assistant_counts(encoder, chat):
     reward = BERTScoreReward(encoder)
+
     assert reward([chat], [[say("the cat sat")]]) == reward(["a cat sat"], ["the cat sat"])
     for silent in ({"role": "assistant", "tool_calls": []}, say(None), say([])):
         assert reward([[silent]], ["the cat sat"]) == [0]
@@ -31,6 +32,7 @@ def test_examples_without_references_are_skipped(encoder):
     reward = BERTScoreReward(encoder, length_band=(0.5, 2))
     result = reward(["a cat", "two", "a dog", "three"], ["the cat", None, ["dogs", "the dog"], []])
     first, third = reward(["a cat", "a dog"], ["the cat", ["dogs", "the dog"]])
+
     assert result == [first, None, third, None]
     assert reward(["a", "b"], [None, []]) == [None, None]
     assert reward([], []) == []
@@ -40,14 +42,18 @@ def test_examples_without_references_are_skipped(encoder):
 @pytest.mark.parametrize("blank", ["", " \n", [say("")]])
 def test_blank_references_next_to_others_are_left_out(encoder, reduce, blank):
     reward = BERTScoreReward(encoder, references_reduce=reduce, length_band=(0.5, 1.5))
-    candidates, references = ["a cat sat on the mat", "it rains", "no"], ["the cat sat on a mat", "rain", ""]
+    candidates = ["a cat sat on the mat", "it rains", "no"]
+    references = ["the cat sat on a mat", "rain", ""]
     with_blanks = [[references[0], blank], [blank, references[1], blank], [blank, blank]]
+
     assert reward(candidates, with_blanks) == reward(candidates, references)
 
 
 def test_several_references_in_every_form_as_in_a_ranking(encoder):
-    candidates, references = ["a cat", "it rains", "no"], [["the cat", "a dog", "cats"], None, ["no"]]
+    candidates = ["a cat", "it rains", "no"]
+    references = [["the cat", "a dog", "cats"], None, ["no"]]
     each = bert_score(["a cat"] * 3, references[0], encoder)["f1"].tolist()
+
     for reduce, function in (("max", max), ("mean", statistics.mean)):
         reward = BERTScoreReward(encoder, references_reduce=reduce)
         result = reward(candidates, references)
@@ -56,6 +62,7 @@ def test_several_references_in_every_form_as_in_a_ranking(encoder):
         assert result == [pytest.approx(function(each), abs=TOLERANCE), None, pytest.approx(1, abs=TOLERANCE)]
     first, second, third = references[0]
     default = BERTScoreReward(encoder)
+
     assert default(candidates, references) == result
     for form in ((first, second, third), [[say(text)] for text in references[0]], [first, [say(second)], third]):
         assert default(["a cat"], [form]) == pytest.approx(result[:1], abs=TOLERANCE)

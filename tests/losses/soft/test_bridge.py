@@ -68,6 +68,7 @@ def test_numbers_with_gaps(encoder):
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     wrapped_tokenizer = PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>", pad_token="<pad>")
     bridge = VocabularyBridge(wrapped_tokenizer, encoder)
+
     assert bridge.vocab_size == 50 > len(wrapped_tokenizer)
     assert bridge.control_ids == [i for i in range(50) if i not in vocabulary.values() or i in (1, 4)]
     assert_certain_value_of_the_text(bridge, ["cat handcuffed cat"])
@@ -75,6 +76,7 @@ def test_numbers_with_gaps(encoder):
 
 def test_tokenizers_written_in_python(encoder):
     tokenizer = ByT5Tokenizer()
+
     assert not tokenizer.is_fast
     assert_certain_value_of_the_text(VocabularyBridge(tokenizer, encoder, "expand"), ["a b"])
     with torch.random.fork_rng(devices=[]):
@@ -86,37 +88,54 @@ def test_tokenizers_written_in_python(encoder):
     assert VocabularyBridge(ByT5Tokenizer(extra_ids=3), slow, min_fidelity=0).mode != "identity"
 
 
+def context_after(character, is_first):
+    """Return the number of a piece's context: the start of a text, or after a space, a letter or another character."""
+    if is_first:
+        return 0
+    if character.isspace():
+        return 1
+    if character.isalnum():
+        return 2
+    return 3
+
+
 @pytest.mark.parametrize("family", ["bert", "deberta", "xlm-roberta"])
 def test_plain_loop(family):
     encoder = tiny(family)
     bridge = VocabularyBridge(generator("byte-bpe"), encoder, "expand")
     ids = torch.nn.functional.pad(ids_of(bridge.generator_tokenizer, TEXTS), (1, 1), value=IGNORE)
     is_control = torch.isin(ids, torch.tensor(bridge.control_ids))
-    content, ids = (ids != IGNORE) & ~is_control, ids.clamp(min=0)
+    content = (ids != IGNORE) & ~is_control
+    ids = ids.clamp(min=0)
     content &= ~bridge.pieces.ambiguous[ids]
     # Uncertain predictions, whose likeliest token is the label.
     probabilities = (noise(bridge, *ids.shape, scale=1.0, dtype=torch.float64) + certain(bridge, ids, 9.0)).softmax(-1)
     y = probabilities @ bridge.embedding_table(CPU).double()
     content[0, 6] = False
-    table, mean = embedding_table(encoder, CPU), bridge.embedding_table(CPU)
+    table = embedding_table(encoder, CPU)
+    mean = bridge.embedding_table(CPU)
     texts = decode_tokens(bridge.generator_tokenizer, list(range(bridge.vocab_size)))
     size = encoder.tokenizer.vocab_size
     encoder_weights = torch.rand(size, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     given = token_weights(encoder, dict(enumerate(encoder_weights.tolist())))
-    pieces, vocabulary = bridge.pieces, GeneratorVocabulary.of_bridge(bridge, encoder, given, CPU)
+    pieces = bridge.pieces
+    vocabulary = GeneratorVocabulary.of_bridge(bridge, encoder, given, CPU)
     average = pieces.average_weights(encoder_weights)
     weights = probabilities @ average - 0.3
     soft = expand_to_pieces(SoftTokens(y, content, weights), ids, vocabulary)
+
     for row in range(len(ids)):
-        vectors, of_pieces = [], []
+        vectors = []
+        of_pieces = []
         for t in range(ids.shape[1]):
             if not content[row, t]:
                 continue
             k = int(ids[row, t])
-            before = texts[int(ids[row, t - 1])].replace("\ufffd", "") if content[row, t - 1] else " "
-            context = 1 if before[-1].isspace() else 2 if before[-1].isalnum() else 3
-            context = context if vectors else 0
-            for piece in pieces.pieces[pieces.offsets[4 * k + context] : pieces.offsets[4 * k + context + 1]]:
+            before = " "
+            if content[row, t - 1]:
+                before = texts[int(ids[row, t - 1])].replace("\ufffd", "")
+            place = 4 * k + context_after(before[-1], is_first=not vectors)
+            for piece in pieces.pieces[pieces.offsets[place] : pieces.offsets[place + 1]]:
                 vectors.append(y[row, t] + table[piece] - mean[k])
                 of_pieces.append((weights[row, t] - average[k] + encoder_weights[piece]).clamp(min=0))
         assert soft.content[row].sum() == len(vectors)
@@ -134,6 +153,7 @@ def test_auto_leaves_out_what_changes_nothing():
     tokenizer.add_special_tokens(specials)
     wrapped_tokenizer = PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>", **ROLES)
     bridge = VocabularyBridge(wrapped_tokenizer, encoder)
+
     assert bridge.mode == "mean"
     assert_certain_value_of_the_text(bridge, [" ".join(names[:5]), names[7]])
 
@@ -142,6 +162,7 @@ def test_auto_takes_the_pieces_of_a_cut_vocabulary_by_name(encoder):
     # "##ly" is one piece within a word, and several at the start of a text, where it does not occur.
     texts = texts_to_train_on()
     tokenizer = cut_to(texts, encoder.tokenizer.tokenizer)
+
     assert "##ly" in tokenizer.get_vocab()
     assert len(encoder.tokenizer(["ly"]).rows()[0]) > 3
     bridge = VocabularyBridge(tokenizer, encoder)
@@ -158,6 +179,7 @@ def test_auto_expands_where_names_do_not_prove_the_pieces(encoder, change):
         content["model"]["vocab"]["catsat"] = len(content["model"]["vocab"])
     else:
         content["normalizer"]["lowercase"] = False
+
     assert VocabularyBridge(wrapped(content, tokenizer.special_tokens_map), encoder).mode == "expand"
 
 
@@ -171,6 +193,7 @@ def assert_certain_value_of_the_text(bridge, texts):
 def test_fidelity_rises_from_mean_to_expand_to_identity(encoder):
     texts = real_pairs(240)[0][:12]
     mean, expand = (VocabularyBridge(generator("byte-bpe"), encoder, mode) for mode in ("mean", "expand"))
+
     assert mean.fidelity(texts) < expand.fidelity(texts) < 1 - 1e-5
     identity = VocabularyBridge(like("wordpiece"), tiny("bert"))
     assert identity.fidelity([*TEXTS, "a long text " * 40]) == pytest.approx(1, abs=1e-5)
@@ -194,6 +217,7 @@ def test_made_in_inference_mode_and_trained_with(mode):
         loss = SoftBERTScoreLoss(bridge.encoder, bridge, fidelity_texts=TEXTS)
     logits = torch.zeros(3, 4, bridge.vocab_size, dtype=torch.float64, requires_grad=True)
     loss(logits, TEXTS).backward()
+
     assert logits.grad.any()
     assert loss(logits, TEXTS, torch.zeros(3, 4, dtype=torch.bool)) == 1
 
@@ -218,6 +242,7 @@ def renumber(content):
 
 def test_the_encoders_own_tokenizer_shares_the_table(encoder, minilm):
     bridge = VocabularyBridge(AutoTokenizer.from_pretrained(minilm), encoder)
+
     assert bridge.mode == "identity"
     assert bridge.embedding_table(CPU).data_ptr() == embedding_table(encoder, CPU).data_ptr()
     assert bridge.control_ids == encoder.tokenizer.control_ids
@@ -230,6 +255,7 @@ def test_the_encoders_own_tokenizer_shares_the_table(encoder, minilm):
 def test_other_numbers(family):
     encoder = tiny(family)
     bridge = VocabularyBridge(like(EVERY_FAMILY[family], renumber), encoder)
+
     assert bridge.mode == "identity"
     assert_certain_value_of_the_text(
         bridge, [" " + text for text in TEXTS] if encoder.tokenizer.prefix_space else TEXTS
@@ -250,8 +276,10 @@ def test_gpt2_and_roberta(order):
     model, _ = tiny_model("roberta")
     encoder = FrozenEncoder(model, second, num_layers=2)
     bridge = VocabularyBridge(first, encoder)
+
     assert bridge.mode == "identity"
-    table, names = embedding_table(encoder, CPU), second.get_vocab()
+    table = embedding_table(encoder, CPU)
+    names = second.get_vocab()
     for name, i in first.get_vocab().items():
         expected = table[names[name]] if name in names else torch.zeros(table.shape[1])
         assert torch.equal(bridge.embedding_table(CPU)[i], expected)
@@ -261,21 +289,25 @@ def test_gpt2_and_roberta(order):
 def test_an_added_token_has_the_score_of_its_pieces(encoder, minilm, as_texts):
     tokenizer = AutoTokenizer.from_pretrained(minilm)
     tokenizer.add_tokens(["dexamethasone"])
-    candidate, reference = "patients got dexamethasone", "patients received dexamethasone"
+    candidate = "patients got dexamethasone"
+    reference = "patients received dexamethasone"
     ids, labels = torch.tensor(tokenizer([candidate, reference], add_special_tokens=False)["input_ids"])[:, None]
     loss = SoftBERTScoreLoss(encoder, tokenizer, matching="max", fidelity_texts=[candidate])
+
     assert loss.bridge.mode == "expand"
     score = 1 - loss(certain(loss.bridge, ids), [reference] if as_texts else labels)
     assert score.item() == pytest.approx(bert_score([candidate], [reference], encoder)["f1"].item(), abs=1e-6)
 
 
 def test_a_token_added_to_the_encoder_is_not_identity(minilm):
-    tokenizer, model = AutoTokenizer.from_pretrained(minilm), AutoModel.from_pretrained(minilm)
+    tokenizer = AutoTokenizer.from_pretrained(minilm)
+    model = AutoModel.from_pretrained(minilm)
     tokenizer.add_tokens(["dexamethasone"])
     with torch.random.fork_rng(devices=[]):
         model.resize_token_embeddings(len(tokenizer))
     encoder = FrozenEncoder(model, tokenizer, num_layers=2)
     bridge = VocabularyBridge(AutoTokenizer.from_pretrained(minilm), encoder)
+
     # The metric scores one piece where the generator writes several.
     assert bridge.mode == "mean"
     assert bridge.fidelity(["patients got dexamethasone"]) < 0.99
@@ -308,6 +340,7 @@ def without_spaces(content):
 )
 def test_the_same_names_for_other_texts(family, change):
     changed = like(EVERY_FAMILY[family], change)
+
     assert changed.get_vocab() == tiny(family).tokenizer.vocabulary
     assert VocabularyBridge(changed, tiny(family)).mode != "identity"
     with pytest.raises(ValueError, match="mode='identity' needs tokenizers that split texts into the same tokens"):
@@ -332,8 +365,10 @@ def written(tokenizer, labels):
 def test_certain_predictions_have_the_score_of_the_decoded_text(encoder, pairs, words_bridge):
     tokenizer = generator("words")
     labels = ids_of(tokenizer, pairs[0][:10])
-    texts, references = written(tokenizer, labels), several_references(pairs[1][:10])
+    texts = written(tokenizer, labels)
+    references = several_references(pairs[1][:10])
     corpus = pairs[1][:60]
+
     for idf in (False, BERTScore(encoder, idf=corpus)):
         expected = bert_score(texts, references, encoder, idf=idf and corpus)
         for matching in MATCHINGS:
@@ -393,7 +428,8 @@ def generator_of_words(kind):
 @pytest.mark.parametrize("family", ["minilm", "deberta", "xlm-roberta"])
 def test_one_hot_labels_have_the_score_of_what_they_say(encoder, kind, family):
     """With line breaks, tabs, double spaces, accents, characters of several bytes and emoji."""
-    encoder, tokenizer = encoder if family == "minilm" else tiny(family), generator_of_words(kind)
+    encoder = encoder if family == "minilm" else tiny(family)
+    tokenizer = generator_of_words(kind)
     bridge = VocabularyBridge(tokenizer, encoder, min_fidelity=0)
     loss = SoftBERTScoreLoss(encoder, bridge, matching="max", reduction="none")
     labels = ids_of(tokenizer, AWKWARD)
@@ -403,6 +439,7 @@ def test_one_hot_labels_have_the_score_of_what_they_say(encoder, kind, family):
     z = certain(bridge, labels, 100.0)
     is_real = labels != IGNORE
     itself = bert_score(texts, texts, encoder)["f1"]
+
     torch.testing.assert_close(1 - loss(z, labels).float(), itself, atol=1e-5, rtol=0)
     torch.testing.assert_close(1 - loss(z, texts, is_real).float(), itself, atol=1e-5, rtol=0)
     others = texts[1:] + texts[:1]
@@ -420,6 +457,7 @@ def test_labels_are_decoded(encoder, pairs, words_bridge):
     z = certain(words_bridge, with_ends, 6.0)
     by_labels = loss(z, with_ends)
     by_texts = loss(z[:, :-1], written(tokenizer, labels), labels != IGNORE)
+
     assert torch.allclose(by_labels, by_texts, atol=1e-6)
     assert by_labels.mean() < 0.3
 
@@ -430,6 +468,7 @@ def test_low_fidelity_is_refused_or_reported_with_advice(encoder, mode, min_fide
     bridge = VocabularyBridge(tiny_tokenizer("bytes"), encoder, mode, min_fidelity=min_fidelity)
     said = rf"texts score 0\.\d+ against themselves through the bridge from .* \(mode='{mode}'\)"
     refused = min_fidelity > 0
+
     with pytest.raises(ValueError, match=said) if refused else pytest.warns(UserWarning, match=said) as caught:
         SoftBERTScoreLoss(encoder, bridge, fidelity_texts=["it rains today", "a cat sat on the mat"])
     said = str(caught.value if refused else caught[0].message)
@@ -446,13 +485,13 @@ def test_a_bridge_that_is_not_checked_is_reported(encoder, minilm):
 
 def test_a_bridge_may_be_shared(encoder, minilm, words_bridge):
     bridge = words_bridge
-    first, second = (
-        SoftBERTScoreLoss(encoder, tokenizer=bridge),
-        SoftBERTScoreLoss(FrozenEncoder(minilm, num_layers=2), tokenizer=bridge),
-    )
+    first = SoftBERTScoreLoss(encoder, tokenizer=bridge)
+    second = SoftBERTScoreLoss(FrozenEncoder(minilm, num_layers=2), tokenizer=bridge)
+
     assert first.bridge is second.bridge is copy.deepcopy(first).bridge is bridge
     assert "bridge='expand'" in repr(pickle.loads(pickle.dumps(first)))
-    table, again = bridge.embedding_table("cpu"), pickle.loads(pickle.dumps(bridge))
+    table = bridge.embedding_table("cpu")
+    again = pickle.loads(pickle.dumps(bridge))
     assert torch.equal(again.embedding_table("cpu"), table)
     assert again.control_ids == bridge.control_ids
     assert len(pickle.dumps(bridge)) < table.nbytes

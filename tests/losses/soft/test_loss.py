@@ -84,12 +84,14 @@ def plain_scores(family, z, ids, u, v, how):
 def test_equals_the_formula_written_as_loops(family, matching, u, v):
     encoder = tiny(family)
     end = encoder.tokenizer.end_ids[0]
-    start, pad = encoder.tokenizer.tokenizer.cls_token_id, encoder.tokenizer.tokenizer.pad_token_id
+    start = encoder.tokenizer.tokenizer.cls_token_id
+    pad = encoder.tokenizer.tokenizer.pad_token_id
     target = torch.tensor([[start, 50, 60, 70, 80, 90, end, 33], [IGNORE, 51, IGNORE, 61, 71, end, pad, pad]])
     where = [[1, 2, 3, 4, 5], [1, 3, 4]]
     z = noise(encoder, *target.shape, dtype=torch.float64)
     loss = SoftBERTScoreLoss(encoder, temperature=u, matching=matching, matching_temperature=v, reduction="none")
     value, components = loss(z, target, return_components=True)
+
     for row, positions in enumerate(where):
         expected = plain_scores(family, z[row, positions], target[row, positions].tolist(), u, v, matching)
         hard = plain_scores(family, z[row, positions], target[row, positions].tolist(), u, v, "max")
@@ -101,6 +103,7 @@ def test_equals_the_formula_written_as_loops(family, matching, u, v):
 
 def test_owns_no_parameters_modules_or_state(encoder):
     loss = SoftBERTScoreLoss(encoder).train().to(torch.float64)
+
     assert list(loss.parameters()) == list(loss.buffers()) == list(loss.children()) == []
     assert not loss.state_dict()
     assert not encoder.backbone(CPU).training
@@ -121,8 +124,11 @@ FORMS += ["blenderbot", "prophetnet", "modernbert"]
 @pytest.mark.slow
 @pytest.mark.parametrize("family", FORMS)
 def test_every_form_of_special_tokens(short, family):
-    candidates, references, texts = short[0][:12], several_references(short[1][:12]), short[1][5:60]
+    candidates = short[0][:12]
+    references = several_references(short[1][:12])
+    texts = short[1][5:60]
     encoder = tiny(family, "float32")
+
     for matching, idf in zip(MATCHINGS, (False, texts), strict=True):
         expected = bert_score(candidates, references, encoder, idf=idf)
         assert expected["f1"].std() > 1e-3
@@ -147,6 +153,7 @@ def test_weights_and_the_component(short, idf, component, target):
     encoder = tiny("bert", "float32")
     idf = short[1][:50] if idf == "texts" else idf
     candidates, references = equally_long(encoder, short[0][:9], short[1][:9])
+
     assert len(candidates) >= 6
     labels = labels_of(encoder, candidates)
     args = (labels_of(encoder, references),) if target == "ids" else (references, labels != IGNORE)
@@ -162,7 +169,8 @@ def test_weights_and_the_component(short, idf, component, target):
 @pytest.mark.parametrize("relaxation", ["softmax", relax])
 def test_weights_have_no_gradient(relaxation):
     """A model must not be able to lower its loss by predicting tokens that weigh less."""
-    encoder, seen = tiny("bert"), []
+    encoder = tiny("bert")
+    seen = []
 
     def matching(similarities, candidate, reference, temperature):
         seen.append((similarities, candidate.weights))
@@ -173,6 +181,7 @@ def test_weights_have_no_gradient(relaxation):
     logits = noise(encoder, 1, 3, dtype=torch.float64, scale=1.0).requires_grad_()
     loss(logits, torch.tensor([[50, 60, 70]])).backward()
     [(similarities, weights)] = seen
+
     assert similarities.requires_grad
     assert not weights.requires_grad
     # Expected weights, between the largest and the smallest of a token.
@@ -191,9 +200,11 @@ def test_weights_that_cannot_be(encoder):
 
 def test_mean_over_references(short):
     encoder = tiny("roberta", "float32")
-    candidates, references = short[0][:5], several_references(short[1][:5])
+    candidates = short[0][:5]
+    references = several_references(short[1][:5])
     loss = SoftBERTScoreLoss(encoder, matching="max", references_reduce="mean", **SHARP)
     scores = scores_of_certain_predictions(loss, candidates, references)
+
     for i, texts in enumerate(references):
         each = bert_score([candidates[i]] * len(texts), texts, encoder)
         for name in COMPONENTS:
@@ -206,6 +217,7 @@ def test_blank_references_next_to_others_are_left_out(encoder, reduce):
     loss = SoftBERTScoreLoss(encoder, references_reduce=reduce, reduction="none")
     logits = near_labels(encoder, labels)
     value = loss(logits, [["the cat", ""], [" ", "rain", "snow", "\n"], ["", ""]], labels != IGNORE)
+
     assert torch.equal(value, loss(logits, [["the cat"], ["rain", "snow"], [""]], labels != IGNORE))
     assert value[2] == 1
 
@@ -218,6 +230,7 @@ def test_gradient_of_the_best_reference_alone():
     loss = SoftBERTScoreLoss(encoder, reduction="none")
     values, gradients = grad_of(loss, logits, lists, labels != IGNORE)
     alone = [grad_of(loss, logits, [a, b], labels != IGNORE) for a in lists[0] for b in lists[1]]
+
     for item in range(2):
         value, gradient = min(alone, key=lambda result: result[0][item].item())
         assert values[item].item() == pytest.approx(value[item].item(), abs=1e-12)
@@ -230,6 +243,7 @@ def test_references_encoded_ahead(encoder, pairs):
     loss = SoftBERTScoreLoss(encoder)
     ahead = loss.encode_references(references)
     logits = certain(encoder, labels, 8.0)
+
     assert torch.equal(loss(logits, ahead, labels != IGNORE), loss(logits, references, labels != IGNORE))
     with pytest.raises(ValueError, match="for each of the 2 rows of the predictions, got 4"):
         loss(logits[:2], ahead)
@@ -248,6 +262,7 @@ def test_same_loss_on_a_gpu(minilm):
     loss = SoftBERTScoreLoss(FrozenEncoder(minilm, num_layers=5))
     labels = labels_of(loss.encoder)
     results = [grad_of(loss, noise(loss.encoder, *labels.shape).to(d), labels.to(d)) for d in ("cpu", "cuda")]
+
     torch.testing.assert_close(results[0], tuple(x.cpu() for x in results[1]), atol=1e-4, rtol=1e-3)
 
 
@@ -255,6 +270,7 @@ def test_same_loss_on_a_gpu(minilm):
 def test_long_rows_are_refused_and_long_padding_is_not(minilm, encoder, as_texts):
     short = FrozenEncoder(minilm, num_layers=5, max_length=10)
     labels = labels_of(encoder)
+
     assert labels.shape[1] == 7
     wide = torch.full((3, 20), IGNORE)
     wide[:, 6:13] = labels
@@ -279,6 +295,7 @@ def test_copies_and_pickles(encoder, ready, copied):
     settings = {"temperature": 0.7, "matching": "max", "matching_temperature": 0.2, "component": "recall"}
     loss = SoftBERTScoreLoss(encoder, reduction="sum", **settings)
     other = copied(loss)
+
     # Not bit by bit: the order of sums can depend on where the copied weights lie in memory.
     assert loss(z, labels).item() == pytest.approx(other(z, labels).item(), abs=1e-6)
     assert repr(loss) == repr(other)
@@ -287,7 +304,8 @@ def test_copies_and_pickles(encoder, ready, copied):
     if not ready:  # the tokenizer alone
         assert len(pickle.dumps(loss)) < embedding_table(encoder, CPU).nbytes / 20
     # Temperatures can be annealed, and labels be of any integer type.
-    other.temperature, other.matching_temperature = 0.3, 0.05
+    other.temperature = 0.3
+    other.matching_temperature = 0.05
     settings |= {"temperature": 0.3, "matching_temperature": 0.05}
     expected = SoftBERTScoreLoss(encoder, reduction="sum", **settings)(z, labels)
     assert other(z, labels.int()).item() == pytest.approx(expected.item(), abs=1e-6)
@@ -297,6 +315,7 @@ def test_unshifted_logits_of_causal_models_are_recognised(encoder):
     labels = torch.arange(2000, 2024)[None]
     following = 9.0 * one_hot(labels + 1, 30522).float()
     loss = SoftBERTScoreLoss(encoder)
+
     with pytest.warns(UserWarning, match=r"next label at 23 of 23 positions.*logits\[:, :-1\], .* and labels\[:, 1:\]"):
         loss(following, labels)
     with warnings.catch_warnings(action="error"):
@@ -311,8 +330,10 @@ def test_unshifted_states_of_a_trained_generator_are_recognised(encoder):
     with torch.no_grad():
         head.weight.zero_()[torch.arange(2001, 2025), torch.arange(24)] = 9.0
     following = torch.eye(24)[None]
-    loss, hidden_loss = SoftBERTScoreLoss(encoder), SoftBERTScoreLoss(encoder)
+    loss = SoftBERTScoreLoss(encoder)
+    hidden_loss = SoftBERTScoreLoss(encoder)
     said = r"next label at 23 of 23 positions.*hidden\[:, :-1\], and labels"
+
     with pytest.warns(UserWarning, match=said):
         hidden_loss.forward_hidden(following, head, labels)
     with warnings.catch_warnings(action="error"), torch.no_grad():
@@ -331,6 +352,7 @@ def test_a_bridge_has_the_table_of_the_losses_encoder():
     first, second = (FrozenEncoder(part, tokenizer, num_layers=2) for part in (model, changed))
     loss = SoftBERTScoreLoss(second, VocabularyBridge(tokenizer, first), matching="max")
     labels = labels_of(second)
+
     assert loss(certain(second, labels), labels).item() == pytest.approx(0, abs=1e-5)
 
 
@@ -339,6 +361,7 @@ def test_references_that_another_encoder_encoded_are_refused(minilm):
     labels = labels_of(first.encoder)
     logits = certain(first.encoder, labels)
     references = first.encode_references(TEXTS)
+
     assert SoftBERTScoreLoss(FrozenEncoder(minilm, num_layers=1))(logits, references, labels != IGNORE).isfinite()
     with pytest.raises(
         ValueError, match=r"target was encoded by FrozenEncoder\(.*layer 1.*but this loss has .*layer 2"
@@ -371,6 +394,7 @@ def test_impossible_settings(encoder, settings, said):
 def test_impossible_encoders():
     model, tokenizer = tiny_model("bert")
     encoder = FrozenEncoder(model, tokenizer, forward_fn=lambda net, batch: net(**batch).last_hidden_state)
+
     with pytest.raises(ValueError, match="takes input_ids only"):
         SoftBERTScoreLoss(encoder)
 
@@ -427,6 +451,7 @@ def test_gradcheck(kind, options):
 
     x = torch.full((4,), 0.01, dtype=torch.float64, requires_grad=True)
     (gradient,) = torch.autograd.grad(along(x).sum(), x)
+
     assert gradient.abs().max() > 1e-3
     assert torch.autograd.gradcheck(along, x, eps=1e-6, atol=1e-7, rtol=1e-5)
 
@@ -445,6 +470,7 @@ def test_no_gradient_and_no_memory_stay_with_the_encoder(encoder):
     before = living()
     for _ in range(3):
         grad_of(loss, z, labels)
+
     assert living() <= before  # fewer, if what other tests left is collected meanwhile
     backbone = encoder.backbone(CPU)
     assert not any(p.requires_grad or p.grad is not None for p in backbone.parameters())
@@ -473,6 +499,7 @@ def test_padding_changes_nothing(encoder, place, filler, options):
     wide, wide_labels = spread(encoder, z, labels, places, 26, filler)
     wide[:, [i for i in range(26) if i not in places]] = torch.nan  # a model may compute anything there
     wide_value, wide_gradient = grad_of(loss, wide, wide_labels)
+
     assert torch.allclose(wide_value, value, rtol=0, atol=1e-6)
     assert torch.allclose(wide_gradient[:, places], gradient, rtol=0, atol=1e-6)
     wide_gradient[:, places] = 0
@@ -498,6 +525,7 @@ def test_rows_without_content_leave_the_mean(encoder, matching, component, missi
     value, gradient = grad_of(loss, z, *args)
     # An empty text is a prediction or a reference, whose score is 0 as in the metric.
     count = 3 if "text" in missing else 2
+
     assert value[1] == count - 2
     assert (gradient[1] == 0).all()
     assert torch.allclose(value[[0, 2]], expected[[0, 2]], rtol=0, atol=1e-6)
@@ -514,6 +542,7 @@ def test_nothing_but_empty_rows(family, matching):
     encoder = tiny(family, "float32")
     z = noise(encoder, 2, 3)
     nothing = torch.full((2, 3), IGNORE)
+
     for args in ((nothing,), (["", " "],), (TEXTS[:2], torch.zeros(2, 3, dtype=torch.bool))):
         value, gradient = grad_of(SoftBERTScoreLoss(encoder, matching=matching), z, *args)
         assert value == (args[0] is not nothing)
@@ -526,6 +555,7 @@ def test_nothing_but_empty_rows(family, matching):
 def test_autocast_changes_nothing(encoder, dtype):
     labels = labels_of(encoder)
     z = near_labels(encoder, labels)
+
     for args in ((labels,), (TEXTS, labels != IGNORE)):
         value, gradient = grad_of(SoftBERTScoreLoss(encoder), z, *args)
         leaf = z.clone().requires_grad_()
@@ -546,6 +576,7 @@ def test_bfloat16_encoder_is_close(minilm, encoder):
     z = near_labels(encoder, labels)
     value, gradient = grad_of(SoftBERTScoreLoss(FrozenEncoder(minilm, num_layers=5, dtype="bfloat16")), z, labels)
     exact, exact_gradient = grad_of(SoftBERTScoreLoss(encoder), z, labels)
+
     assert value.dtype == torch.float32
     assert value.item() == pytest.approx(exact.item(), abs=5e-3)
     assert torch.cosine_similarity(gradient.flatten(), exact_gradient.flatten(), dim=0) > 0.99

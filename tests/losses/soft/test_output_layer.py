@@ -59,6 +59,7 @@ def test_hidden_states_give_what_logits_give(kind, options, added, bias, with_cr
     hidden = normal(*labels.shape, 24, dtype=torch.float64, seed=1)
     ignored = (labels == IGNORE)[..., None]
     results = []
+
     for from_hidden in (False, True):
         leaf = hidden.masked_fill(ignored, torch.nan if from_hidden else 0.0).requires_grad_()
         head.zero_grad()
@@ -72,6 +73,7 @@ def test_hidden_states_give_what_logits_give(kind, options, added, bias, with_cr
         results.append([value.detach(), *components.values(), leaf.grad, *(p.grad.clone() for p in head.parameters())])
         results[-1] += [loss.detach() for loss in cross_entropy]
         assert torch.equal(leaf.grad.any(-1), (labels != IGNORE) & (with_cross_entropy | (labels != end)))
+
     torch.testing.assert_close(results[0], results[1], atol=1e-10, rtol=1e-8)
 
 
@@ -79,8 +81,10 @@ def test_hidden_states_give_what_logits_give(kind, options, added, bias, with_cr
 def test_hidden_states_with_the_weight_in_half_precision(encoder, dtype):
     head = output_layer(30522, 16, bias=False, dtype=dtype)
     hidden = normal(3, 7, 16, dtype=dtype, seed=1)
-    loss, labels = SoftBERTScoreLoss(encoder), labels_of(encoder)
+    loss = SoftBERTScoreLoss(encoder)
+    labels = labels_of(encoder)
     expected = loss(F.linear(hidden.float(), head.weight.float()), labels, return_components=True)
+
     for lm_head in (head, head.weight):
         value, components = loss.forward_hidden(hidden, lm_head, labels, return_components=True)
         assert value.dtype == torch.float32
@@ -89,8 +93,10 @@ def test_hidden_states_with_the_weight_in_half_precision(encoder, dtype):
 
 
 def test_hidden_states_that_cannot_be(encoder):
-    hidden, weight = torch.zeros(2, 3, 4), torch.zeros(30522, 4)
+    hidden = torch.zeros(2, 3, 4)
+    weight = torch.zeros(30522, 4)
     labels = torch.full((2, 3), 2000)
+
     with pytest.raises(ValueError, match="relaxation='softmax' only, got relaxation=<function relax_by_gumbel"):
         SoftBERTScoreLoss(encoder, relaxation=relax_by_gumbel).forward_hidden(hidden, weight, labels)
     loss = SoftBERTScoreLoss(encoder)
@@ -142,6 +148,7 @@ def test_hidden_states_give_the_loss_of_their_logits(family, changes, adapts):
     loss = SoftBERTScoreLoss(encoder)
     hidden, logits = hidden_and_logits(generator, TARGET)
     state = torch.get_rng_state()
+
     for with_components in (False, True):
         value, cross_entropy, *_ = loss.forward_hidden(
             hidden, generator, TARGET, return_components=with_components, return_cross_entropy=True
@@ -154,6 +161,7 @@ def test_hidden_states_give_the_loss_of_their_logits(family, changes, adapts):
             torch.autograd.grad(value, parameters, retain_graph=True, allow_unused=True) for value in (value, expected)
         )
         torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-3)
+
     # The comparison of the first call changes neither the generator's mode nor what dropout draws next.
     assert generator.training
     assert torch.equal(torch.get_rng_state(), state)
@@ -162,12 +170,14 @@ def test_hidden_states_give_the_loss_of_their_logits(family, changes, adapts):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_generators_whose_logits_are_not_linear_are_refused(dtype):
     """Each one, also a cap of 30 that changes logits of at most 1 by 0.04% in a loss that has seen another model."""
-    loss, labels = SoftBERTScoreLoss(tiny("bert", "float32")), TARGET
+    loss = SoftBERTScoreLoss(tiny("bert", "float32"))
+    labels = TARGET
     loss.forward_hidden(torch.zeros(*labels.shape, 32, dtype=dtype), make_generator("llama", vocab_size=800), labels)
     capped = make_generator("gemma2", vocab_size=800).to(dtype)
     with torch.no_grad():
         capped.lm_head.weight.mul_(0.1)
     hidden, logits = hidden_and_logits(capped.eval(), labels)
+
     assert logits.abs().max() < 1
     with pytest.raises(ValueError, match=r"lm_head computes other logits .*\. Pass its logits to forward"):
         loss.forward_hidden(hidden, capped, labels)
@@ -175,7 +185,9 @@ def test_generators_whose_logits_are_not_linear_are_refused(dtype):
 
 def test_adapters_of_the_output_layer():
     """Trained ones are refused also before their first step, which changes their logits; whole copies are trained."""
-    loss, labels, hidden = SoftBERTScoreLoss(tiny("bert", "float32")), TARGET, normal(*TARGET.shape, 32)
+    loss = SoftBERTScoreLoss(tiny("bert", "float32"))
+    labels = TARGET
+    hidden = normal(*TARGET.shape, 32)
     adapted, changed = (
         get_peft_model(
             make_generator("llama", vocab_size=800),
@@ -187,6 +199,7 @@ def test_adapters_of_the_output_layer():
         with pytest.raises(ValueError, match=r"trains more than a weight and a bias, .*\. Pass its logits"):
             loss.forward_hidden(hidden, lm_head, labels)
     changed.requires_grad_(False)
+
     for lm_head, advice in (
         (changed, "Pass its"),
         (changed.lm_head, "Pass the generator as lm_head, or"),
@@ -200,13 +213,15 @@ def test_adapters_of_the_output_layer():
     with torch.no_grad():
         copy.weight.mul_(2)
     value = loss.forward_hidden(hidden, copied, labels)
+
     torch.testing.assert_close(value, loss(F.linear(hidden, copy.weight), labels), atol=1e-6, rtol=0)
     assert torch.autograd.grad(value, copy.weight)[0].any()
 
 
 def test_no_logits_exist_on_the_path_without_them(encoder):
     """Not one tensor of positions times vocabulary is made."""
-    positions, features = 640, 8
+    positions = 640
+    features = 8
     head = output_layer(30522, features, dtype=torch.float32)
     hidden = torch.randn(positions // 8, 8, features).requires_grad_()
     labels = torch.randint(2000, 20000, (positions // 8, 8))
@@ -215,4 +230,5 @@ def test_no_logits_exist_on_the_path_without_them(encoder):
     loss.forward_hidden(hidden[:1], head, labels[:1])  # loads the encoder
     with Largest() as largest:
         sum(loss.forward_hidden(hidden, head, labels, return_cross_entropy=True)).backward()
+
     assert largest.numbers < positions * 30522 / 1.5  # the encoder's table alone has 30522 x 384

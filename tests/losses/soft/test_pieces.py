@@ -16,9 +16,11 @@ GENERATORS = ["byte-bpe", "sentencepiece", "words"]
 def test_rows_are_means_of_the_pieces_of_the_tokens_text(encoder, kind):
     tokenizer = generator(kind)
     ids = tokenizer("the cat returns a list", add_special_tokens=False)["input_ids"]
+
     assert "".join(decode_tokens(tokenizer, ids)).strip() == "the cat returns a list"
     bridge = VocabularyBridge(tokenizer, encoder, "mean")
-    table, made = embedding_table(encoder, CPU), bridge.embedding_table(CPU)
+    table = embedding_table(encoder, CPU)
+    made = bridge.embedding_table(CPU)
     texts = decode_tokens(tokenizer, list(range(len(tokenizer))))
     silent = set()  # tokens without a piece
     for i, text in enumerate(texts):
@@ -56,4 +58,5 @@ def test_pieces_depend_on_the_preceding_character(encoder, family, tokens, expec
     ids = torch.tensor([[names[token] for token in tokens.split()]])
     pieces, _, is_piece = bridge.pieces.expand(ids, torch.ones_like(ids, dtype=torch.bool))
     decoded = "".join(bridge.encoder.tokenizer.tokens(pieces[is_piece].tolist()))
+
     assert decoded.replace("Ġ", "▁") == expected

@@ -23,6 +23,7 @@ def test_logits_of_control_tokens_do_not_matter(encoder):
     z = near_labels(encoder, labels)
     value, gradient = grad_of(SoftBERTScoreLoss(encoder), z, labels)
     controls = [0, 101, 102]
+
     assert (gradient[..., controls] == 0).all()
     z[..., controls] = torch.tensor([1e4, -1e4, torch.inf])
     other_value, other_gradient = grad_of(SoftBERTScoreLoss(encoder), z, labels)
@@ -55,6 +56,7 @@ def test_finite_for_all_logits(dtype, temperature, kind, relaxation):
     options = {"temperature": temperature, "matching_temperature": temperature * 0.1, "relaxation": relaxation}
     loss = SoftBERTScoreLoss(encoder, **options)
     z = extreme_logits(encoder, kind, dtype)
+
     assert not z.isnan().any()
     value, gradient = grad_of(loss, z, torch.tensor([[50, 60, 70], [51, 61, IGNORE]]))
     assert value.dtype == torch.float32
@@ -67,6 +69,7 @@ def test_finite_for_all_logits(dtype, temperature, kind, relaxation):
 def test_no_position_through_a_bridge(mode):
     encoder = tiny("bert", "float32")
     loss = SoftBERTScoreLoss(encoder, VocabularyBridge(tiny_tokenizer("bytes"), encoder, mode, min_fidelity=0))
+
     assert loss(torch.zeros(2, 0, loss.bridge.vocab_size), torch.zeros(2, 0, dtype=torch.long)) == 0
 
 
@@ -76,8 +79,10 @@ def test_weights_are_not_rounded_to_the_precision_of_the_encoder():
     idf = {token: 1.0 + token % 97 / 97 for token in range(encoder.config.vocab_size)}
     vocabulary = SoftBERTScoreLoss(encoder, idf=idf)._load_vocabulary(torch.device("cpu"))
     labels = labels_of(encoder)
-    ids, content = labels.clamp(min=0), labels != IGNORE
+    ids = labels.clamp(min=0)
+    content = labels != IGNORE
     soft = SoftTokens(vocabulary.table[ids], content, vocabulary.weights[ids])
     weights = encode_soft_tokens(soft, vocabulary).mass.weights
     expected = torch.tensor([idf[token] for token in labels[0][content[0]].tolist()])
+
     torch.testing.assert_close(weights[0, 1 : len(expected) + 1], expected, rtol=1e-6, atol=0)

@@ -8,15 +8,23 @@ from bertscore_tm.matching.greedy import TOKENWISE_MATCHINGS, TokenMass
 from tests.support.soft_predictions import normal
 
 
+def with_f1(precision, recall):
+    """Return precision and recall with their harmonic mean."""
+    f1 = 2 * precision * recall / (precision + recall)
+    return {"precision": precision, "recall": recall, "f1": f1}
+
+
 @pytest.mark.parametrize("name", TOKENWISE_MATCHINGS)
 def test_scores_of_plain_tensors_by_hand(name):
     """Weights, a mask of padding, and a text without weight."""
-    s = torch.tensor([[[0.9, 0.2, 0.7], [0.1, 0.4, 0.8]], [[0.5, 0.5, 0.5], [0.5, 0.5, 0.5]]], dtype=torch.float64)
-    weights, mask = torch.tensor([[2.0, 1.0], [0.0, 0.0]]), torch.tensor([[True, True, False], [True, True, True]])
+    similarities = [[0.9, 0.2, 0.7], [0.1, 0.4, 0.8]]
+    s = torch.tensor([similarities, [[0.5] * 3] * 2], dtype=torch.float64)
+    weights = torch.tensor([[2.0, 1.0], [0.0, 0.0]])
+    mask = torch.tensor([[True, True, False], [True, True, True]])
     scores = soft_precision_recall_f1(s, weights, mask, name, 1e-3)
     # The third reference token is padding.
-    precision, recall = 2.2 / 3, 1.3 / 2
-    expected = {"precision": precision, "recall": recall, "f1": 2 * precision * recall / (precision + recall)}
+    expected = with_f1(2.2 / 3, 1.3 / 2)
+
     for score, value in expected.items():
         assert scores[score][0].item() == pytest.approx(value, abs=3e-3)
         assert scores[score][1] == 0
@@ -37,9 +45,9 @@ MATCHABLE = TokenMass(torch.ones(1, 2) > 0, WEIGHTS)
 )
 def test_tokens_of_weight_0_can_be_matched(candidate, reference, precision, recall):
     scores = soft_precision_recall_f1(torch.tensor([[[0.9, 0.2], [0.1, 0.4]]]), candidate, reference, "max")
-    assert scores["precision"].item() == pytest.approx(precision)
-    assert scores["recall"].item() == pytest.approx(recall)
-    assert scores["f1"].item() == pytest.approx(2 * precision * recall / (precision + recall))
+
+    for name, value in with_f1(precision, recall).items():
+        assert scores[name].item() == pytest.approx(value)
 
 
 def test_gradients_of_both_orders_and_transformed():
@@ -51,6 +59,7 @@ def test_gradients_of_both_orders_and_transformed():
         return soft_precision_recall_f1(s, torch.ones(3, 2), torch.ones(3, 4))["f1"]
 
     scores = soft_precision_recall_f1(s, torch.ones(3, 2), torch.ones(3, 4))
+
     assert (scores["precision"] > 0).tolist() == [True, False, True]
     assert (scores["recall"] > 0).tolist() == [True, False, False]
     s.requires_grad_()

@@ -29,6 +29,7 @@ def test_labels_have_no_characters_to_measure():
     before, after = encoder.tokenizer.special_affixes
     row = (*before, *labels[0][labels[0] != IGNORE].tolist(), *after)
     (vectors,) = encoder.cache("cpu", of_losses=True).get([row]).values()
+
     assert vectors.texts.has_content.tolist() == [True]
     assert vectors.texts.text_sizes.tolist() == [0]
     assert vectors.texts.unknown_sizes.tolist() == [0]
@@ -41,6 +42,7 @@ def test_mask_does_what_ignore_index_does(encoder, as_texts):
     loss = SoftBERTScoreLoss(encoder, reduction="none")
     value = loss(z, labels)
     other = SoftBERTScoreLoss(encoder, reduction="none", ignore_index=2054)
+
     assert torch.equal(other(z, labels.masked_fill(labels == IGNORE, 2054)), value)
     wide, wide_labels = spread(encoder, z, labels, [2 * i + 1 for i in range(labels.shape[1])], 30, filler=2054)
     mask = torch.zeros(wide_labels.shape, dtype=torch.bool)
@@ -57,9 +59,12 @@ MASKED = ["a black cat sat on the mat", "the weather is nice", "hello", "it rain
 def test_a_mask_with_the_end_tokens_is_reported_once(encoder, minilm):
     tokenizer = AutoTokenizer.from_pretrained(minilm)
     rows = tokenizer([f"{text} [SEP]" for text in MASKED], add_special_tokens=False, padding=True, return_tensors="pt")
-    ids, mask = rows["input_ids"], rows["attention_mask"].bool()
-    content, logits = mask & (ids != tokenizer.sep_token_id), certain(encoder, ids)
+    ids = rows["input_ids"]
+    mask = rows["attention_mask"].bool()
+    content = mask & (ids != tokenizer.sep_token_id)
+    logits = certain(encoder, ids)
     loss = SoftBERTScoreLoss(encoder)
+
     with pytest.warns(UserWarning, match="last position of the mask, the predictions of 4 of 4 rows are end tokens"):
         worse = loss(logits, MASKED, mask)
     with warnings.catch_warnings(action="error"):
@@ -76,11 +81,13 @@ CANDIDATES = ["the dog ran to the home", "we met in the south today"]  # of as m
 
 def test_codes_are_not_text(minilm):
     # Codes of languages, as those of mBART and NLLB.
-    tokenizer, model = AutoTokenizer.from_pretrained(minilm), AutoModel.from_pretrained(minilm)
+    tokenizer = AutoTokenizer.from_pretrained(minilm)
+    model = AutoModel.from_pretrained(minilm)
     tokenizer.add_special_tokens({"additional_special_tokens": ["de_DE", "en_XX"]})
     with torch.random.fork_rng(devices=[]):
         model.resize_token_embeddings(len(tokenizer))
-    encoder, code = FrozenEncoder(model, tokenizer, num_layers=5), tokenizer.convert_tokens_to_ids("de_DE")
+    encoder = FrozenEncoder(model, tokenizer, num_layers=5)
+    code = tokenizer.convert_tokens_to_ids("de_DE")
     ids, labels = (
         torch.tensor([[code, *tokenizer.encode(text)[1:]] for text in texts]) for texts in (CANDIDATES, REFERENCES)
     )
@@ -88,6 +95,7 @@ def test_codes_are_not_text(minilm):
     # A code gets no probability where text is expected.
     likelier = logits.index_fill(2, torch.tensor([code]), 200.0)
     expected = bert_score(CANDIDATES, REFERENCES, encoder)["f1"]
+
     for bridged in (None, tokenizer):
         loss = SoftBERTScoreLoss(encoder, tokenizer=bridged, matching="max", reduction="none")
         for predictions in (logits, likelier):
@@ -97,9 +105,12 @@ def test_codes_are_not_text(minilm):
 @pytest.mark.parametrize("kind", ["bytes", "opt"])
 def test_labels_may_begin_with_the_end_token(kind):
     """As those that hold the token from which BART's decoder starts, or OPT's beginning, which is its end too."""
-    encoder, tokenizer = tiny("bert", "float32"), tiny_tokenizer(kind)
+    encoder = tiny("bert", "float32")
+    tokenizer = tiny_tokenizer(kind)
     loss = SoftBERTScoreLoss(encoder, VocabularyBridge(tokenizer, encoder, min_fidelity=0))
-    end, ids = [tokenizer.eos_token_id], tokenizer(TEXTS[:1], add_special_tokens=False)["input_ids"][0]
+    end = [tokenizer.eos_token_id]
+    ids = tokenizer(TEXTS[:1], add_special_tokens=False)["input_ids"][0]
+
     for beginning, ending in (([], end), (end, end), (end, [*end, *ids] if kind == "bytes" else end)):
         labels = torch.tensor([[*beginning, *ids, *ending]])
         value, gradient = grad_of(loss, certain(loss.bridge, labels, 8.0), labels)
