@@ -14,6 +14,7 @@ from tests.support.encoders import TEXTS
 from tests.support.models import last_hidden_state, live_models, tiny_model
 
 
+@pytest.mark.filterwarnings("ignore:this processor has no bfloat16 instructions")
 def test_equal_settings_share_one_model(minilm, encoder):
     same = FrozenEncoder(f"{minilm}/../{minilm.rsplit('/', 1)[1]}", num_layers=-2, batch_size=3, max_length=50)
 

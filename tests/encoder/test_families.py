@@ -378,8 +378,10 @@ def corpus(family="t5"):
     """Real pairs of at most eight words, one of more than 64 tokens, and one with the family's special tokens in it."""
     candidates, references = real_pairs(5, words=8)
     specials = KINDS[EVERY_FAMILY[family]].specials
-    between = " ".join(f"{word} {token}" for word, token in zip(candidates[0].split(), specials, strict=False))
-    return [*candidates[:4], " ".join(4 * references), between], [*references, f"{references[0]} {specials[0]} it"]
+    words = zip(candidates[0].split(), specials, strict=False)
+    between = " ".join(f"{word} {token}" for word, token in words)
+    long = " ".join(4 * references)
+    return [*candidates[:4], long, between], [*references, f"{references[0]} {specials[0]} it"]
 
 
 @pytest.fixture(scope="module", params=EVERY_FAMILY)

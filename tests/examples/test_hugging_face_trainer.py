@@ -39,11 +39,13 @@ def page():
 
 def rows_of(page, texts, first=None, inputs=None):
     """Return the examples of a system that writes its inputs, by default the labels; numbered from the first on."""
-    ids = page["tokenizer"](texts)["input_ids"]
+    labels = page["tokenizer"](texts)["input_ids"]
     input_ids = page["tokenizer"](inputs or texts)["input_ids"]
-    numbers = [{} if first is None else {"index": first + i} for i in range(len(ids))]
-    examples = zip(input_ids, ids, numbers, strict=True)
-    return [{"input_ids": row, "labels": labels, **number} for row, labels, number in examples]
+    examples = [{"input_ids": row, "labels": label} for row, label in zip(input_ids, labels, strict=True)]
+    if first is not None:
+        for i, example in enumerate(examples):
+            example["index"] = first + i
+    return examples
 
 
 def copy_inputs(input_ids, **options):
@@ -82,8 +84,12 @@ def make_trainer(page, tmp_path, monkeypatch):
 @pytest.mark.parametrize("strategy", ["random", "group_by_length"])
 @pytest.mark.parametrize("is_indexed", [False, True])
 def test_a_perfect_system_scores_1(is_indexed, strategy, page, make_trainer):
-    page["references"] = {i: [text, "other words"] for i, text in enumerate([*VALIDATION, *TEST])}
-    first = (0, len(VALIDATION)) if is_indexed else (None, None)
+    texts = [*VALIDATION, *TEST]
+    page["references"] = {i: [text, "other words"] for i, text in enumerate(texts)}
+    first = (None, None)
+    if is_indexed:
+        first = (0, len(VALIDATION))
+
     trainer = make_trainer(*kind_of(page, is_indexed), strategy, rows_of(page, VALIDATION, first[0]))
 
     assert trainer.evaluate()["eval_f1"] == 1

@@ -76,7 +76,7 @@ def test_python_blocks_run_in_order(name, tmp_path, monkeypatch):
         needs = set(re.findall(r"^(?:from|import) (entmax|trl|verifiers|wandb)\b", block.content, re.MULTILINE))
         if needs:
             assert needs <= NEEDS[name]
-            # Without comparing: trainers print what they please.
+            # The output is not compared, because trainers print what they please.
             if all(find_spec(need) for need in needs):
                 block.run(names)
             else:

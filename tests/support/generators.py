@@ -19,13 +19,18 @@ TEXTS = [
 
 @cache
 def texts_to_train_on():
+    """Return real texts for the training of tokenizers."""
     return [text for side in real_pairs(240) for text in side]
 
 
 @cache
 def generator(kind):
     """A generator's tokenizer, trained on real texts."""
-    specials = SPECIALS if kind == "byte-bpe" else [*SPECIALS, "<unk>"]
+    specials = list(SPECIALS)
+    unknown = {}
+    if kind != "byte-bpe":
+        specials.append("<unk>")
+        unknown = {"unk_token": "<unk>"}
     options = {"special_tokens": specials, "show_progress": False}
     if kind == "byte-bpe":
         tokenizer = Tokenizer(models.BPE())
@@ -47,5 +52,4 @@ def generator(kind):
         tokenizer.decoder = decoders.WordPiece()
         trainer = trainers.WordLevelTrainer(**options)
     tokenizer.train_from_iterator([*texts_to_train_on(), *TEXTS], trainer)
-    unknown = {"unk_token": "<unk>"} if "<unk>" in specials else {}
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **ROLES, **unknown)

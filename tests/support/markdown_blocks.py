@@ -27,7 +27,8 @@ class Block:
     """Content of the ``text`` block directly after the block: the expected output."""
 
     def compiled(self) -> Any:
-        # With the lines above, so that errors point into the page.
+        """Return the code of a python block."""
+        # Empty lines above the code let errors point into the page.
         return compile("\n" * self.line + self.content, self.page, "exec")
 
     def run(self, names: dict[str, Any]) -> str:
@@ -44,10 +45,12 @@ def blocks(path: Path) -> list[Block]:
     fences = list(_FENCE.finditer(text))
     rows = []
     for fence, after in zip_longest(fences, fences[1:]):
-        follows = after is not None and after[1] == "text" and not text[fence.end() : after.start()].strip()
+        output = None
+        if after is not None and after[1] == "text" and not text[fence.end() : after.start()].strip():
+            output = after[2]
         line = text.count("\n", 0, fence.start()) + 1
         page = str(path.relative_to(ROOT))
-        rows.append(Block(page, fence[1], fence[2], line, after[2] if after is not None and follows else None))
+        rows.append(Block(page, fence[1], fence[2], line, output))
     return rows
 
 
@@ -55,14 +58,20 @@ def same_output(expected: str, printed: str) -> bool:
     """Check whether two outputs are equal up to one unit in the last digit of decimal numbers."""
     if _FLOAT.sub("#", expected).split() != _FLOAT.sub("#", printed).split():
         return False
-    pairs = zip(_FLOAT.finditer(expected), _FLOAT.finditer(printed), strict=True)
-    return all(len(a[1]) == len(b[1]) and abs(float(a[0]) - float(b[0])) <= 1.01 * 10 ** -len(a[1]) for a, b in pairs)
+    for a, b in zip(_FLOAT.finditer(expected), _FLOAT.finditer(printed), strict=True):
+        decimals = len(a[1])
+        difference = abs(float(a[0]) - float(b[0]))
+        if len(b[1]) != decimals or difference > 1.01 * 10**-decimals:
+            return False
+    return True
 
 
 def markdown_files() -> list[Path]:
     """Return the project's Markdown files."""
-    folders = (".github", "bertscore_tm", "callbacks", "examples", "losses", "tests")
-    return sorted([*ROOT.glob("*.md"), *(path for folder in folders for path in (ROOT / folder).rglob("*.md"))])
+    paths = list(ROOT.glob("*.md"))
+    for folder in (".github", "bertscore_tm", "callbacks", "examples", "losses", "tests"):
+        paths += (ROOT / folder).rglob("*.md")
+    return sorted(paths)
 
 
 def anchors(path: Path) -> set[str]:
@@ -71,9 +80,11 @@ def anchors(path: Path) -> set[str]:
     for heading in re.findall(r"^#{1,6} +(.+?) *$", _without_blocks(path), re.MULTILINE):
         shown = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading)
         slug = re.sub(r"[^\w\- ]", "", shown.lower()).replace(" ", "-")
+        name = slug
         number = 0
-        while (name := f"{slug}-{number}" if number else slug) in slugs:
+        while name in slugs:
             number += 1
+            name = f"{slug}-{number}"
         slugs.add(name)
     return slugs
 

@@ -26,13 +26,16 @@ def tiny(family="bert", dtype="float64"):
 
 
 def content_ids(encoder, texts):
+    """Return the token ids of texts without the special tokens around them."""
     before, after = encoder.tokenizer.special_affixes
     return [ids[len(before) : len(ids) - len(after)] for ids in encoder.tokenizer(texts).rows()]
 
 
 def vocab_size_of(encoder):
     """Return the number of tokens of an encoder, or of the generator of a bridge."""
-    return encoder.config.vocab_size if isinstance(encoder, FrozenEncoder) else encoder.vocab_size
+    if isinstance(encoder, FrozenEncoder):
+        return encoder.config.vocab_size
+    return encoder.vocab_size
 
 
 def certain(encoder, labels, scale=1000.0):
@@ -48,6 +51,7 @@ def normal(*shape, dtype=torch.float32, seed=0):
 
 
 def noise(encoder, *shape, scale=3.0, dtype=torch.float32, seed=0):
+    """Return random logits over the vocabulary."""
     return (scale * normal(*shape, vocab_size_of(encoder), dtype=torch.float64, seed=seed)).to(dtype)
 
 
@@ -57,6 +61,7 @@ def relax(logits, temperature, excluded_ids):
 
 
 def labels_of(encoder, texts=TEXTS):
+    """Return the labels of texts, padded with -100."""
     return padded(content_ids(encoder, texts))
 
 
@@ -66,6 +71,7 @@ def near_labels(encoder, labels, seed=0):
 
 
 def grad_of(loss, logits, *args, **kwargs):
+    """Return the value of a loss and the gradient of the sum of its items."""
     logits = logits.detach().clone().requires_grad_()
     value = loss(logits, *args, **kwargs)
     value.sum().backward()
@@ -80,11 +86,14 @@ def equally_long(encoder, candidates, references):
         for text in texts:
             words = text.split()
             beginnings = [" ".join(words[: k + 1]) for k in range(len(words))]
-            by_length.append(dict(zip(map(len, content_ids(encoder, beginnings)), beginnings, strict=True)))
+            lengths = [len(ids) for ids in content_ids(encoder, beginnings)]
+            by_length.append(dict(zip(lengths, beginnings, strict=True)))
         common = by_length[0].keys() & by_length[1].keys()
         if common:
             pairs.append([lengths[max(common)] for lengths in by_length])
-    return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+    cut_candidates = [candidate for candidate, _ in pairs]
+    cut_references = [reference for _, reference in pairs]
+    return cut_candidates, cut_references
 
 
 @torch.no_grad()
@@ -97,6 +106,7 @@ def scores_of_certain_predictions(loss, candidates, references):
 
 
 def assert_scores(scores, expected, atol=1e-5):
+    """Check precision, recall and F1."""
     for name in COMPONENTS:
         deviation = (scores[name] - expected[name]).abs().max().item()
         assert deviation < atol, f"{name}: {deviation}"

@@ -17,7 +17,15 @@ from tests.support.rewards import TOLERANCE, say
         [say("a cat sat"), say("and now?", role="user")],
         ({"role": "assistant", "content": "a cat sat", "reasoning_content": "hm"},),
         [say(["a cat ", {"type": "text", "text": None}, "sat"])],
-        [say([{"type": "reasoning", "text": "hm"}, *({"type": "text", "text": text} for text in ("a cat ", "sat"))])],
+        [
+            say(
+                [
+                    {"type": "reasoning", "text": "hm"},
+                    {"type": "text", "text": "a cat "},
+                    {"type": "text", "text": "sat"},
+                ]
+            )
+        ],
     ],
 )
 def test_the_last_message_of_the_assistant_counts(encoder, chat):

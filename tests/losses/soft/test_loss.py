@@ -67,8 +67,10 @@ def plain_scores(family, z, ids, u, v, how):
     by_reference = [list(column) for column in zip(*s, strict=True)]
     precision = sum(plain_match(row, how, v) for row in s[1:-1]) / len(ids)
     recall = sum(plain_match(row, how, v) for row in by_reference[1:-1]) / len(ids)
-    both = min(precision, recall)
-    return precision, recall, 2 * precision * recall / (precision + recall) if both > 0 else both
+    f1 = min(precision, recall)
+    if f1 > 0:
+        f1 = 2 * precision * recall / (precision + recall)
+    return precision, recall, f1
 
 
 @pytest.mark.parametrize(
@@ -93,8 +95,10 @@ def test_equals_the_formula_written_as_loops(family, matching, u, v):
     value, components = loss(z, target, return_components=True)
 
     for row, positions in enumerate(where):
-        expected = plain_scores(family, z[row, positions], target[row, positions].tolist(), u, v, matching)
-        hard = plain_scores(family, z[row, positions], target[row, positions].tolist(), u, v, "max")
+        logits = z[row, positions]
+        labels = target[row, positions].tolist()
+        expected = plain_scores(family, logits, labels, u, v, matching)
+        hard = plain_scores(family, logits, labels, u, v, "max")
         for name, plain, plain_hard in zip(COMPONENTS, expected, hard, strict=True):
             assert components[name][row].item() == pytest.approx(plain, abs=1e-12)
             assert components[f"teacher_forced_{name}"][row].item() == pytest.approx(plain_hard, abs=1e-12)
@@ -113,7 +117,10 @@ def test_owns_no_parameters_modules_or_state(encoder):
 @pytest.fixture
 def short(pairs):
     """Real pairs, cut after a few words, as the tiny models have few positions."""
-    return [[" ".join(text.split()[: 4 + i % 9]) for i, text in enumerate(side)] for side in pairs]
+    sides = []
+    for side in pairs:
+        sides.append([" ".join(text.split()[: 4 + i % 9]) for i, text in enumerate(side)])
+    return sides
 
 
 # One of each form of special tokens. Soft tokens of every family are compared with ids in the encoder's tests.
@@ -151,19 +158,25 @@ def test_every_form_of_special_tokens(short, family):
 @pytest.mark.parametrize("target", ["ids", "texts"])
 def test_weights_and_the_component(short, idf, component, target):
     encoder = tiny("bert", "float32")
-    idf = short[1][:50] if idf == "texts" else idf
+    if idf == "texts":
+        idf = short[1][:50]
     candidates, references = equally_long(encoder, short[0][:9], short[1][:9])
-
-    assert len(candidates) >= 6
     labels = labels_of(encoder, candidates)
-    args = (labels_of(encoder, references),) if target == "ids" else (references, labels != IGNORE)
+    if target == "ids":
+        args = (labels_of(encoder, references),)
+    else:
+        args = (references, labels != IGNORE)
+    plain = bert_score(candidates, references, encoder)
     expected = bert_score(candidates, references, encoder, idf=idf)
     loss = SoftBERTScoreLoss(encoder, matching="max", idf=idf, component=component, **SHARP)
+
     value, scores = loss(certain(encoder, labels), *args, return_components=True)
+
+    assert len(candidates) >= 6
     assert_scores(scores, expected, 1e-6)
     assert torch.allclose(1 - value, expected[component], atol=1e-6)
     assert not torch.allclose(expected["precision"], expected["recall"], atol=1e-3)
-    assert not torch.allclose(expected["f1"], bert_score(candidates, references, encoder)["f1"], atol=1e-3)
+    assert not torch.allclose(expected["f1"], plain["f1"], atol=1e-3)
 
 
 @pytest.mark.parametrize("relaxation", ["softmax", relax])
@@ -254,7 +267,8 @@ def test_references_encoded_ahead(encoder, pairs):
     # Validations, which use another cache, must not change training.
     target = ["a target of the loss alone"]
     loss.encode_references(target)
-    assert [len(encoder.cache("cpu", of_losses=of_losses).get(target)) for of_losses in (True, False)] == [1, 0]
+    assert len(encoder.cache("cpu", of_losses=True).get(target)) == 1
+    assert len(encoder.cache("cpu", of_losses=False).get(target)) == 0
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
