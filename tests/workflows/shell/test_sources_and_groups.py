@@ -37,85 +37,137 @@ def record(i):
     return {**texts, "domain": DOMAINS[i], "document": DOCUMENTS[i], "source": SOURCES[i]}
 
 
-def expected_worst(minilm, count, *skipped):
-    """The worst pairs by the reference package's F1; of two references the second is the better one everywhere."""
-    alone = [i for i in range(9) if COPIES[i] and i not in skipped]
-    scores = {i: 0.0 for i in range(9) if not COPIES[i] and i not in skipped}
-    texts = ([COPIES[i] for i in alone], [REFERENCES[i] for i in alone])
-    scores |= dict(zip(alone, oracle_scores(minilm, *texts, 5)[2].tolist(), strict=True))
-    return [(i, scores[i]) for i in sorted(scores, key=scores.get)[:count]]
+@pytest.fixture
+def worst(minilm):
+    """Rows and F1 of all pairs by the reference package, the worst first.
+
+    Of two references the second is the better one everywhere. An empty text scores 0.
+    """
+    rows = [i for i in range(9) if COPIES[i]]
+    candidates = [COPIES[i] for i in rows]
+    references = [REFERENCES[i] for i in rows]
+    f1 = oracle_scores(minilm, candidates, references, 5)[2].tolist()
+    scores = dict.fromkeys(range(9), 0.0) | dict(zip(rows, f1, strict=True))
+    return sorted(scores.items(), key=lambda item: item[1])
 
 
-def test_the_worst_pairs_of_score_have_their_texts(command, minilm):
-    words = ["score", "pairs.jsonl", "--sources", "sources.jsonl", "--worst", 5]
-    document = json.loads(command(*words, "--json").out)
-    for pair, (i, f1) in zip(document["worst"], expected_worst(minilm, 5), strict=True):
+WORST = ["score", "pairs.jsonl", "--sources", "sources.jsonl", "--worst"]
+
+
+def test_the_worst_pairs_of_a_document_have_their_texts(command, worst):
+    document = json.loads(command(*WORST, 5, "--json").out)
+
+    for pair, (i, f1) in zip(document["worst"], worst[:5], strict=True):
         assert pair.pop("f1") == pytest.approx(f1, abs=2e-6)
         reference = REFERENCES[i] if COPIES[i] else "x"
         texts = {"candidate_text": COPIES[i], "reference_text": reference, "source_text": SOURCES[i]}
         assert pair == {"row": i + 1, **texts}
-    # Each text is one line of the terminal.
-    _, *blocks = command(*words[:-1], 9).out.split("\n\n")
-    blocks = {block.splitlines()[0].split(",")[0]: block.splitlines() for block in blocks}
+
+
+def test_each_text_of_a_worst_pair_is_one_line(command, worst):
+    _, *blocks = command(*WORST, 9).out.split("\n\n")
+
     assert len(blocks) == 9
-    (i, f1), *_ = [pair for pair in expected_worst(minilm, 9) if pair[0] == 4]
-    head, *texts = blocks[f"row {i + 1}"]
-    assert head == f"row {i + 1}, F1 {f1:.4f}"
-    source = r"es\u001b[2J regnet\u000ajetzt"
-    assert texts == [f"candidate: {COPIES[i]}", f"reference: {REFERENCES[i]}", f"source: {source}"]
-    # Without sources, and as comments of a table.
+    (block,) = [block for block in blocks if block.startswith("row 5,")]
+    assert block.splitlines() == [
+        f"row 5, F1 {dict(worst)[4]:.4f}",
+        f"candidate: {COPIES[4]}",
+        f"reference: {REFERENCES[4]}",
+        r"source: es\u001b[2J regnet\u000ajetzt",
+    ]
+
+
+def test_the_worst_pairs_of_a_table_are_comments(command):
     lines = command("score", "hyps.txt", "refs.txt", "--worst", 1, "--per-segment").out.splitlines()
+
     place = lines.index("# row 6, F1 0.0000")
     assert lines[place + 1 : place + 3] == ["# candidate: ", f"# reference: {REFERENCES[5]}"]
     assert lines[place + 3].startswith("segment\t")
 
 
-def test_sources_do_not_change_how_references_are_joined(command, tmp_path):
-    references = [{"id": i, "reference": REFERENCES[i]} for i in MOVED]
-    write_records(tmp_path / "refs.jsonl", references)
+@pytest.fixture
+def rows_with_ids(tmp_path):
+    """Candidates and references with an id in one order, and sources as plain lines."""
     write_records(tmp_path / "hyps.jsonl", [{"id": i, "candidate": text} for i, text in enumerate(CANDIDATES)])
-    plain = [f"source {i}" for i in range(9)]
-    write_lines(tmp_path / "plain.txt", plain)
-    moved = ["score", "hyps.jsonl", "refs.jsonl", "--sources", "plain.txt"]
-    message = "plain.txt has no column 'id', and the order of refs.jsonl is not that of hyps.jsonl"
-    check_error(command(*moved, exit_code=2), message)
-    write_records(tmp_path / "refs.jsonl", sorted(references, key=lambda row: row["id"]))
+    references = [{"id": i, "reference": text} for i, text in enumerate(REFERENCES)]
+    write_records(tmp_path / "refs.jsonl", references)
+    write_records(tmp_path / "moved.jsonl", [references[i] for i in MOVED])
+    write_lines(tmp_path / "plain.txt", PLAIN)
+
+
+PLAIN = [f"source {i}" for i in range(9)]
+
+
+@pytest.mark.usefixtures("rows_with_ids")
+@pytest.mark.parametrize(("file", "sources"), [("plain.txt", PLAIN), ("sources.jsonl", SOURCES)])
+def test_sources_do_not_change_how_references_are_joined(command, file, sources):
     words = ["score", "hyps.jsonl", "refs.jsonl", "--worst", 9, "--json"]
-    alone, with_lines, with_keys = (
-        json.loads(command(*words, *options).out)
-        for options in ([], ["--sources", "plain.txt"], ["--sources", "sources.jsonl"])
-    )
-    for document, sources in ((with_lines, plain), (with_keys, SOURCES)):
-        assert [pair.pop("source_text") for pair in document["worst"]] == [
-            sources[pair["row"] - 1] for pair in alone["worst"]
-        ]
-        assert document == alone
-    # Several candidates of one input, with one source.
-    samples = [{"id": i // 2, "candidate": text, "reference": "a"} for i, text in enumerate(CANDIDATES)]
-    write_records(tmp_path / "samples.jsonl", samples)
-    inputs = [{"id": i, "text": f"input {i}"} for i in (4, 3, 2, 1, 0)]
-    write_records(tmp_path / "inputs.jsonl", inputs)
-    words = ["score", "samples.jsonl", "--key", "id", "--worst", 9, "--json", "--sources"]
-    for file in ("inputs.jsonl", "doubled.jsonl"):
-        write_records(tmp_path / "doubled.jsonl", inputs + inputs[:2])
-        worst = json.loads(command(*words, file, "--source-column", "text").out)["worst"]
-        assert [pair["source_text"] for pair in worst] == [f"input {(pair['row'] - 1) // 2}" for pair in worst]
-    write_records(tmp_path / "doubled.jsonl", [*inputs, {"id": 1, "text": "input 2"}])
-    error = command(*words, "doubled.jsonl", "--source-column", "text", exit_code=2).err
-    assert "error: doubled.jsonl:6: the source is 'input 2', and that of line 4 is 'input 1'. Give rows" in error
+    alone = json.loads(command(*words).out)
+
+    document = json.loads(command(*words, "--sources", file).out)
+
+    for pair in document["worst"]:
+        assert pair.pop("source_text") == sources[pair["row"] - 1]
+    assert document == alone
+
+
+@pytest.mark.usefixtures("rows_with_ids")
+def test_plain_sources_follow_no_other_order(command):
+    printed = command("score", "hyps.jsonl", "moved.jsonl", "--sources", "plain.txt", exit_code=2)
+
+    check_error(printed, "plain.txt has no column 'id', and the order of moved.jsonl is not that of hyps.jsonl")
+
+
+@pytest.fixture
+def samples(command, tmp_path):
+    """Function that scores two candidates of each of five inputs, of which a file has the texts."""
+    records = [{"id": i // 2, "candidate": text, "reference": "a"} for i, text in enumerate(CANDIDATES)]
+    write_records(tmp_path / "samples.jsonl", records)
+
+    def score(inputs, **options):
+        write_records(tmp_path / "inputs.jsonl", inputs)
+        words = ["score", "samples.jsonl", "--key", "id", "--worst", 9, "--json"]
+        return command(*words, "--sources", "inputs.jsonl", "--source-column", "text", **options)
+
+    return score
+
+
+INPUTS = [{"id": i, "text": f"input {i}"} for i in (4, 3, 2, 1, 0)]
+
+
+@pytest.mark.parametrize("inputs", [INPUTS, INPUTS + INPUTS[:2]], ids=["once", "repeated"])
+def test_candidates_of_one_input_have_its_source(samples, inputs):
+    worst = json.loads(samples(inputs).out)["worst"]
+
+    for pair in worst:
+        assert pair["source_text"] == f"input {(pair['row'] - 1) // 2}"
+
+
+def test_two_sources_of_one_input_are_an_error(samples):
+    printed = samples([*INPUTS, {"id": 1, "text": "input 2"}], exit_code=2)
+
+    error = "error: inputs.jsonl:6: the source is 'input 2', and that of line 4 is 'input 1'. Give rows"
+    assert error in printed.err
 
 
 def test_the_page_of_a_comparison_has_the_sources(command, tmp_path):
     write_lines(tmp_path / "sources.txt", OTHERS)
     words = ["compare", "others.txt", "hyps.txt", "-r", "refs.txt", "--sources", "sources.txt"]
+
     command(*words, "--report", "page.html")
+
     assert read_data(tmp_path / "page.html")["sources"] == OTHERS
-    # The systems of one file.
-    rows = [{"system": name, "candidate": text, "reference": REFERENCES[i], "source": CANDIDATES[i]}
-            for name, texts in (("a", CANDIDATES), ("b", OTHERS)) for i, text in enumerate(texts)]  # fmt: skip
+
+
+def test_the_systems_of_one_file_have_its_sources(command, tmp_path):
+    rows = []
+    for name, texts in (("a", CANDIDATES), ("b", OTHERS)):
+        for text, reference, source in zip(texts, REFERENCES, CANDIDATES, strict=True):
+            rows.append({"system": name, "candidate": text, "reference": reference, "source": source})
     write_records(tmp_path / "both.jsonl", rows)
-    words = ["compare", "both.jsonl", "--system-column", "system", "--sources", "both.jsonl", "--report", "page.html"]
-    command(*words)
+
+    command("compare", "both.jsonl", "--system-column", "system", "--sources", "both.jsonl", "--report", "page.html")
+
     assert read_data(tmp_path / "page.html")["sources"] == CANDIDATES
 
 
