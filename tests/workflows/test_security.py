@@ -31,7 +31,10 @@ TEXTS = ["a list of names", "open the file", "it rains", "the dog ran home"]
 PARTS = MODEL, TOKENIZER = tiny_model("bert")
 
 
+# Both trainings write to one folder.
+@pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty:UserWarning")
 def test_a_checkpoint_of_everything_loads_as_weights_alone(tmp_path):
+    own = {"inputs", "net.0.weight", "net.0.bias", "net.3.weight", "net.3.bias"}
     encoder = FrozenEncoder(*PARTS, num_layers=2)
     callbacks = [
         BERTScoreCallback(BERTScore(encoder, reduction="none"), generate),
@@ -49,9 +52,10 @@ def test_a_checkpoint_of_everything_loads_as_weights_alone(tmp_path):
 
     fit(1)
     content = torch.load(tmp_path / "last.ckpt", weights_only=True)
-    assert len(content["callbacks"]) == 3
-    assert set(content["state_dict"]) == {"inputs", *(f"net.{i}.{part}" for i in (0, 3) for part in ("weight", "bias"))}
     resumed = fit(2, ckpt_path=tmp_path / "last.ckpt", weights_only=True)
+
+    assert len(content["callbacks"]) == 3
+    assert set(content["state_dict"]) == own
     assert resumed.current_epoch == 2
 
 
@@ -73,23 +77,43 @@ def folder(tmp_path) -> Path:
     return tmp_path / "model"
 
 
-def test_a_pickle_among_weights_never_runs(folder, tmp_path):
-    marker = tmp_path / "it ran"
-    torch.save({**MODEL.state_dict(), "more": Payload(marker)}, folder / "pytorch_model.bin")
+@pytest.fixture
+def marker(tmp_path) -> Path:
+    """A file that exists as soon as untrusted code ran."""
+    return tmp_path / "it ran"
+
+
+@pytest.fixture
+def pickled(folder, marker) -> Path:
+    """Weights as a pickle with code."""
+    path = folder / "pytorch_model.bin"
+    torch.save(MODEL.state_dict() | {"more": Payload(marker)}, path)
+    return path
+
+
+def test_a_pickle_among_weights_never_runs(folder, pickled, marker):
     with pytest.raises(OSError, match=r"could not load the weights of '.*model'"):
         FrozenEncoder(folder, num_layers=1).encode(TEXTS)
-    # Where there are safetensors too, nobody opens the other file.
-    save_file(dict(MODEL.state_dict()), folder / "model.safetensors", {"format": "pt"})
-    expected = FrozenEncoder(*PARTS, num_layers=1).encode(TEXTS).vectors
-    torch.testing.assert_close(FrozenEncoder(folder, num_layers=1).encode(TEXTS).vectors, expected)
+
     assert not marker.exists()
     # It does run where it may.
-    torch.load(folder / "pytorch_model.bin", weights_only=False)
+    torch.load(pickled, weights_only=False)
     assert marker.exists()
 
 
+@pytest.mark.usefixtures("pickled")
+def test_safetensors_are_read_instead_of_a_pickle(folder, marker):
+    save_file(dict(MODEL.state_dict()), folder / "model.safetensors", {"format": "pt"})
+    expected = FrozenEncoder(*PARTS, num_layers=1).encode(TEXTS).vectors
+
+    vectors = FrozenEncoder(folder, num_layers=1).encode(TEXTS).vectors
+
+    torch.testing.assert_close(vectors, expected)
+    assert not marker.exists()
+
+
 def write_code(folder: Path, marker: Path, name: str, auto_map: dict[str, Any], **changed: Any) -> None:
-    """Python code in a model's folder, and a configuration file that leads to it."""
+    """Write Python code to a model's folder, and a configuration file that leads to it."""
     code = f"""
 import pathlib
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
@@ -105,33 +129,59 @@ class OwnTokenizer(PreTrainedTokenizerFast):
     path.write_text(json.dumps(content), encoding="utf-8")
 
 
-def test_code_in_a_models_folder_runs_only_where_it_is_trusted(folder, tmp_path, monkeypatch, capsys):
-    marker = tmp_path / "it ran"
+@pytest.fixture
+def model_with_code(folder, marker) -> Path:
+    """Folder of a model whose configuration is a class of its own code."""
     write_code(folder, marker, "config.json", {"AutoConfig": "own_code.OwnConfig"}, model_type="own")
-    # Nobody is asked either.
+    return folder
+
+
+@pytest.fixture
+def yes(monkeypatch):
+    """Answer yes to every question: nobody must be asked."""
     monkeypatch.setattr(sys, "stdin", io.StringIO("y\n" * 9))
-    for make in (FrozenEncoder, BERTScore, SoftBERTScoreLoss):
-        with pytest.raises(OSError, match=r"(?s)could not load the configuration of '.*model'.*trust_remote_code=True"):
-            make(folder)
-    write_lines(tmp_path / "texts", TEXTS)
-    command = ["score", "-c", tmp_path / "texts", "-r", tmp_path / "texts", "--model", folder, "--num-layers", 1]
-    assert "--trust-remote-code" in run_here(capsys, *command, exit_code=2).err
+
+
+@pytest.mark.usefixtures("yes")
+@pytest.mark.parametrize("make", [FrozenEncoder, BERTScore, SoftBERTScoreLoss])
+def test_code_in_a_models_folder_does_not_run(model_with_code, marker, make):
+    with pytest.raises(OSError, match=r"(?s)could not load the configuration of '.*model'.*trust_remote_code=True"):
+        make(model_with_code)
+
     assert not marker.exists()
+
+
+@pytest.mark.usefixtures("yes")
+def test_the_shell_names_the_option_that_trusts_code(model_with_code, marker, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    write_lines(tmp_path / "texts", TEXTS)
+
+    printed = run_here(capsys, "score", "texts", "texts", "--model", model_with_code, "--num-layers", 1, exit_code=2)
+
+    assert "--trust-remote-code" in printed.err
+    assert not marker.exists()
+
+
+def test_code_in_a_models_folder_runs_where_it_is_trusted(model_with_code, marker):
     with pytest.raises(ValueError, match="own"):
-        FrozenEncoder(folder, num_layers=1, trust_remote_code=True)
+        FrozenEncoder(model_with_code, num_layers=1, trust_remote_code=True)
+
     assert marker.exists()
 
 
-def test_code_next_to_a_tokenizer_never_runs(folder, tmp_path, monkeypatch):
-    marker = tmp_path / "it ran"
+@pytest.mark.usefixtures("yes")
+def test_code_next_to_a_tokenizer_never_runs(folder, marker):
     (folder / "config.json").unlink()
     auto_map = {"AutoTokenizer": ["own_code.OwnTokenizer", "own_code.OwnTokenizer"]}
     write_code(folder, marker, "tokenizer_config.json", auto_map, tokenizer_class="OwnTokenizer")
-    monkeypatch.setattr(sys, "stdin", io.StringIO("y\n" * 9))
     encoder = FrozenEncoder(*PARTS, num_layers=1)
-    for load in (lambda: resolve_tokenizer(folder, "tokenizer"), lambda: SoftBERTScoreLoss(encoder, tokenizer=folder)):
-        with pytest.raises(OSError, match=r"(?s)could not load the tokenizer of '.*model'.*custom code"):
-            load()
+    message = r"(?s)could not load the tokenizer of '.*model'.*custom code"
+
+    with pytest.raises(OSError, match=message):
+        resolve_tokenizer(folder, "tokenizer")
+    with pytest.raises(OSError, match=message):
+        SoftBERTScoreLoss(encoder, tokenizer=folder)
+
     assert not marker.exists()
 
 
@@ -141,6 +191,7 @@ def test_no_name_reads_a_file_outside_the_packaged_tables(tmp_path):
     outside = tmp_path / "table"
     shutil.copy(table, f"{outside}.csv")
     away = os.path.relpath(outside, table.parent)
+
     for language, name in [("en", str(outside)), ("en", away), ("en/../en", table.stem)]:
         with pytest.raises(ValueError, match="no baseline for language"):
             catalog.baseline(language, name)
@@ -202,7 +253,9 @@ def test_nothing_is_downloaded_or_written_without_request(minilm, tmp_path):
     # torchmetrics imports matplotlib, which would look for fonts anew.
     environment["MPLCONFIGDIR"] = matplotlib.get_cachedir()
     command = [sys.executable, "-c", GUARDED, minilm, *package_modules()]
+
     done = subprocess.run(command, cwd=work, env=environment, capture_output=True, text=True, check=False)
+
     assert done.returncode == 0, done.stderr
     offline, attempts, error = json.loads(done.stdout.splitlines()[-1])
     assert offline == []
