@@ -1,6 +1,7 @@
 """Metrics: small batches and kinds of metrics, with the scores of the function."""
 
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -39,12 +40,18 @@ class Kind:
         indexed: bool = False,
         **options: Any,
     ) -> None:
-        self.layer, self.picked_from, self.all_layers = layer, picked_from, all_layers
-        self.many_references, self.indexed, self.options = many_references, indexed, options
+        self.layer = layer
+        self.picked_from = picked_from
+        self.all_layers = all_layers
+        self.many_references = many_references
+        self.indexed = indexed
+        self.options = options
 
     def counted(self, numbers: Iterable[int]) -> list[int]:
         """The pairs that count, in the order of the result."""
-        return sorted(set(numbers)) if self.indexed else list(numbers)
+        if self.indexed:
+            return sorted(set(numbers))
+        return list(numbers)
 
 
 # The corpus and the baseline's table, ``...``, are the workshop's.
@@ -78,28 +85,38 @@ class Workshop:
 
     def texts(self, kind: Kind, numbers: Sequence[int]) -> tuple[list[str], list[Any]]:
         """Candidates and references."""
-        target = several_references(self.target) if kind.many_references else self.target
+        target: list[Any] = self.target
+        if kind.many_references:
+            target = several_references(self.target)
         return [self.preds[i] for i in numbers], [target[i] for i in numbers]
 
     def batch(self, kind: Kind, numbers: Sequence[int]) -> tuple[Any, ...]:
         """The arguments of update."""
-        return *self.texts(kind, numbers), *([torch.tensor(numbers)] if kind.indexed else [])
+        preds, target = self.texts(kind, numbers)
+        if kind.indexed:
+            return preds, target, torch.tensor(numbers)
+        return preds, target
 
     def encoder(self, layers: int, all_layers: bool) -> FrozenEncoder:
+        """An encoder of some layers, which is made once."""
         if (layers, all_layers) not in self._encoders:
             self._encoders[layers, all_layers] = FrozenEncoder(self.model, num_layers=layers, all_layers=all_layers)
         return self._encoders[layers, all_layers]
 
     def options(self, kind: Kind) -> dict[str, Any]:
         """The arguments of the metric."""
-        theirs = {"rescale": self.table, "idf": self.corpus}
-        return {name: theirs[name] if value is ... else value for name, value in kind.options.items()}
+        options = dict(kind.options)
+        for name, own in (("rescale", self.table), ("idf", self.corpus)):
+            if options.get(name) is ...:
+                options[name] = own
+        return options
 
     def metric(self, kind: Kind, **kwargs: Any) -> BERTScore:
         """A metric that has seen nothing."""
+        encoder = self.encoder(kind.layer, kind.all_layers)
         if kind.picked_from is not None:
             kwargs["layer"] = kind.layer
-        encoder = self.encoder(kind.picked_from or kind.layer, kind.all_layers or kind.picked_from is not None)
+            encoder = self.encoder(kind.picked_from, all_layers=True)
         return BERTScore(encoder, **self.options(kind), **kwargs)
 
     def scores(self, kind: Kind, numbers: Sequence[int]) -> Tensor:
@@ -111,8 +128,9 @@ class Workshop:
     def check(self, result: Any, kind: Kind, numbers: Iterable[int]) -> None:
         """Make sure that a result of the metric is what the function makes of these pairs."""
         scores = self.scores(kind, kind.counted(numbers))
-        shaped = scores if kind.options.get("reduction") == "none" else scores.double().mean(-1).float()
-        wanted = dict(zip(SCORE_NAMES, shaped, strict=True))
+        if kind.options.get("reduction") != "none":
+            scores = scores.double().mean(-1).float()
+        wanted = dict(zip(SCORE_NAMES, scores, strict=True))
         if "component" in kind.options:
             assert_close(result, wanted[kind.options["component"]])
             return
@@ -122,7 +140,10 @@ class Workshop:
 
 
 def assert_close(score: Tensor, wanted: Tensor) -> None:
-    assert (score.dtype, score.shape, score.requires_grad) == (torch.float32, wanted.shape, BERTScore.is_differentiable)
+    """Compare a score of a metric, which is in float32 and without a gradient."""
+    assert score.dtype == torch.float32
+    assert score.shape == wanted.shape
+    assert score.requires_grad == BERTScore.is_differentiable
     torch.testing.assert_close(score, wanted.float(), rtol=0, atol=TOLERANCE)
 
 
@@ -132,10 +153,12 @@ def assert_equal(results: Any, expected: Any, tolerance: float = TOLERANCE) -> N
 
 
 def mean(scores: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the means of scores of pairs."""
     return {name: value.double().mean(-1).float() for name, value in scores.items()}
 
 
 def updated(metric: BERTScore, *batches: tuple) -> BERTScore:
+    """Return a metric after updates with batches."""
     for batch in batches:
         metric.update(*batch)
     return metric
@@ -143,6 +166,8 @@ def updated(metric: BERTScore, *batches: tuple) -> BERTScore:
 
 def per_pair(encoder: FrozenEncoder, *batches: tuple, **settings) -> dict[str, Tensor]:
     """The function's scores of all batches together."""
-    preds = [text for batch in batches for text in batch[0]]
-    target = [[texts] if isinstance(texts, str) else texts for batch in batches for texts in batch[1]]
+    preds = list(chain.from_iterable(batch[0] for batch in batches))
+    target = []
+    for texts in chain.from_iterable(batch[1] for batch in batches):
+        target.append([texts] if isinstance(texts, str) else texts)
     return bert_score(preds, target, encoder, **settings)

@@ -31,12 +31,18 @@ def oracle_scores(
     if table is not None:
         settings |= {"rescale_with_baseline": True, "baseline_path": str(table)}
     if idf:
-        settings |= {"idf": True, "idf_sents": flat(references) if idf is True else idf}
-    return torch.stack(bert_score.BERTScorer(model, **settings).score(candidates, references, batch_size=1))
+        documents = flat(references) if idf is True else idf
+        settings |= {"idf": True, "idf_sents": documents}
+    scorer = bert_score.BERTScorer(model, **settings)
+    return torch.stack(scorer.score(candidates, references, batch_size=1))
 
 
 def flat(references: Iterable[Any]) -> list[str]:
-    return [text for entry in references for text in ([entry] if isinstance(entry, str) else entry)]
+    """Return all references, of candidates with one or several."""
+    texts: list[str] = []
+    for entry in references:
+        texts += [entry] if isinstance(entry, str) else entry
+    return texts
 
 
 def take_empty_texts(monkeypatch: Any) -> None:

@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import astuple
 from functools import cache
 from hashlib import sha256
+from itertools import chain
 from pathlib import Path
 
 from examples.programs import docstrings
@@ -38,10 +39,16 @@ def real_pairs(count: int, words: int | None = None) -> tuple[list[str], list[st
     Where most of a test's time is the model's, both are cut after fewer ``words``.
     """
     pairs = stdlib_pairs()
-    chosen = pairs[:: len(pairs) // count][:count]
-    sides = [pair.summary for pair in chosen], [" ".join(pair.document.split()[:30]) for pair in chosen]
-    candidates, references = ([" ".join(text.split()[:words]) for text in side] for side in sides)
+    step = len(pairs) // count
+    chosen = pairs[::step][:count]
+    candidates = [cut(pair.summary, words) for pair in chosen]
+    references = [cut(cut(pair.document, 30), words) for pair in chosen]
     return candidates, references
+
+
+def cut(text: str, words: int | None) -> str:
+    """Return the first words of a text, separated by single spaces."""
+    return " ".join(text.split()[:words])
 
 
 def several_references(references: list[str]) -> list[list[str]]:
@@ -52,5 +59,5 @@ def several_references(references: list[str]) -> list[list[str]]:
 
 def count_rows(encoder, candidates, references):
     """Number of distinct texts with the same token ids, by their ids."""
-    distinct = {*candidates, *(text for group in references for text in group)}
+    distinct = {*candidates, *chain.from_iterable(references)}
     return Counter(map(tuple, encoder.tokenizer(sorted(distinct)).rows()))

@@ -10,4 +10,7 @@ def test_strip_thoughts_needs_no_heavy_import():
         "import sys, bertscore_tm; print(bertscore_tm.strip_thoughts('<think>so</think> yes'), "
         "*sorted({'torch', 'transformers', 'numpy'} & sys.modules.keys()))"
     )
-    assert run_process(sys.executable, "-c", code).stdout == "yes\n"
+
+    done = run_process(sys.executable, "-c", code)
+
+    assert done.stdout == "yes\n"
