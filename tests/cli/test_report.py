@@ -16,30 +16,28 @@ from tests.support.shell_cases import ShellCase, check_case
 
 
 @pytest.fixture
-def command(pairs, minilm, tmp_path, monkeypatch, capsys):
+def texts(pairs):
+    """Lines of the files: two systems and their references."""
+    candidates, references = pairs
+    return {"a": candidates[:7], "b": [*references[:3], *candidates[3:7]], "refs": references[:7]}
+
+
+@pytest.fixture
+def command(texts, minilm, tmp_path, monkeypatch, capsys):
     """Function that runs a command in a folder with texts, and returns what it prints."""
     monkeypatch.chdir(tmp_path)
-    for name, texts in {"a": pairs[0][:7], "b": [*pairs[1][:3], *pairs[0][3:7]], "refs": pairs[1][:7]}.items():
-        write_lines(tmp_path / f"{name}.txt", texts)
-    documents = [{"candidate": a, "reference": b, "doc": i // 2} for i, (a, b) in enumerate(zip(*pairs, strict=True))]
-    write_records(tmp_path / "pairs.jsonl", documents[:7])
+    records = []
+    for i, (candidate, reference) in enumerate(zip(texts["a"], texts["refs"], strict=True)):
+        records.append({"candidate": candidate, "reference": reference, "doc": i // 2})
+    write_records(tmp_path / "pairs.jsonl", records)
+    write_texts(tmp_path, texts)
     return lambda *words, **options: run_here(capsys, *words, "--model", minilm, "--num-layers", 5, **options)
 
 
-def test_score_and_compare_write_the_page_of_the_report(command, pairs, encoder, tmp_path):
-    command("score", "a.txt", "refs.txt", "--idf", "--report", "page.html")
-    data = read_data(tmp_path / "page.html")
-    expected = Report.from_texts({"a.txt": pairs[0][:7]}, pairs[1][:7], encoder, idf=True)
-    assert data == read_data(expected.to_html())
-    printed = command("compare", "a.txt", "b.txt", "-r", "refs.txt", "--report", "page.html", "--json")
-    data = read_data(tmp_path / "page.html")
-    assert data["names"] == ["a.txt", "b.txt"]
-    assert data["scores"][1]["f1"] == pytest.approx(
-        bert_score(data["candidates"][1], pairs[1][:7], encoder)["f1"].tolist(), abs=6e-5
-    )
-    (test,) = json.loads(printed.out)["differences"]
-    check_difference(data["differences"][0][1], test)
-    assert data["differences"][0][1]["p"] == f"{test['p_value']:.4f}"
+def write_texts(folder, texts):
+    """Write texts by the names of their files."""
+    for name, lines in texts.items():
+        write_lines(folder / f"{name}.txt", lines)
 
 
 def check_difference(shown, test):
@@ -49,54 +47,110 @@ def check_difference(shown, test):
         assert shown[name] == pytest.approx(test[expected], abs=6e-5)
 
 
-@pytest.mark.parametrize("chosen", [[], ["--all-pairs"]])
-def test_the_page_has_the_p_values_and_the_verdict_of_the_shell(command, pairs, tmp_path, chosen):
-    targets = pairs[1][:12]
-    systems = {"a": pairs[0][:12], "b": [text[:-9] for text in targets], "c": pairs[0][1:13], "d": targets}
-    systems["e"] = [text[:-9] if i < 4 else text for i, text in enumerate(targets)]
-    for name, texts in {**systems, "refs": targets}.items():
-        write_lines(tmp_path / f"{name}.txt", texts)
-    files = [*(f"{name}.txt" for name in systems), "-r", "refs.txt", "--names", *systems, *chosen]
-    document = json.loads(command("compare", *files, "--report", "page.html", "--json").out)
+def test_score_writes_the_page_of_the_report(command, texts, encoder, tmp_path):
+    expected = Report.from_texts({"a.txt": texts["a"]}, texts["refs"], encoder, idf=True)
+
+    command("score", "a.txt", "refs.txt", "--idf", "--report", "page.html")
+
+    assert read_data(tmp_path / "page.html") == read_data(expected.to_html())
+
+
+def test_compare_writes_the_page_of_its_document(command, texts, encoder, tmp_path):
+    expected = bert_score(texts["b"], texts["refs"], encoder)["f1"]
+
+    printed = command("compare", "a.txt", "b.txt", "-r", "refs.txt", "--report", "page.html", "--json")
+
     data = read_data(tmp_path / "page.html")
-    compared = [(test["minus"], test["system"]) for test in document["differences"]]
-    assert compared == (list(combinations("abcde", 2)) if chosen else [("a", name) for name in "bcde"])
-    for (a, b), test in zip(compared, document["differences"], strict=True):
-        p = f"{test['p_value_holm']:.4f}"
-        assert data["differences"]["abcde".index(a)]["abcde".index(b)]["p"] == p
-        assert data["differences"]["abcde".index(b)]["abcde".index(a)]["p"] == p
+    assert data["names"] == ["a.txt", "b.txt"]
+    assert data["scores"][1]["f1"] == pytest.approx(expected.tolist(), abs=6e-5)
+    (test,) = json.loads(printed.out)["differences"]
+    check_difference(data["differences"][0][1], test)
+    assert data["differences"][0][1]["p"] == f"{test['p_value']:.4f}"
+
+
+FIVE = ["a", "b", "c", "d", "e"]
+
+
+@pytest.fixture
+def compare_five(command, pairs, tmp_path):
+    """Run compare on five systems of 12 texts, of which d is the best and e equals it in most texts."""
+    candidates, references = pairs[0], pairs[1][:12]
+    cut = [text[:-9] for text in references]
+    systems = {"a": candidates[:12], "b": cut, "c": candidates[1:13], "d": references, "e": cut[:4] + references[4:]}
+    write_texts(tmp_path, systems | {"refs": references})
+    files = [f"{name}.txt" for name in FIVE]
+    return lambda *options: command("compare", *files, "-r", "refs.txt", "--names", *FIVE, *options)
+
+
+@pytest.mark.parametrize(
+    ("options", "pairs_of_systems"),
+    [([], [("a", "b"), ("a", "c"), ("a", "d"), ("a", "e")]), (["--all-pairs"], [*combinations(FIVE, 2)])],
+    ids=["with the first", "all"],
+)
+def test_the_page_has_the_p_values_of_the_shell(compare_five, tmp_path, options, pairs_of_systems):
+    document = json.loads(compare_five(*options, "--report", "page.html", "--json").out)
+
+    differences = read_data(tmp_path / "page.html")["differences"]
+    assert [(test["minus"], test["system"]) for test in document["differences"]] == pairs_of_systems
+    for test in document["differences"]:
+        a, b = FIVE.index(test["minus"]), FIVE.index(test["system"])
+        assert differences[a][b]["p"] == differences[b][a]["p"] == f"{test['p_value_holm']:.4f}"
+
+
+def test_the_page_has_the_verdict_of_the_shell(compare_five, tmp_path):
+    document = json.loads(compare_five("--report", "page.html", "--json").out)
     means = {system["name"]: system["f1"] for system in document["systems"]}
-    order = sorted("abce", key=means.get, reverse=True)
-    assert max(means, key=means.get) == "d"
-    is_below = {name: float(data["differences"]["abcde".index(name)][3]["p"]) < 0.05 for name in order}
-    near, below = (", ".join(name for name in order if is_below[name] is kind) for kind in (False, True))
-    assert data["verdict"] == document["verdict"]
-    assert data["verdict"] == f"Best: d. Not significantly below it: {near}. Below (p < .05, Holm): {below}."
-    printed = command("compare", *files).out
+    best, *others = sorted(means, key=means.get, reverse=True)
+    assert best == "d"
+
+    data = read_data(tmp_path / "page.html")
+
+    near, below = [], []
+    for name in others:
+        p_value = float(data["differences"][FIVE.index(name)][FIVE.index(best)]["p"])
+        if p_value < 0.05:
+            below.append(name)
+        else:
+            near.append(name)
+    expected = f"Best: d. Not significantly below it: {', '.join(near)}. Below (p < .05, Holm): {', '.join(below)}."
+    assert data["verdict"] == document["verdict"] == expected
+
+
+def test_the_terminal_has_the_verdict_of_the_page(compare_five, tmp_path):
+    printed = compare_five("--report", "page.html").out
+
     assert "p (Holm): adjusted for all 10 pairs of 5 systems\n" in printed
-    assert printed.endswith(f"\n{data['verdict']}\n")
+    assert printed.endswith(f"\n{read_data(tmp_path / 'page.html')['verdict']}\n")
 
 
 def test_references_have_the_numbers_of_the_document(command, tmp_path):
     lists = [["", "dogs bark", "the cat sat"], [" ", "it is raining", ""], ["the sun", "cats and dogs", ""]]
-    rows = [{"candidate": text, "reference": lists[i]} for i, text in enumerate(["a cat sat", "it rains", "dogs"])]
-    write_records(tmp_path / "lists.jsonl", rows)
+    candidates = ["a cat sat", "it rains", "dogs"]
+    rows = zip(candidates, lists, strict=True)
+    write_records(tmp_path / "lists.jsonl", [{"candidate": text, "reference": texts} for text, texts in rows])
+
     printed = command("score", "lists.jsonl", "--report", "page.html", "--per-segment", "--json")
-    document, data = json.loads(printed.out), read_data(tmp_path / "page.html")
-    assert data["references"] == lists
-    assert data["chosen"] == [document["segments"]["best_reference"]] == [[2, 1, 1]]
-    assert [data["alignments"][str(row)]["0"]["reference"] for row in range(3)] == [2, 1, 1]
+
+    document = json.loads(printed.out)
     assert document["num_references"] == 5
+    assert document["segments"]["best_reference"] == [2, 1, 1]
+    data = read_data(tmp_path / "page.html")
+    assert data["references"] == lists
+    assert data["chosen"] == [[2, 1, 1]]
+    assert [data["alignments"][str(row)]["0"]["reference"] for row in range(3)] == [2, 1, 1]
 
 
-def test_intervals_of_rescaled_scores_equal_the_shells(command, tmp_path):
+def test_intervals_of_rescaled_scores_equal_the_shells(command, texts, tmp_path):
     """Both ends of the range are moved, here to -2 and 1."""
     write_lines(tmp_path / "table.csv", ["LAYER,P,R,F", *(f"{layer},0.3,0.3,0.3333333" for layer in range(7))])
-    for name, copies in {"c": [0, 1, 2], "d": [3, 4]}.items():
-        lines = [(tmp_path / f"{'refs' if i in copies else 'a'}.txt").read_text().splitlines()[i] for i in range(7)]
-        write_lines(tmp_path / f"{name}.txt", ["" if i == 6 else line for i, line in enumerate(lines)])
+    candidates, references = texts["a"], texts["refs"]
+    # Most texts of c, and some of d, are the references. The last ones are empty.
+    write_lines(tmp_path / "c.txt", [*references[:3], *candidates[3:6], ""])
+    write_lines(tmp_path / "d.txt", [*candidates[:3], *references[3:5], candidates[5], ""])
     options = ("-r", "refs.txt", "--rescale-from", "table.csv", "--report", "page.html", "--json")
+
     printed = json.loads(command("compare", "c.txt", "d.txt", *options).out)
+
     data = read_data(tmp_path / "page.html")
     for means, system in zip(data["summary"], printed["systems"], strict=True):
         expected = {"mean": system["f1"], "low": system["low"], "high": system["high"]}
