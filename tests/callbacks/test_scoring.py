@@ -36,9 +36,9 @@ def test_scores_equal_functional(pairs, encoder, tmp_path, source, has_lists, id
     names = ("said", "wanted") if source == "keys" else ("preds", "target")
     module = chooser(pairs, references=references, kind=Returns if source == "generate" else Chooser, keys=names)
     options = {"generate": generate} if source == "generate" else {"preds_key": names[0], "target_key": names[1]}
-    data = pickle.dumps(BERTScoreCallback(BERTScore(encoder, idf=idf), **options))
-    assert len(data) < 5_000_000  # the tokenizer; the weights alone are 70 MB
-    run = trainer(tmp_path, [pickle.loads(data)])
+    callback = pickle.loads(pickle.dumps(BERTScoreCallback(BERTScore(encoder, idf=idf), **options)))
+    run = trainer(tmp_path, [callback])
+
     for stage, call in (("val", run.validate), ("test", run.test)):
         [result] = call(module, verbose=False)
         if source == "generate":
@@ -49,10 +49,20 @@ def test_scores_equal_functional(pairs, encoder, tmp_path, source, has_lists, id
         assert len(run.callback_metrics) == 4
 
 
+def test_a_pickled_callback_has_no_weights(shallow):
+    shallow.backbone("cpu")
+
+    data = pickle.dumps(BERTScoreCallback(BERTScore(shallow)))
+
+    assert len(data) < 5_000_000  # the tokenizer; the weights alone are 70 MB
+
+
 def test_progress_bar_shows_f1(pairs, encoder, tmp_path):
     bars = TQDMProgressBar()
     run = trainer(tmp_path, [BERTScoreCallback(BERTScore(encoder)), bars], enable_progress_bar=True, max_epochs=1)
+
     run.fit(chooser(pairs))
+
     shown = bars.get_metrics(run, run.lightning_module)
     assert shown["val_bertscore_f1"] == pytest.approx(run.callback_metrics["val_bertscore_f1"].item(), abs=1e-6)
     assert "val_bertscore_precision" not in shown
@@ -66,8 +76,11 @@ def test_run_after_an_error_starts_empty(pairs, encoder, tmp_path):
     with pytest.raises(ZeroDivisionError):
         trainer(tmp_path, [callback]).validate(chooser(pairs), verbose=False)
     callback.generate = None
-    module, run = chooser(pairs), trainer(tmp_path, [callback])
+    module = chooser(pairs)
+    run = trainer(tmp_path, [callback])
+
     run.validate(module, verbose=False)
+
     assert logged(run.callback_metrics) == expected_means(module.seen, encoder)
 
 
@@ -97,7 +110,9 @@ def test_logged_f1_and_samples_have_no_pole(minilm, tmp_path, kind):
     module = Returns(OTHERS, references, {"preds": UNRELATED, "target": references})
     tables = []
     run = trainer(tmp_path, [callback, SampleLogger(1, writer=lambda logger, table: tables.append(table))])
+
     run.validate(module, loader(2), verbose=False)
+
     idf = OTHERS if kind == "idf" else False
     wanted = [plain_selection_f1(UNRELATED[i], references[i], encoder, baseline, idf=idf) for i in range(2)]
     assert max(wanted) < 0.1
@@ -134,6 +149,7 @@ def test_a_training_without_validation_is_an_error_before_it(pairs, encoder, tmp
         module.val_dataloader = super(Chooser, module).val_dataloader
     run = trainer(tmp_path, [BERTScoreCallback(BERTScore(encoder))], limit_val_batches=0 if has_loader else 1.0)
     said = r"this run has no validation. Define validation_step.*limit_val_batches"
+
     with pytest.raises(MisconfigurationException, match=said):
         run.fit(module)
     assert torch.equal(weights(module), before)
@@ -150,9 +166,11 @@ def test_a_step_without_texts_is_an_error(pairs, encoder, tmp_path, returned, sa
     module, before = chooser(pairs, returned=returned, kind=Returns), weights(chooser(pairs))
     run = trainer(tmp_path, [BERTScoreCallback(BERTScore(encoder))], num_sanity_val_steps=1)
     remedy = "Return {'preds': [...], 'target': [...]}, set preds_key= and target_key="
+
     with pytest.raises(MisconfigurationException, match=re.escape(said + remedy)):
         run.fit(module)
     assert torch.equal(weights(module), before)
+
     with pytest.raises(MisconfigurationException, match=re.escape(said.replace("validation", "test") + remedy)):
         run.test(module)
 
@@ -169,6 +187,7 @@ def test_a_step_without_texts_is_an_error(pairs, encoder, tmp_path, returned, sa
 )
 def test_unusable_texts_are_an_error(pairs, encoder, tmp_path, texts, error, said):
     callback = BERTScoreCallback(BERTScore(encoder), lambda pl_module, batch: texts)
+
     with pytest.raises(error, match=re.escape(said)):
         trainer(tmp_path, [callback]).validate(chooser(pairs), verbose=False)
 
@@ -186,6 +205,7 @@ class Halves(WordErrorRate):
 )
 def test_a_metric_of_several_values_is_an_error(encoder, pairs, tmp_path, metric, said):
     metrics = {"bertscore": BERTScore(encoder), "other": metric}
+
     with pytest.raises(MisconfigurationException, match=f"the metric 'other' .*{re.escape(said)}.*Choose options"):
         trainer(tmp_path, [BERTScoreCallback(metrics)]).validate(chooser(pairs), loader(3), verbose=False)
 
@@ -203,16 +223,20 @@ def test_every_metric_scores_the_same_texts(pairs, encoder, shallow, tmp_path):
     }
     module = chooser(pairs, kind=Returns)
     run = trainer(tmp_path, [BERTScoreCallback(metrics, counted)])
+
     run.validate(module, verbose=False)
+
     assert sum(len(call.args[1]) for call in counted.call_args_list) == 7
     logged = {key: value.item() for key, value in run.callback_metrics.items()}
     preds, target = generate(module.eval(), torch.arange(7))
+    lists = [[text] for text in target]
     wanted = {}
     for name, options, model in (("bertscore", {}, encoder), ("idf", {"idf": True}, encoder), ("shallow", {}, shallow)):
-        scores = bert_score(preds, target, model, **options)
-        wanted |= {f"val_{name}_{key}": score.mean().item() for key, score in scores.items()} | {f"val_{name}_empty": 0}
-    wanted["val_bleu"] = BLEUScore(n_gram=2)(preds, [[text] for text in target]).item()
-    wanted["val_chrf"] = CHRFScore()(preds, [[text] for text in target]).item()
+        wanted[f"val_{name}_empty"] = 0
+        for key, score in bert_score(preds, target, model, **options).items():
+            wanted[f"val_{name}_{key}"] = score.mean().item()
+    wanted["val_bleu"] = BLEUScore(n_gram=2)(preds, lists).item()
+    wanted["val_chrf"] = CHRFScore()(preds, lists).item()
     rouge = ROUGEScore(rouge_keys=("rouge1", "rougeL"))(preds, target)
     wanted |= {f"val_rouge_{key}": value.item() for key, value in rouge.items()}
     wanted["val_errors_cer"] = CharErrorRate()(preds, target).item()
@@ -239,16 +263,19 @@ def test_metrics_of_one_encoder_encode_each_batch_once(pairs, shallow, tmp_path)
     module = chooser(pairs, val_sizes=(9, 5))
     callback = BERTScoreCallback(metrics | {"cer": CountsBatches()}, max_batches=2, loader_names=["news", "books"])
     run = trainer(tmp_path, [KeepsScores(), callback])
+
     with patch.object(FrozenEncoder, "encode", autospec=True, side_effect=FrozenEncoder.encode) as encode:
         run.test(module, verbose=False)
-    assert (encode.call_count, batches) == (4, [3, 3, 3, 2])
+
+    assert encode.call_count == 4
+    assert batches == [3, 3, 3, 2]
     places = [(part.stage, part.dataloader_idx, part.suffix) for part in scored_loaders]
     assert places == [("test", 0, "_news"), ("test", 1, "_books")]
     # Pairs are kept where the metric keeps them.
     assert callback.pairs.keys() == {"test_pairs_f1_news", "test_pairs_f1_books"}
     for part in scored_loaders:
-        seen = [batch for batch in module.seen if batch[0] == part.dataloader_idx][:2]
-        preds, target = ([text for batch in seen for text in batch[side]] for side in (1, 2))
+        of_loader = [batch for batch in module.seen if batch[0] == part.dataloader_idx]
+        preds, target = texts_of(of_loader[:2])
         for name in metrics:
             assert part.metrics[name].encoder is shallow
             for score, expected in bert_score(preds, target, shallow, idf=name == "idf").items():

@@ -30,8 +30,13 @@ def test_indices_count_each_example_once_also_on_one_rank(pairs, shallow, tmp_pa
     scorer = BERTScoreCallback(metrics, index_key="index")
     run = trainer(tmp_path, [scorer])
     drawn = [3, 1, 4, 1, 5, 9, 3, 6, 5, 3]
-    run.validate(chooser(pairs, count=COUNT, kind=Indexed), DataLoader(range(COUNT), 4, sampler=drawn), verbose=False)
-    preds, target = ([side[i] for i in sorted(set(drawn))] for side in pairs)
+    module = chooser(pairs, count=COUNT, kind=Indexed)
+
+    run.validate(module, DataLoader(range(COUNT), 4, sampler=drawn), verbose=False)
+
+    distinct = sorted(set(drawn))
+    preds = [pairs[0][i] for i in distinct]
+    target = [pairs[1][i] for i in distinct]
     expected = bert_score(preds, target, shallow)["f1"]
     torch.testing.assert_close(scorer.pairs["val_bertscore_f1"], expected, atol=1e-6, rtol=0)
     assert run.callback_metrics["val_edits"].item() == EditDistance(reduction="sum")(preds, target).item()
@@ -39,6 +44,7 @@ def test_indices_count_each_example_once_also_on_one_rank(pairs, shallow, tmp_pa
 
 def test_indices_that_nobody_returns_are_an_error(pairs, shallow, tmp_path):
     run = trainer(tmp_path, [BERTScoreCallback(BERTScore(shallow), index_key="number")])
+
     with pytest.raises(MisconfigurationException, match=r"neither the batch nor .* the key index_key='number'"):
         run.validate(chooser(pairs, count=COUNT, kind=Indexed), loader(6), verbose=False)
 
@@ -47,6 +53,7 @@ def test_indices_that_nobody_returns_are_an_error(pairs, shallow, tmp_path):
 def test_another_number_of_indices_than_predictions_is_an_error(pairs, shallow, tmp_path, value):
     scorer = BERTScoreCallback({"edits": EditDistance()}, index_key="index")
     module = chooser(pairs, kind=Returns, returned={"preds": ["a"] * 3, "target": ["b"] * 3, "index": value})
+
     with pytest.raises(MisconfigurationException, match="got 2 indices under index_key='index' for 3 predictions"):
         trainer(tmp_path, [scorer]).validate(module, verbose=False)
 
@@ -60,8 +67,10 @@ class ListsLoaders(pl.Callback):
 
 def test_combined_loaders_are_refused_by_their_mode(pairs, tmp_path):
     both = CombinedLoader([loader(3), loader(3)], "max_size")
+
     with pytest.raises(MisconfigurationException) as caught:
         trainer(tmp_path, [ListsLoaders()]).validate(chooser(pairs), both, verbose=False)
+
     assert "because a CombinedLoader with mode='max_size' mixes dataloaders" in str(caught.value)
     assert "BatchSampler" not in str(caught.value)
 
@@ -71,5 +80,6 @@ def test_a_sampler_of_an_equal_name_is_refused_with_its_module(pairs, tmp_path):
         pass
 
     data = DataLoader(range(4), sampler=DistributedSampler(range(4)))
+
     with pytest.raises(MisconfigurationException, match=r"test_trainer.*DistributedSampler instead of torch's"):
         trainer(tmp_path, [ListsLoaders()]).validate(chooser(pairs), data, verbose=False)

@@ -12,6 +12,9 @@ from bertscore_tm.callbacks import BERTScoreCallback, BERTScoreEarlyStopping, Sa
 from tests.support.lightning_runs import Quality, Record, Returns, Steady, chooser, generate, loader, trainer
 
 EPOCHS = 7
+MONITOR = {"monitor": "val_bertscore_f1", "mode": "max"}
+# Lightning's ModelCheckpoint says so of each folder that has files.
+pytestmark = pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty")
 
 
 class Generations:
@@ -40,9 +43,12 @@ def test_skipped_validations_generate_and_log_nothing(pairs, encoder, tmp_path, 
     scorer = BERTScoreCallback(BERTScore(encoder), texts, **settings)
     callbacks = [SampleLogger(1), ScoredTextWriter(tmp_path / "texts"), scorer]
     run = trainer(tmp_path, callbacks, max_epochs=EPOCHS, num_sanity_val_steps=1)
+
     run.fit(chooser(pairs, kind=Returns, val_sizes=val_sizes))
+
     assert sorted(set(texts.epochs)) == [-1, *scored]
     assert len(list((tmp_path / "texts").iterdir())) == len(scored) * len(val_sizes)
+    # A validation outside of the training is scored, and not counted.
     run.validate(chooser(pairs, kind=Returns), verbose=False)
     assert "val_bertscore_f1" in run.callback_metrics
     assert scorer.state_dict()["validations"] == EPOCHS
@@ -50,21 +56,26 @@ def test_skipped_validations_generate_and_log_nothing(pairs, encoder, tmp_path, 
 
 def test_early_stopping_counts_scored_validations_only(pairs, encoder, tmp_path):
     scorer = BERTScoreCallback(BERTScore(encoder), every_n_validations=2)
-    checkpoint = ModelCheckpoint(tmp_path, "{epoch}", monitor="val_bertscore_f1", mode="max")
+    checkpoint = ModelCheckpoint(tmp_path, "{epoch}", **MONITOR)
     stopping = BERTScoreEarlyStopping(patience=3)
-    run = trainer(tmp_path, [scorer, stopping, checkpoint], max_epochs=12)
-    run.fit(chooser(pairs, [2, 8, 6, 0, 1, 9, 1, 0, 1, 9, 9, 9], kind=Quality), loader(2), loader(9))
+    module = chooser(pairs, [2, 8, 6, 0, 1, 9, 1, 0, 1, 9, 9, 9], kind=Quality)
+
+    trainer(tmp_path, [scorer, stopping, checkpoint], max_epochs=12).fit(module, loader(2), loader(9))
+
     assert checkpoint.best_model_path.endswith("epoch=2.ckpt")
-    assert (stopping.stopped_epoch, stopping.wait_count) == (8, 3)
+    assert stopping.stopped_epoch == 8
+    assert stopping.wait_count == 3
 
 
 def test_checkpoints_of_scored_epochs_when_the_first_are_not(pairs, encoder, tmp_path):
     """With the remedy of the page for ModelCheckpoint; early stopping needs none."""
     scorer = BERTScoreCallback(BERTScore(encoder), every_n_validations=3, first_validation=3)
-    options = {"monitor": "val_bertscore_f1", "mode": "max", "save_top_k": 3, "every_n_epochs": 3}
-    checkpoint = ModelCheckpoint(tmp_path, "{epoch}", **options)
+    checkpoint = ModelCheckpoint(tmp_path, "{epoch}", **MONITOR, save_top_k=3, every_n_epochs=3)
+    module = chooser(pairs, [9, 9, 2, 9, 9, 6, 9], kind=Quality)
+
     run = trainer(tmp_path, [scorer, BERTScoreEarlyStopping(), checkpoint], max_epochs=EPOCHS)
-    run.fit(chooser(pairs, [9, 9, 2, 9, 9, 6, 9], kind=Quality), loader(2), loader(9))
+    run.fit(module, loader(2), loader(9))
+
     assert {path.name for path in tmp_path.glob("*.ckpt")} == {"epoch=2.ckpt", "epoch=5.ckpt"}
     assert checkpoint.best_model_path.endswith("epoch=5.ckpt")
 
@@ -77,6 +88,7 @@ def test_a_resumed_training_goes_on_counting(pairs, encoder, tmp_path):
     run_of(Generations(), 4).fit(chooser(pairs, kind=Returns))
     texts = Generations()
     run_of(texts, EPOCHS).fit(chooser(pairs, kind=Returns), ckpt_path=tmp_path / "last.ckpt")
+
     assert set(texts.epochs) == {6}
 
 
@@ -104,11 +116,9 @@ def test_a_resumed_training_has_the_last_scores(pairs, encoder, tmp_path, stoppi
     qualities = [2, 0, 7, 0, 1, 0, 1, 0, 1, 0, 1, 0]
 
     def fit(folder, max_epochs, ckpt_path=None):
-        scorer, stopping = (
-            BERTScoreCallback(BERTScore(encoder), every_n_validations=2),
-            BERTScoreEarlyStopping(patience=3),
-        )
-        checkpoint = ModelCheckpoint(folder, "{epoch}", monitor="val_bertscore_f1", mode="max", save_last=True)
+        scorer = BERTScoreCallback(BERTScore(encoder), every_n_validations=2)
+        stopping = BERTScoreEarlyStopping(patience=3)
+        checkpoint = ModelCheckpoint(folder, "{epoch}", **MONITOR, save_last=True)
         callbacks = [stopping, scorer] if stopping_first else [scorer, stopping]
         run = trainer(tmp_path, [*callbacks, checkpoint], max_epochs=max_epochs)
         module = chooser(pairs, qualities, kind=Monitored)
@@ -119,19 +129,24 @@ def test_a_resumed_training_has_the_last_scores(pairs, encoder, tmp_path, stoppi
     unbroken = fit(tmp_path / "unbroken", 12)
     first = fit(tmp_path / "resumed", 3)
     resumed = fit(tmp_path / "resumed", 12, tmp_path / "resumed" / "last.ckpt")
-    assert unbroken[3] == 9
-    assert (first[0] + resumed[0], *resumed[1:]) == unbroken
+
+    scores, *state = unbroken
+    assert state[-1] == 9
+    assert first[0] + resumed[0] == scores
+    assert list(resumed[1:]) == state
 
 
 def test_restored_scores_have_the_dtype_of_logged_ones(encoder, tmp_path):
     scorer = BERTScoreCallback(BERTScore(encoder))
     scorer.load_state_dict({"validations": 1, "scored_step": 3, "scores": {"val_bertscore_f1": 0.1}})
     run = trainer(tmp_path, [scorer])
+
     torch.set_default_dtype(torch.float64)
     try:
         scorer.restore_scores(run)
     finally:
         torch.set_default_dtype(torch.float32)
+
     restored = run.callback_metrics["val_bertscore_f1"]
     assert restored.dtype == torch.float32
     assert restored == torch.tensor(0.1, dtype=torch.float32)
@@ -142,9 +157,11 @@ def test_a_second_training_counts_anew(pairs, encoder, tmp_path):
     scorer = BERTScoreCallback(BERTScore(encoder), texts, every_n_validations=2)
     tables = []
     samples = SampleLogger(1, every_n_validations=2, writer=lambda logger, table: tables.append(table.step))
+
     for number in range(2):
         checkpoint = ModelCheckpoint(tmp_path / str(number), monitor="val_bertscore_f1")
         trainer(tmp_path, [scorer, samples, checkpoint], max_epochs=3).fit(chooser(pairs, kind=Returns))
+
     assert texts.epochs == [0, 0, 0, 2, 2, 2] * 2
     assert tables == [8] * 2
 
@@ -160,18 +177,25 @@ class Interrupted(Steady):
 
 def test_an_interrupted_validation_is_repeated_as_a_whole(pairs, encoder, tmp_path):
     unbroken, resumed = Record(), Record()
-    train, val = loader(2), loader(8, batch_size=1)
-    scorer, writer = BERTScoreCallback(BERTScore(encoder)), ScoredTextWriter(tmp_path / "texts")
-    trainer(tmp_path, [scorer, unbroken], max_epochs=3).fit(chooser(pairs, kind=Steady), train, val)
+    data = loader(2), loader(8, batch_size=1)
+    scorer = BERTScoreCallback(BERTScore(encoder))
     tables = []
     samples = SampleLogger(1, every_n_validations=3, writer=lambda logger, table: tables.append(table.step))
-    broken = trainer(tmp_path, [scorer, samples, OnExceptionCheckpoint(tmp_path, "stopped")], enable_checkpointing=True)
+    stopped = OnExceptionCheckpoint(tmp_path, "stopped")
+    writer = ScoredTextWriter(tmp_path / "texts")
+
+    trainer(tmp_path, [scorer, unbroken], max_epochs=3).fit(chooser(pairs, kind=Steady), *data)
+    broken = trainer(tmp_path, [scorer, samples, stopped], enable_checkpointing=True)
     with pytest.raises(KeyError, match="interrupted"):
-        broken.fit(chooser(pairs, kind=Interrupted), train, val)
+        broken.fit(chooser(pairs, kind=Interrupted), *data)
     run = trainer(tmp_path, [scorer, samples, resumed, writer], max_epochs=3)
-    run.fit(chooser(pairs, kind=Steady), train, val, ckpt_path=tmp_path / "stopped.ckpt")
-    lines = [path.read_text(encoding="utf-8").splitlines() for path in sorted((tmp_path / "texts").iterdir())]
-    assert [[json.loads(line)["example"] for line in part] for part in lines] == [list(range(1, 9))] * 2
+    run.fit(chooser(pairs, kind=Steady), *data, ckpt_path=tmp_path / "stopped.ckpt")
+
+    paths = sorted((tmp_path / "texts").iterdir())
+    assert len(paths) == 2
+    for path in paths:
+        lines = path.read_text(encoding="utf-8").splitlines()
+        assert [json.loads(line)["example"] for line in lines] == list(range(1, 9))
     assert resumed.scores == unbroken.scores[1:]
     assert tables == [2]
 
@@ -217,9 +241,11 @@ RISING = [0, 0, 2, 2, 5, 5, 7, 9, 9]
 def test_the_learning_rate_follows_the_score(pairs, encoder, tmp_path, settings, options, frequency, qualities, rates):
     module = chooser(pairs, qualities, kind=Scheduled, frequency=frequency)
     run = trainer(tmp_path, [BERTScoreCallback(BERTScore(encoder), **settings)], max_epochs=9, **options)
+
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message="ReduceLROnPlateau")
         run.fit(module, loader(4, batch_size=1), loader(9))
+
     assert module.rates == pytest.approx(rates)
     assert (module.scores == sorted(module.scores)) == (rates[-1] == 1)
     assert len(set(module.scores)) >= 4
