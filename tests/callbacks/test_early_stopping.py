@@ -35,7 +35,10 @@ def count_epochs(folder, stopping, values, ckpt_path=None):
 )
 def test_when_it_stops(tmp_path, values, arguments, epochs, waited, on_train_epoch_end):
     stopping = BERTScoreEarlyStopping(check_on_train_epoch_end=on_train_epoch_end, **arguments)
-    assert (count_epochs(tmp_path, stopping, values), stopping.wait_count) == (epochs, waited)
+
+    assert count_epochs(tmp_path, stopping, values) == epochs
+
+    assert stopping.wait_count == waited
     assert stopping.stopping_reason is EarlyStoppingReason.PATIENCE_EXHAUSTED
     assert stopping.stopped_epoch == epochs - 1
 
@@ -60,6 +63,7 @@ def test_every_argument_has_lightnings_name_and_default():
 def test_a_small_patience_for_bertscore_warns_once(monitor, patience, count):
     with warnings.catch_warnings(record=True, action="always") as caught:
         copy.deepcopy(BERTScoreEarlyStopping(monitor, patience=patience))
+
     assert [(warning.category, warning.filename) for warning in caught] == [(UserWarning, __file__)] * count
     for warning in caught:
         assert str(warning.message).startswith(f"patience={patience} tends to stop too early")
@@ -83,6 +87,7 @@ def test_a_resumed_run_stops_where_an_unbroken_one_does(tmp_path, values, first,
     run.fit(Logs(values))
     run.save_checkpoint(tmp_path / "first.ckpt")
     resumed = BERTScoreEarlyStopping(patience=3, check_finite=False)
+
     assert count_epochs(tmp_path, resumed, values, tmp_path / "first.ckpt") == epochs - first
     assert resumed.state_dict() == unbroken.state_dict()
 

@@ -19,7 +19,8 @@ from tests.support.lightning_runs import WithModel, generator
 from tests.support.models import padded
 from tests.support.texts import real_pairs
 
-TEXTS = [" ".join(text.split()[:n]) for text, n in zip(real_pairs(40)[0], (3, 6, 2, 5), strict=False)]
+# Texts of different lengths.
+TEXTS = [" ".join(text.split()[:count]) for text, count in zip(real_pairs(4)[0], (3, 6, 2, 5), strict=True)]
 REFERENCES = ["a cat sat", "it rains today", "hello", "returns a list of names"]
 PROMPTS_ALONE = {Seq2SeqGenerate: {}, CausalGenerate: {"prompt_key": "input_ids"}}
 
@@ -47,12 +48,20 @@ def one_by_one(model, rows, **options):
 def test_encoder_decoders(family, texts_as_target):
     model, tokenizer = generator(family)
     rows = tokenizer(TEXTS)["input_ids"]
-    batch = {**inputs_of(rows, tokenizer.pad_token_id), "index": torch.arange(4), "labels": labels_of(tokenizer)}
-    batch |= {"decoder_input_ids": torch.zeros(4, 3, dtype=torch.long)}
-    batch["summary"] = [[text, "another"] for text in REFERENCES]
-    options = {"target_key": "summary", "return_dict_in_generate": True} if texts_as_target else {}
+    batch = {
+        **inputs_of(rows, tokenizer.pad_token_id),
+        "index": torch.arange(4),
+        "labels": labels_of(tokenizer),
+        "decoder_input_ids": torch.zeros(4, 3, dtype=torch.long),
+        "summary": [[text, "another"] for text in REFERENCES],
+    }
+    options = {}
+    if texts_as_target:
+        options = {"target_key": "summary", "return_dict_in_generate": True}
     generate = Seq2SeqGenerate(tokenizer, max_new_tokens=6, num_beams=1, do_sample=False, **options)
+
     preds, target = generate(WithModel(model), batch)
+
     expected = one_by_one(model, rows, max_new_tokens=6, num_beams=1)
     assert preds == tokenizer.batch_decode(expected, skip_special_tokens=True)
     assert len(set(preds)) > 1
@@ -90,7 +99,9 @@ def test_decoders(family, kind):
         batch = {**inputs_of(rows, side=kind), "labels": labels_of(tokenizer)}
         options |= {"prompt_key": "input_ids", "return_dict_in_generate": kind == "left"}
     generate = CausalGenerate(tokenizer, **options)
+
     preds, target = generate(WithModel(model), batch)
+
     assert generate.inputs(batch) == tokenizer.batch_decode(rows, skip_special_tokens=True)
     expected = one_by_one(model, rows, max_new_tokens=5)
     continued = [whole[len(row) :] for whole, row in zip(expected, rows, strict=True)]
@@ -112,16 +123,24 @@ def test_the_last_answer_of_a_chat_is_scored_given_all_before_it(side, as_text):
         [(turns[0], 0), (turns[1], 1), ([5], 0), (turns[2], 0), (turns[3], 1), ([5], 0)],
         [(turns[0], 0), (turns[2], 1)],
     ]
-    ids = padded([[i for turn, _ in chat for i in turn] for chat in chats], 7, side)
-    mask = padded([[1 for turn, _ in chat for _ in turn] for chat in chats], 0, side)
-    labels = padded([[i if answers else -100 for turn, answers in chat for i in turn] for chat in chats], -100, side)
-    batch = {"input_ids": ids, "attention_mask": mask, "labels": labels, "answer": [REFERENCES[3], REFERENCES[2]]}
+    rows, labels = [], []
+    for chat in chats:
+        row, label_row = [], []
+        for turn, is_answer in chat:
+            row += turn
+            label_row += turn if is_answer else [-100] * len(turn)
+        rows.append(row)
+        labels.append(label_row)
+    batch = inputs_of(rows, side=side)
+    batch |= {"labels": padded(labels, -100, side), "answer": [REFERENCES[3], REFERENCES[2]]}
     prompts = [turns[0] + turns[1] + [5] + turns[2], turns[0]]
     generate = CausalGenerate(tokenizer, target_key="answer" if as_text else "labels", max_new_tokens=5)
-    assert generate.inputs(batch) == tokenizer.batch_decode(prompts, skip_special_tokens=True)
+
     preds, target = generate(model, batch)
+
     whole = one_by_one(model, prompts, max_new_tokens=5)
     continued = [row[len(prompt) :] for row, prompt in zip(whole, prompts, strict=True)]
+    assert generate.inputs(batch) == tokenizer.batch_decode(prompts, skip_special_tokens=True)
     assert preds == tokenizer.batch_decode(continued, skip_special_tokens=True)
     assert target == (batch["answer"] if as_text else tokenizer.batch_decode([turns[3], turns[2]]))
 
@@ -167,8 +186,10 @@ REFUSED = {
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_batches_whose_prompts_are_unknown_are_an_error(name):
-    (model, tokenizer), (prompt_key, change, said) = generator("gpt2"), REFUSED[name]
+    model, tokenizer = generator("gpt2")
+    prompt_key, change, said = REFUSED[name]
     generate = CausalGenerate(tokenizer, target_key="answer", prompt_key=prompt_key)
+
     with pytest.raises(MisconfigurationException, match=said):
         generate(WithModel(model), change(chat_batch(tokenizer)))
 
@@ -209,12 +230,15 @@ def test_models_outside_lightning(kind, family):
     holder = nn.Module()
     holder.model = model
     adapted = get_peft_model(deepcopy(model), LoraConfig(target_modules=["q_proj" if family == "bart" else "c_attn"]))
+    modules = [WithModel(model), model, torch.compile(model, backend="eager"), adapted.eval(), holder]
+
     for options in ({"do_sample": False}, {"do_sample": True, "num_return_sequences": 3}):
-        generate, texts = kind(tokenizer, max_new_tokens=4, **PROMPTS_ALONE[kind], **options), []
-        for module in (WithModel(model), model, torch.compile(model, backend="eager"), adapted.eval(), holder):
+        generate = kind(tokenizer, max_new_tokens=4, **PROMPTS_ALONE[kind], **options)
+        texts = []
+        for module in modules:
             torch.manual_seed(0)
             texts.append(generate(module, batch))
-        assert all(result == texts[0] for result in texts)
+        assert texts == [texts[0]] * len(modules)
 
 
 class Delegate(nn.Module):
@@ -237,6 +261,7 @@ def test_models_are_found_by_path_and_unwrapped():
     derived = deepcopy(model)
     forward = {"forward": lambda self, *args, **kwargs: model(*args, **kwargs)}
     derived.__class__ = type("Derived", (type(model),), forward)
+
     for wrapped in (compiled, adapted, derived):
         assert Seq2SeqGenerate(tokenizer, max_new_tokens=3)(WithModel(wrapped), batch) == expected
     holder = pl.LightningModule()
@@ -249,7 +274,9 @@ def test_models_without_named_inputs_get_all_but_the_target():
     ids = torch.tensor([[9, 8, 7]])
     batch = {"input_ids": ids, "attention_mask": torch.tensor([[1, 1, 0]]), "extra": torch.tensor([3]), "name": ["a"]}
     generate = Seq2SeqGenerate(tokenizer, target_key="answer_ids", max_new_tokens=6)
+
     preds, _ = generate(WithModel(Delegate()), batch | {"answer_ids": ids, "labels": ids})
+
     assert preds == tokenizer.batch_decode([[12, 11, 3]], skip_special_tokens=True)
 
 
@@ -267,6 +294,7 @@ def test_deepspeed_stage_3_is_refused_and_stage_2_is_not(stage):
     module._trainer = SimpleNamespace(strategy=strategy)
     batch = {"input_ids": torch.tensor([[0, 9, 8, 2]]), "labels": torch.tensor([[5, 6, -100]])}
     generate = Seq2SeqGenerate(tokenizer, max_new_tokens=3)
+
     if stage == 2:
         assert len(generate(module, batch)[0]) == 1
     else:
@@ -294,10 +322,12 @@ def test_generated_texts_are_postprocessed(end):
     said = tokenizer(f"<think> a dog ran{end}a cat sat", add_special_tokens=False)["input_ids"]
     batch = {**inputs_of([[5, 6]]), "labels": labels_of(tokenizer, ["<think> so </think> a cat sat"])}
     results = []
+
     for postprocess in (None, strip_thoughts):
         options = {"max_new_tokens": len(said), "logits_processor": [Say(said, 2)], "postprocess": postprocess}
         generate = CausalGenerate(tokenizer, prompt_key="input_ids", **options)
         results.append(pickle.loads(pickle.dumps(generate))(WithModel(model), batch))
+
     (whole, references), (stripped, same_references) = results
     assert whole[0].startswith("<think>")
     assert stripped[0].split() == (["a", "cat", "sat"] if "/" in end else [])

@@ -83,6 +83,7 @@ def test_scheduler_warnings_name_settings_that_work(
     pairs, encoder, tmp_path, every_n, interval, options, train, settings
 ):
     def run(scheduler):
+        """Return the warnings of a training, and how many steps of the scheduler saw no new score."""
         module = chooser(pairs, scheduler, kind=Counted, count=10)
         scorer = BERTScoreCallback(BERTScore(encoder), generate, every_n_validations=every_n)
         fit = trainer(tmp_path, [scorer], max_epochs=8, **options)
@@ -92,10 +93,12 @@ def test_scheduler_warnings_name_settings_that_work(
         # Settings of the user are not changed.
         (config,) = fit.lr_scheduler_configs
         assert (config.interval, config.frequency) == (scheduler["interval"], scheduler.get("frequency", 1))
-        said = [text for text in (str(warning.message) for warning in caught) if "where there is no new one" in text]
+        messages = [str(warning.message) for warning in caught]
+        said = [message for message in messages if "where there is no new one" in message]
         return said, len(module.counts) - len(set(module.counts))
 
     said, num_repeated = run({"interval": interval})
+
     if settings is None:
         assert len(said) == 1
         assert UNKNOWN in said[0]
@@ -140,9 +143,11 @@ def test_others_that_see_a_score_again_are_a_warning(pairs, encoder, tmp_path, s
     module = chooser(pairs, [5] * 9, kind=Quality)
     callbacks = [BERTScoreCallback(BERTScore(encoder), **settings), reader(tmp_path)]
     run = trainer(tmp_path, callbacks, max_epochs=2, **options)
+
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         run.fit(module, loader(4, batch_size=1), loader(3))
+
     said = [str(warning.message) for warning in caught if "where there is no new one" in str(warning.message)]
     assert len(said) == (remedy is not None)
     if remedy:

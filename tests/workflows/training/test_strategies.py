@@ -25,8 +25,11 @@ class Partly(runs.ShardedChooser):
 
 
 def fitted(pairs, folder, way, precision, callbacks):
+    """Train plainly, with accumulated gradients or compiled, and return the module, its state and the trainer."""
     torch.compiler.reset()
-    module, keep, graphs = runs.chooser(pairs, kind=Partly), runs.Keep(), []
+    module = runs.chooser(pairs, kind=Partly)
+    keep = runs.Keep()
+    graphs = []
     first = runs.weights(module)
 
     def run_as_traced(graph, inputs):
@@ -35,7 +38,10 @@ def fitted(pairs, folder, way, precision, callbacks):
 
     options = {"accumulate_grad_batches": 2 if way == "accumulated" else 1, "precision": precision}
     run = runs.trainer(folder, [keep, *callbacks], val_check_interval=1, **options)
-    run.fit(torch.compile(module, backend=run_as_traced) if way == "compiled" else module)
+    trained = module
+    if way == "compiled":
+        trained = torch.compile(module, backend=run_as_traced)
+    run.fit(trained)
     assert bool(graphs) == (way == "compiled")
     assert not torch.equal(runs.weights(module).float(), first)
     return module, keep.found, run
@@ -45,16 +51,24 @@ MATRIX = [("plain", "32-true"), ("plain", "bf16-mixed"), ("plain", "bf16-true")]
 MATRIX += [("accumulated", "bf16-mixed"), ("compiled", "bf16-mixed")]
 
 
+# Both generators write to one folder.
+@pytest.mark.filterwarnings("ignore:.*has files of an earlier run", "ignore:Found 1 module.s. in eval mode")
 @pytest.mark.parametrize(("way", "precision"), MATRIX)
 def test_training_is_bitwise_equal_to_a_run_without_the_callback(pairs, shallow, tmp_path, way, precision):
     _, plain, _ = fitted(pairs, tmp_path, way, precision, [])
     assert plain["weights"].dtype == (torch.bfloat16 if precision == "bf16-true" else torch.float32)
     assert False in plain["flags"]
     drawn = []
-    for generate in (runs.generate_wildly,) if way == "compiled" else (None, runs.generate_wildly):
+    generators = [None, runs.generate_wildly]
+    if way == "compiled":
+        # Tracing takes most of the time.
+        generators = [runs.generate_wildly]
+
+    for generate in generators:
         callback = BERTScoreCallback(BERTScore(shallow, idf=True), generate)
         others = [SampleLogger(1, 0, writer=lambda *_: drawn.append(torch.rand(1))), ScoredTextWriter()]
         module, scored, run = fitted(pairs, tmp_path, way, precision, [*others, callback])
+
         assert runs.differences(plain, scored) == []
         preds, references = runs.texts_of(module.written if generate else module.seen)
         assert len(preds) == 7
@@ -84,6 +98,7 @@ class State(pl.Callback):
         self.after.append((runs.random_states_and_flags(pl_module), modes, torch.is_inference_mode_enabled()))
 
 
+@pytest.mark.filterwarnings("ignore:Found 1 module.s. in eval mode")
 @pytest.mark.parametrize(
     ("precision", "sanity", "error"),
     [("32-true", 0, KeyError), ("bf16-mixed", 2, KeyError), ("bf16-true", 0, KeyError), ("32-true", 0, Interrupt)],
@@ -99,10 +114,14 @@ def test_state_after_failed_generation(pairs, shallow, tmp_path, precision, sani
             raise error("no text")
         return texts
 
-    state, module = State(), runs.chooser(pairs, kind=Partly)
+    state = State()
+    module = runs.chooser(pairs, kind=Partly)
     callback = BERTScoreCallback(BERTScore(shallow), generate)
+    run = runs.trainer(tmp_path, [state, callback], num_sanity_val_steps=sanity, precision=precision)
+
     with pytest.raises(error, match="no text"):
-        runs.trainer(tmp_path, [state, callback], num_sanity_val_steps=sanity, precision=precision).fit(module)
+        run.fit(module)
+
     inside = torch.bfloat16 if precision == "bf16-true" else torch.float32
     assert calls == [(inside, precision == "bf16-mixed", False, False)] * 2
     [(state_after, modes, inference)] = state.after
