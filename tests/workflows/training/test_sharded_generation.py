@@ -110,7 +110,9 @@ def gradient_of(module):
 
 def written(rank, family, sharding, options):
     """The texts of a sharded model, those of the whole one, its forward passes, and the gradients after it."""
-    module, rows, forwards = Writer(family), slice(2 * rank, 2 * rank + 2), []
+    module = Writer(family)
+    rows = slice(2 * rank, 2 * rank + 2)
+    forwards = []
     whole = deepcopy(module)
     module.model.register_forward_hook(lambda *args: forwards.append(rank))
     module.shard(**sharding)
@@ -122,7 +124,8 @@ def written(rank, family, sharding, options):
 
 def validated(rank, minilm, folder, strategy):
     """The texts that a rank writes in the validation of a sharded model, and the scores."""
-    module, written = Writer("bart"), []
+    module = Writer("bart")
+    written = []
     make = make_generate(module, rank, **GREEDY)
 
     def remember(pl_module, batch):
@@ -152,12 +155,15 @@ def reports(minilm, tmp_path_factory):
 @pytest.mark.parametrize("number", range(len(GENERATIONS)), ids=[str(case) for case in GENERATIONS])
 def test_sharded_models_generate_the_texts_of_whole_ones(reports, number):
     ranks = results(reports, number)
+
     for texts, expected, count, _, _ in ranks:
         assert texts == [expected] * 2
         # Shards are gathered in each pass, so that a rank which makes fewer of them leaves the other waiting.
         assert count == 2 * 7
-    assert len({text for _, expected, *_ in ranks for text in expected}) > 1
-    expected, gradients = ranks[0][-1], [gradient for *_, gradient, _ in ranks]
+    distinct = {text for _, expected, *_ in ranks for text in expected}
+    assert len(distinct) > 1
+    expected = ranks[0][-1]
+    gradients = [gradient for *_, gradient, _ in ranks]
     if GENERATIONS[number][1] is FSDP:  # each rank has one half, possibly padded at the end
         gradients = [torch.cat(gradients)[: len(expected)]]
     for gradient in gradients:
@@ -171,6 +177,7 @@ def test_the_trainer_shards_a_model_that_generates(reports, shallow):
     expected = [[write(plain, rank, slice(i, i + 1), **GREEDY)[0] for i in (rank, rank + 2)] for rank in (0, 1)]
     target = plain.tokenizer.batch_decode(plain.tokenizer(ANSWERS)["input_ids"], skip_special_tokens=True)
     scores = means([expected[i % 2][i // 2] for i in range(4)], target, shallow)
+
     for strategy in TRAINERS:
         ranks = results(reports, strategy)
         assert [preds for preds, _ in ranks] == expected, strategy
