@@ -25,14 +25,14 @@ PUBLISHED = Path(oracle_package.__file__).parent / "rescale_baseline"
 TABLES = [path.relative_to(PUBLISHED).as_posix() for path in sorted(PUBLISHED.rglob("*.tsv"))]
 
 
-def test_all_published_layers():
+def test_tuned_layers_are_those_of_bert_score():
     assert len(model2layers) == 140
     assert len(TABLES) == 72
     assert {model: tuned_layer(model) for model in model2layers} == model2layers
 
 
 @pytest.mark.parametrize("table", TABLES)
-def test_published_tables(table):
+def test_tables_are_those_of_bert_score(table):
     lang, name = table.removesuffix(".tsv").split("/", 1)
     with (PUBLISHED / table).open() as file:
         _, *rows = csv.reader(file)
@@ -70,14 +70,14 @@ def test_the_correlations_of_the_page_are_the_published_ones():
         ("/models/roberta-large", None),
     ],
 )
-def test_current_hub_names_of_old_models(name, expected):
+def test_current_hub_names_of_old_models_are_listed(name, expected):
     assert listed_as(name) == expected
     if expected is not None:
         assert tuned_layer(name) == model2layers[expected]
 
 
 @pytest.mark.parametrize("lang", ["en", "zh", "tr", "en-sci", "de", "fr", "ja"])
-def test_default_models(lang):
+def test_default_models_are_those_of_bert_score(lang):
     assert default_model(lang) == default_model(lang.upper()) == lang2model[lang]
 
 

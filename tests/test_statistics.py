@@ -400,7 +400,7 @@ def test_holm_leaves_an_array_as_it_is():
         (lambda: mean_interval([0.1, 0.2, 0.3], groups=[["a"]] * 3), "groups must have one label for each of 3"),
     ],
 )
-def test_bad_arguments(call, message):
+def test_bad_arguments_are_refused(call, message):
     with pytest.raises(ValueError, match=message):
         call()
 

@@ -47,7 +47,7 @@ def test_indices_come_always_or_never(encoder, how, first, second):
 
 
 @pytest.mark.parametrize("indices", [[0], [0, 1, 2], [[0, 1]], [0.0, 1.0], [True, False], 3])
-def test_malformed_indices(encoder, indices):
+def test_malformed_indices_are_refused(encoder, indices):
     metric = BERTScore(encoder)
 
     with pytest.raises(ValueError, match="2 integers"):
@@ -349,7 +349,7 @@ def test_a_layer_has_the_same_signature_and_state_in_every_encoder(minilm, every
         ({"layer": 1}, ValueError, "layer=1 needs an encoder with all_layers=True"),
     ],
 )
-def test_impossible_settings(encoder, options, error, message):
+def test_impossible_settings_are_refused(encoder, options, error, message):
     with pytest.raises(error, match=message):
         BERTScore(encoder, **options)
 

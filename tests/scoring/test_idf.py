@@ -28,7 +28,7 @@ from tests.support.texts import real_pairs
         ([], ValueError, "idf is empty"),
     ],
 )
-def test_a_malformed_idf(minilm, idf, error, message):
+def test_a_malformed_idf_is_refused(minilm, idf, error, message):
     encoder = FrozenEncoder(minilm, num_layers=2)
 
     with pytest.raises(error, match=message):

@@ -47,7 +47,7 @@ def test_a_model_without_a_published_table_is_refused(minilm):
         ("LAYER,P,R,F\n0,.1,.1,x\n", "could not convert"),
     ],
 )
-def test_malformed_tables(tmp_path, text, message):
+def test_malformed_tables_are_refused(tmp_path, text, message):
     path = tmp_path / "table.csv"
     path.write_text(text)
 

@@ -212,7 +212,7 @@ def test_identical_texts_score_one_or_have_no_text(any_encoder, corpus):
 @pytest.mark.parametrize(
     ("character", "long_text"), [("a", "window"), ("漢", "truncate"), ("漢", "window"), ("\u0301", "truncate")]
 )
-def test_a_word_of_a_megabyte(minilm, character, long_text):
+def test_a_word_of_a_megabyte_has_a_score(minilm, character, long_text):
     size = 1_000_000
     if character == "漢":  # every character is a token, and every window is encoded
         size //= 60 if long_text == "window" else 5

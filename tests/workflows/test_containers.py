@@ -244,3 +244,14 @@ def test_a_missing_candidate_names_its_place_in_the_file(minilm, tmp_path, capsy
     place = "pairs.jsonl:3" if suffix == "jsonl" else f"pairs.{suffix}: row 3"
     message = r"'candidate' must be a text or an array of texts, got (None|nan)\. Correct this row$"
     check_error(printed, f"{place}: {message}")
+
+
+@pytest.mark.parametrize("suffix", ["csv", "tsv"])
+def test_an_empty_cell_is_a_blank_candidate(minilm, tmp_path, capsys, suffix):
+    path = tmp_path / f"pairs.{suffix}"
+    write_columns(path, [*PREDS[:2], None], TARGET)
+
+    printed = run_here(capsys, "score", path, "-m", minilm, "-l", LAYER, "--device", "cpu")
+
+    assert "3 candidates, 3 references" in printed.out
+    assert printed.err.startswith("bertscore-tm: warning: 1 candidate scored 0 because the text")

@@ -68,7 +68,7 @@ def test_full_disk_keeps_the_old_file_and_prints_the_result(command, tmp_path):
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is always full")
-def test_full_standard_output(command, monkeypatch):
+def test_full_standard_output_is_an_error(command, monkeypatch):
     full = open("/dev/full", "w")  # noqa: PTH123, SIM115
     monkeypatch.setattr(sys, "stdout", full)
 

@@ -1,4 +1,7 @@
-"""Every entry point under settings of torch, such as a default dtype or autocast: the results are the usual ones."""
+"""Every entry point under settings of torch, such as a default dtype or autocast: the results are the usual ones.
+
+Compiled calls are in tests/workflows/test_compiled_steps.py.
+"""
 
 import ast
 import pickle

@@ -39,7 +39,7 @@ def assert_equal_in_threads(calls, rounds=CALLS):
 
 
 @pytest.mark.filterwarnings("ignore:.*longer than 16 tokens")
-def test_entries_on_encoders_of_one_tokenizer():
+def test_encoders_of_one_tokenizer_score_in_threads():
     """Texts above the limit of one of two encoders, and within that of the other."""
     model, tokenizer = tiny_model("bert")
     short, long = (FrozenEncoder(model, tokenizer, num_layers=2, max_length=limit) for limit in (16, 64))
@@ -114,7 +114,7 @@ def mamba():
 
 
 @pytest.mark.parametrize("kind", ["big_bird", "mamba"])
-def test_models_that_a_call_changes(kind):
+def test_models_that_a_call_changes_encode_in_threads(kind):
     """BigBird's attention depends on the length of a text; hooks take the states of a type that is not listed."""
     parts = mamba() if kind == "mamba" else tiny_model(kind)
     encoder = FrozenEncoder(*parts, all_layers=True)
