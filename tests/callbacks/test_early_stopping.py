@@ -126,10 +126,12 @@ def test_run_equals_that_of_lightning(tmp_path, name):
     # Lightning's defaults that differ from ours.
     settings = {"monitor": "key", "mode": "min", "patience": 3, "check_on_train_epoch_end": None} | arguments
     outcomes = []
+
     for kind in (EarlyStopping, BERTScoreEarlyStopping):
         stopping = kind(**settings)
         run = trainer(tmp_path, [stopping], **({"max_epochs": 8} | options))
         run.fit(Script(values, "key", hook), loader(4, batch_size=1), loader(1))
         outcomes.append((run.global_step, stopping._check_on_train_epoch_end, stopping.state_dict()))
         assert (stopping.stopping_reason is EarlyStoppingReason.PATIENCE_EXHAUSTED) == stops
+
     assert outcomes[0] == outcomes[1]

@@ -47,17 +47,24 @@ def trainer_of(folder, encoder, max_epochs=1, **options):
 # Lightning warns about modules among the hyperparameters, too.
 @pytest.mark.filterwarnings("ignore:Attribute .* is an instance of `nn.Module`")
 def test_objects_are_left_out_of_checkpoints_with_a_warning(tmp_path, encoder, objects):
-    module, run = Module(**objects, lr=0.1), trainer_of(tmp_path, encoder)
+    module = Module(**objects, lr=0.1)
+    run = trainer_of(tmp_path, encoder)
     said = r"hyperparameters.*ignore=\['encoder', 'metric', 'loss'\]\) in the LightningModule.*load_from_checkpoint"
+
     with pytest.warns(UserWarning, match=said):
         run.fit(module, DATA, DATA)
+
     path = run.checkpoint_callback.last_model_path
     assert torch.load(path, weights_only=True)["hyper_parameters"] == {"lr": 0.1}
     assert module.hparams.encoder is encoder
+
+    # The objects are passed again where a module is loaded.
     loaded = Module.load_from_checkpoint(path, **objects)
     assert torch.equal(loaded.net.weight, module.net.weight)
     assert loaded.hparams.lr == 0.1
     assert loaded.metric is objects["metric"]
+
+    # A training goes on from the checkpoint.
     resumed = trainer_of(tmp_path / "more", encoder, max_epochs=2)
     with pytest.warns(UserWarning, match=said):
         resumed.fit(module, DATA, DATA, ckpt_path=path)

@@ -187,8 +187,13 @@ def texts_of(
     batches: Sequence[tuple[int, list[str], list[Any]]], number: int | None = None
 ) -> tuple[list[str], list[Any]]:
     """Return the predictions and references of one loader, or of all."""
-    chosen = [(preds, target) for loader, preds, target in batches if number in (None, loader)]
-    return [p for preds, _ in chosen for p in preds], [t for _, target in chosen for t in target]
+    preds: list[str] = []
+    target: list[Any] = []
+    for loader_number, batch_preds, batch_target in batches:
+        if number is None or number == loader_number:
+            preds += batch_preds
+            target += batch_target
+    return preds, target
 
 
 # Other modules
@@ -307,13 +312,13 @@ class Keep(pl.Callback):
         self.found: dict[str, Any] = {}
 
     def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        states = [optimizer.state_dict()["state"].values() for optimizer in trainer.optimizers]
+        states = []
+        for optimizer in trainer.optimizers:
+            for entry in optimizer.state_dict()["state"].values():
+                states.append([gathered(value) for value in entry.values() if isinstance(value, Tensor)])
         self.found = {
             "weights": weights(trainer.strategy.model),  # type: ignore[arg-type]
-            "optimizers": [
-                [gathered(value) for entry in entries for value in entry.values() if isinstance(value, Tensor)]
-                for entries in states
-            ],
+            "optimizers": states,
             **random_states_and_flags(pl_module),
             "modes": [torch.is_grad_enabled(), torch.get_default_dtype(), torch.is_autocast_enabled("cpu")],
         }

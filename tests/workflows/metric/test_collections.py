@@ -110,16 +110,20 @@ def test_collection_keeps_different_metrics_apart(encoder, first, how):
         "selection": last.for_selection(),
     }
     collection = MetricCollection({name: metric.clone() for name, metric in kinds.items()})
+
     for batch in (first, SECOND, THIRD, POLE):
         getattr(collection, how)(*batch)
         for metric in kinds.values():
             metric.update(*batch)
-    assert len(collection.compute_groups) == 4
     result = collection.compute()
+
+    assert len(collection.compute_groups) == 4
     for name, metric in kinds.items():
         # Other texts are encoded together.
         assert_equal({score: result[f"{name}_{score}"] for score in SCORE_NAMES}, metric.compute())
     assert result["plain_f1"] != result["layer_f1"] > result["selection_f1"] + 0.1
+
+    # A metric for selection computes another F1, so that their states do not mix.
     with pytest.raises(ValueError, match=r"differs in f1 \(selection_f1 instead of default\)\. Create"):
         last.merge_state(kinds["selection"])
 
@@ -184,14 +188,17 @@ def check_logged(workshop: Workshop, metrics: dict[str, Tensor]) -> None:
 def test_logged(workshop, tmp_path):
     module = Logging(workshop)
     run = trainer(tmp_path, logger=CSVLogger(tmp_path, name="", version="log"))
+
     for _ in range(2):
         run.validate(module, verbose=False)
         check_logged(workshop, run.callback_metrics)
         # Lightning has reset what it logged.
         assert not any(metric.update_called for metric in (module.f1, *module.collection.values()))
+
     with (tmp_path / "log" / "metrics.csv").open() as file:
         steps = [float(row["val_f1_step"]) for row in csv.DictReader(file) if row.get("val_f1_step")]
-    assert steps == [mean_of(workshop, "f1", batch) for batch in ([0, 1, 2], [3, 4, 5], [6])] * 2
+    expected = [mean_of(workshop, "f1", batch) for batch in ([0, 1, 2], [3, 4, 5], [6])]
+    assert steps == expected * 2
 
 
 @pytest.mark.parametrize("kind", ["one metric per loader", "a shared metric"])
@@ -209,7 +216,9 @@ def test_two_loaders_as_on_the_page(encoder, tmp_path, kind):
         repeated = {name: column[:1] for name, column in batch.items()}
         loaders.append(DataLoader([batch, repeated], batch_size=None))
     run = trainer(tmp_path)
+
     run.validate(module, loaders, verbose=False)
+
     result = [run.callback_metrics[f"val_f1/dataloader_idx_{i}"].item() for i in range(2)]
     expected = [mean(per_pair(encoder, batch))["f1"].item() for batch in (SECOND, THIRD)]
     # What the page says of a shared metric.

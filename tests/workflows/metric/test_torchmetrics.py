@@ -186,6 +186,7 @@ def test_two_processes(workshop):
             metric.update(*workshop.batch(made, HELD))
     # Pickled here, as a tensor takes a file descriptor on its way to a process, of which there are not so many.
     reports = run_ranks(live_in_ranks, 2, 2, pickle.dumps(metrics), data, timeout_s=120)
+
     shares = [HELD + list(chain(*BATCHES[rank::2])) for rank in range(2)]
     for name, (rank, report) in product(KINDS_ON_RANKS, enumerate(reports)):
         made = KINDS[name]

@@ -102,12 +102,14 @@ def test_bfloat16(mixed, hidden):
     if not mixed:
         rounded, loss = rounded.to(torch.bfloat16), loss.to(torch.bfloat16)
     values = []
+
     for model in (exact, rounded):
         with torch.autocast("cpu", torch.bfloat16, enabled=mixed and model is rounded):
             value = value_of(loss, model, FULL, hidden)
         assert value.dtype == torch.float32
         value.backward()
         values.append(value.item())
+
     assert values[1] == pytest.approx(values[0], abs=5e-3)
     assert torch.cosine_similarity(gradients(rounded), gradients(exact), dim=0) > 0.98
     assert embedding_table(loss.encoder, "cpu").dtype == torch.float32

@@ -36,7 +36,9 @@ def test_several_metrics_and_a_generator(minilm):
     }
     generate = of("bertscore_tm.callbacks.CausalGenerate", tokenizer=model, prompt_key="question", target_key="answer")
     generate["dict_kwargs"] = {"max_new_tokens": 3}
+
     callback = built(Callback, **of("bertscore_tm.callbacks.BERTScoreCallback", metric=metrics, generate=generate))
+
     assert isinstance(callback, BERTScoreCallback)
     assert list(callback.metrics) == ["plain", "idf", "rouge"]
     assert [callback.metrics[name].encoder.num_layers for name in ("plain", "idf")] == [2, 4]
@@ -55,7 +57,9 @@ def test_a_loss_with_a_tokenizer_and_weights(minilm):
         matching="max",
         idf=["a cat", "a dog"],
     )
+
     loss = built(nn.Module, **config)
+
     assert isinstance(loss, SoftBERTScoreLoss)
     assert (loss.relaxation, loss.matching) == ("softmax", "max")
     assert isinstance(loss.bridge, VocabularyBridge)
