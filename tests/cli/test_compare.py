@@ -50,42 +50,49 @@ def oracle(minilm):
     return score
 
 
-FILES = [argument for name in SYSTEMS for argument in ("-c", f"{name}.txt")] + ["-r", "refs.txt"]
+FILES = ["-c", "summaries.txt", "-c", "shuffled.txt", "-c", "openings.txt", "-r", "refs.txt"]
 TO_FIRST = [("shuffled.txt", "summaries.txt"), ("openings.txt", "summaries.txt")]
 
 
 def check_document(document, expected, score="f1", **settings):
-    """Check a JSON document against scores that others have computed."""
-    for system, scores in zip(document["systems"], expected, strict=True):
+    """Check a JSON document against scores that others have computed, shape (systems, 3, texts)."""
+    values = expected[:, SCORES.index(score)]
+    for system, scores, chosen in zip(document["systems"], expected, values, strict=True):
         assert [system[name] for name in SCORES] == pytest.approx(scores.mean(-1).tolist(), abs=2e-6)
-        interval = [end.item() for end in mean_interval(scores[SCORES.index(score)], bounds=(-1, 1), **settings)]
-        assert [system["low"], system["high"]] == pytest.approx(interval, abs=3e-6)
+        low, high = mean_interval(chosen, bounds=(-1, 1), **settings)
+        assert [system["low"], system["high"]] == pytest.approx([low.item(), high.item()], abs=3e-6)
+
+    # Adjusted for all pairs, listed or not.
+    pairs = list(combinations(range(len(values)), 2))
+    tests = [compare_paired(values[a], values[b], bounds=(-1, 1), **settings) for a, b in pairs]
+    adjusted = holm([test.p_value for test in tests])
     names = [system["name"] for system in document["systems"]]
     for difference in document["differences"]:
-        better, worse = (expected[names.index(difference[key])][SCORES.index(score)] for key in ("system", "minus"))
-        tested = compare_paired(worse, better, bounds=(-1, 1), **settings)
+        pair = (names.index(difference["minus"]), names.index(difference["system"]))
+        test = tests[pairs.index(pair)]
+        assert document["test"] == test.test
         for key in ("difference", "low", "high"):
-            assert difference[key] == pytest.approx(getattr(tested, key), abs=3e-6)
+            assert difference[key] == pytest.approx(getattr(test, key), abs=3e-6)
         # By rounding, one permutation may fall on the other side.
-        assert difference["p_value"] == pytest.approx(tested.p_value, abs=3e-4)
-        assert document["test"] == tested.test
-    # Adjusted for all pairs, listed or not.
-    pairs = list(combinations(range(len(names)), 2))
-    values = expected[:, SCORES.index(score)]
-    adjusted = holm([compare_paired(values[a], values[b], bounds=(-1, 1), **settings).p_value for a, b in pairs])
-    for difference in document["differences"]:
-        pair = names.index(difference["minus"]), names.index(difference["system"])
+        assert difference["p_value"] == pytest.approx(test.p_value, abs=3e-4)
         assert difference["p_value_holm"] == pytest.approx(adjusted[pairs.index(pair)], abs=1e-3)
 
 
-def test_document_and_tables_have_the_scores_of_bert_score(command, oracle):
+def test_the_document_has_the_scores_of_bert_score(command, oracle):
     document = json.loads(command(*FILES, "--json").out)
+
     check_document(document, oracle(REFERENCES))
-    assert [(x["system"], x["minus"]) for x in document["differences"]] == TO_FIRST
+    assert [(test["system"], test["minus"]) for test in document["differences"]] == TO_FIRST
     assert document["differences"][0]["difference"] < 0 < document["differences"][1]["low"]
-    assert {"component": "f1", "confidence": 0.95, "num_documents": None}.items() <= document.items()
-    assert (document["num_texts"], document["num_references"]) == (COUNT, COUNT)
+    expected = {"component": "f1", "confidence": 0.95, "num_documents": None, "num_texts": 6, "num_references": 6}
+    assert expected.items() <= document.items()
+
+
+def test_the_tables_have_the_numbers_of_the_document(command):
+    document = json.loads(command(*FILES, "--json").out)
+
     lines = command(*FILES).out.splitlines()
+
     assert lines[0].split() == ["system", "P", "R", "F1", "95%", "interval", "of", "F1"]
     for line, system in zip(lines[1:4], document["systems"], strict=True):
         assert line.startswith(system["name"])
@@ -97,54 +104,71 @@ def test_document_and_tables_have_the_scores_of_bert_score(command, oracle):
         expected = [difference[key] for key in ("difference", "low", "high", "p_value", "p_value_holm")]
         assert numbers_in(line) == pytest.approx(expected, abs=6e-5)
         assert line.split()[-3:] == [str(difference[key]) for key in ("wins", "ties", "losses")]
-    assert (
-        lines[9]
-        == f"{COUNT} texts, {COUNT} references, paired by order; paired permutation test, Student's t intervals"
-    )
-    assert lines[10] == "p (Holm): adjusted for all 3 pairs of 3 systems"
-    assert lines[11] == f"signature: {document['signature']}"
-    assert lines[12:] == [document["verdict"]]
-    assert document["signature"].startswith("model:")
+    paired = "6 texts, 6 references, paired by order; paired permutation test, Student's t intervals"
+    signature = document["signature"]
+    assert signature.startswith("model:")
+    holm_note = "p (Holm): adjusted for all 3 pairs of 3 systems"
+    assert lines[9:] == [paired, holm_note, f"signature: {signature}", document["verdict"]]
+
+
+# Each text twice, as a document: the test must not take copies for evidence.
+TWICE = [*range(COUNT), *range(COUNT)]
+BY_ARTICLE = ["--document-column", "article"]
+
+
+def write_articles(path, texts, articles):
+    """Write references with the articles that they belong to."""
+    rows = zip(texts, articles, strict=True)
+    write_lines(path, ["reference\tarticle", *(f"{text}\tarticle {article}" for text, article in rows)])
 
 
 def test_whole_documents_are_compared(command, oracle, tmp_path):
-    """Each text twice, as a document: the test must not take copies for evidence."""
-    groups = [*range(COUNT), *range(COUNT)]
-    rows = [(name, texts[i], REFERENCES[i], i) for name, texts in SYSTEMS.items() for i in groups]
-    columns = ("system", "candidate", "reference", "article")
-    write_records(tmp_path / "outputs.jsonl", [dict(zip(columns, row, strict=True)) for row in rows])
-    options = ["--document-column", "article", "--json"]
-    document = json.loads(command("-c", "outputs.jsonl", "--system-column", "system", *options).out)
-    check_document(document, oracle(REFERENCES)[..., groups], groups=groups)
-    assert (document["num_texts"], document["num_documents"]) == (2 * COUNT, COUNT)
+    rows = []
+    for name, texts in SYSTEMS.items():
+        for i in TWICE:
+            rows.append({"system": name, "candidate": texts[i], "reference": REFERENCES[i], "article": i})
+    write_records(tmp_path / "outputs.jsonl", rows)
     once = json.loads(command(*FILES, "--json").out)["differences"]
-    assert [x["p_value"] for x in document["differences"]] == [x["p_value"] for x in once]
-    # The same from files of single systems, of which the references have the documents.
+
+    document = json.loads(command("-c", "outputs.jsonl", "--system-column", "system", *BY_ARTICLE, "--json").out)
+
+    check_document(document, oracle(REFERENCES)[..., TWICE], groups=TWICE)
+    assert document["num_texts"] == 2 * COUNT
+    assert document["num_documents"] == COUNT
+    assert [test["p_value"] for test in document["differences"]] == [test["p_value"] for test in once]
+
+
+def test_references_have_the_documents_of_several_files(command, tmp_path):
+    once = json.loads(command(*FILES, "--json").out)["differences"]
     for name, texts in SYSTEMS.items():
         write_lines(tmp_path / f"{name}.txt", texts * 2)
-    cells = [f"{text}\tarticle {i}" for i, text in zip(groups, REFERENCES * 2, strict=True)]
-    write_lines(tmp_path / "refs.tsv", ["reference\tarticle", *cells])
-    again = json.loads(command(*FILES[:-1], "refs.tsv", *options).out)
-    assert [x["p_value"] for x in again["differences"]] == [x["p_value"] for x in once]
-    text = command(*FILES[:-1], "refs.tsv", *options[:2]).out
-    assert (
-        f"{2 * COUNT} texts, {2 * COUNT} references, {COUNT} documents, paired by order; paired permutation test"
-        in text
-    )
+    write_articles(tmp_path / "refs.tsv", REFERENCES * 2, TWICE)
+    words = [*FILES[:-1], "refs.tsv", *BY_ARTICLE]
+
+    document = json.loads(command(*words, "--json").out)
+    printed = command(*words).out
+
+    assert [test["p_value"] for test in document["differences"]] == [test["p_value"] for test in once]
+    assert "12 texts, 12 references, 6 documents, paired by order; paired permutation test" in printed
 
 
-def test_the_test_of_documents_is_named(command, tmp_path):
+@pytest.mark.parametrize(
+    ("articles", "test", "has_note"),
+    [(list(range(COUNT)), "permutation", False), ([0, *range(COUNT)], "t", True)],
+    ids=["one text each", "unequal sizes"],
+)
+def test_the_test_of_documents_is_named(command, tmp_path, articles, test, has_note):
     """Documents of one text each are compared by permutations, others by a t test."""
-    for sizes, test in ((range(COUNT), "permutation"), ([0, 0, *range(1, COUNT)], "t")):
-        count = len(sizes)
-        for name, texts in SYSTEMS.items():
-            write_lines(tmp_path / f"{name}.txt", [texts[i % COUNT] for i in range(count)])
-        cells = [f"{REFERENCES[i % COUNT]}\tarticle {size}" for i, size in enumerate(sizes)]
-        write_lines(tmp_path / "refs.tsv", ["reference\tarticle", *cells])
-        lines = command(*FILES[:-1], "refs.tsv", "--document-column", "article").out.splitlines()
-        assert lines[9].endswith(f"{COUNT} documents, paired by order; paired {test} test, Student's t intervals")
-        assert ("t test, because the documents have unequal sizes" in lines) == (test == "t")
-        assert not any("≤" in line for line in lines)
+    count = len(articles)
+    for name, texts in SYSTEMS.items():
+        write_lines(tmp_path / f"{name}.txt", (texts * 2)[:count])
+    write_articles(tmp_path / "refs.tsv", (REFERENCES * 2)[:count], articles)
+
+    lines = command(*FILES[:-1], "refs.tsv", *BY_ARTICLE).out.splitlines()
+
+    assert lines[9].endswith(f"6 documents, paired by order; paired {test} test, Student's t intervals")
+    assert ("t test, because the documents have unequal sizes" in lines) == has_note
+    assert "≤" not in "".join(lines)
 
 
 def test_small_p_values_are_printed_and_marked(command, tmp_path):

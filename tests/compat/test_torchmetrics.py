@@ -78,10 +78,16 @@ def test_the_default_layer_is_the_last(small, corpus, num_layers, layer):
 @pytest.mark.parametrize(("idf", "has_several"), [(False, True), (True, False)])
 def test_every_pair_has_its_own_score(minilm, corpus, idf, has_several):
     """torchmetrics scores the pairs of three or more against each other's references."""
-    preds, target = corpus[0], several_references(corpus[1]) if has_several else corpus[1]
+    preds, target = corpus
+    if has_several:
+        target = several_references(target)
     expected = by_bert_score(preds, target, minilm, 5, idf=idf)
-    assert_equal(bert_score(preds, target, minilm, 5, idf=idf), expected)
-    assert_equal(computed(BERTScore(minilm, 5, idf=idf), preds, target), expected)
+
+    scores = bert_score(preds, target, minilm, 5, idf=idf)
+    metric = BERTScore(minilm, 5, idf=idf)
+
+    assert_equal(scores, expected)
+    assert_equal(computed(metric, preds, target), expected)
 
 
 def test_all_layers(small, corpus):
@@ -133,19 +139,36 @@ def test_attributes(small, table):
         assert type(ours.tokenizer) is type(theirs.tokenizer)
 
 
-def test_a_metric_among_others(small, corpus):
+def test_copies_of_a_metric_have_its_scores(small, corpus):
     preds, target = corpus[0][:4], corpus[1][:4]
-    metric = BERTScore(small, 5, return_hash=True, idf=True)
-    values = [metric(preds[:2], target[:2]), metric(preds[2:], target[2:])]
-    assert [value["f1"].shape for value in values] == [(2,), (2,)]
     expected = bert_score(preds, target, small, 5, idf=True, return_hash=True)
+    metric = BERTScore(small, 5, return_hash=True, idf=True)
+    metric.update(preds[:2], target[:2])
+    metric.update(preds[2:], target[2:])
+
     for copy in (metric, metric.clone(), pickle.loads(pickle.dumps(metric))):
         result = copy.compute()
-        assert result["hash"] == expected["hash"] == str(copy.signature())
-        assert_equal({name: result[name] for name in NAMES}, {name: expected[name] for name in NAMES})
-    assert "|idf:4|" in expected["hash"]
-    assert "|idf:no|" in bert_score(preds, target, small, 5, return_hash=True)["hash"]
+
+        assert result.pop("hash") == expected["hash"] == str(copy.signature())
+        assert_equal(result, {name: expected[name] for name in NAMES})
+
+
+def test_the_hash_says_how_many_texts_gave_the_weights(small, corpus):
+    preds, target = corpus[0][:4], corpus[1][:4]
+
+    weighted = bert_score(preds, target, small, 5, idf=True, return_hash=True)
+    uniform = bert_score(preds, target, small, 5, return_hash=True)
+
+    assert "|idf:4|" in weighted["hash"]
+    assert "|idf:no|" in uniform["hash"]
+
+
+def test_a_step_returns_the_scores_of_its_pairs(small, corpus):
+    preds, target = corpus[0][:4], corpus[1][:4]
+    metric = BERTScore(small, 5, idf=True)
     collection = MetricCollection({"bertscore": BERTScore(small, 5)})
+
+    assert metric(preds[:2], target[:2])["f1"].shape == (2,)
     assert collection(preds, target)["f1"].shape == (4,)
     assert not list(metric.parameters())
     assert not metric.state_dict()

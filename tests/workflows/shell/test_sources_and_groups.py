@@ -171,43 +171,70 @@ def test_the_systems_of_one_file_have_its_sources(command, tmp_path):
     assert read_data(tmp_path / "page.html")["sources"] == CANDIDATES
 
 
-@pytest.mark.parametrize("documents", [[], ["--document-column", "document"]])
+GROUPS = ["news", "chat", "web"]
+# Rows of each group.
+ROWS = {"news": [0, 2, 3, 5, 7], "chat": [1, 4, 6], "web": [8]}
+BY_DOCUMENT = pytest.mark.parametrize("documents", [[], ["--document-column", "document"]], ids=["texts", "documents"])
+
+
+@BY_DOCUMENT
 def test_groups_have_the_scores_of_filtered_files(command, tmp_path, documents):
-    words = ["--confidence", "0.9", *documents, "--sources", "pairs.jsonl", "--json"]
-    whole = json.loads(command("score", "pairs.jsonl", *words).out)
-    document = json.loads(command("score", "pairs.jsonl", "--group-column", "domain", *words).out)
+    words = ["--confidence", "0.9", *documents, "--json", "--sources"]
+    whole = json.loads(command("score", "pairs.jsonl", *words, "pairs.jsonl").out)
+
+    document = json.loads(command("score", "pairs.jsonl", "--group-column", "domain", *words, "pairs.jsonl").out)
+
     groups = document.pop("groups")
     assert document == whole
-    assert [group["group"] for group in groups] == ["news", "chat", "web"]
-    for group in groups:
-        rows = [i for i in range(9) if DOMAINS[i] == group["group"]]
-        write_records(tmp_path / "part.jsonl", [record(i) for i in rows])
-        part = json.loads(command("score", "part.jsonl", *words[:-3], "--sources", "part.jsonl", "--json").out)
+    assert [group.pop("group") for group in groups] == GROUPS
+    for name, group in zip(GROUPS, groups, strict=True):
+        write_records(tmp_path / "part.jsonl", [record(i) for i in ROWS[name]])
+        part = json.loads(command("score", "part.jsonl", *words, "part.jsonl").out)
         for key in ("signature", "paired_by", "key"):
             del part[key]
-        assert {name: group.pop(name) for name in part} == pytest.approx(part, abs=2e-6, nan_ok=True)
-        assert list(group) == ["group"]
+        assert group == pytest.approx(part, abs=2e-6, nan_ok=True)
 
 
-def test_the_table_of_groups_has_intervals(command, tmp_path):
-    words = ["score", "hyps.txt", "--group-column", "domain", "-r"]
-    references = [{"reference": text, "domain": DOMAINS[i]} for i, text in enumerate(REFERENCES)]
-    write_records(tmp_path / "refs.jsonl", references)
-    document = json.loads(command(*words, "refs.jsonl", "--json").out)
-    groups = document["groups"]
-    lines = command(*words, "refs.jsonl", "--report", "page.html").out.splitlines()
-    ends = [[document[f"{name}{end}"] for end in ("", "_low", "_high")] for name in NAMES]
-    means = (f"{label} {'{:.4f} [{:.4f}, {:.4f}]'.format(*values)}" for label, values in zip("PRF", ends, strict=True))
-    assert lines[:2] == ["  ".join(means).replace("F ", "F1 "), "95% intervals of the means"]
-    place = next(i for i, line in enumerate(lines) if line.startswith("group "))
-    assert lines[place].split() == ["group", "texts", "P", "R", "F1", "95%", "interval", "of", "F1"]
-    for line, group in zip(lines[place + 1 :], groups, strict=True):
-        name, count, *means = line.split()[:5]
-        assert (name, int(count)) == (group["group"], DOMAINS.count(name))
-        assert means == [f"{group[score]:.4f}" for score in NAMES]
-        interval = "-" if group["f1_low"] is None else f"[{group['f1_low']:.4f}, {group['f1_high']:.4f}]"
-        assert line.endswith(f"  {interval}")
-    assert [group["f1_low"] is None for group in groups] == [False, False, True]
+@pytest.fixture
+def labelled(tmp_path):
+    """A file of references with their groups."""
+    rows = zip(REFERENCES, DOMAINS, strict=True)
+    write_records(tmp_path / "labelled.jsonl", [{"reference": text, "domain": domain} for text, domain in rows])
+    return ["hyps.txt", "labelled.jsonl", "--group-column", "domain"]
+
+
+def test_the_means_of_a_file_with_groups_have_intervals(command, labelled):
+    document = json.loads(command("score", *labelled, "--json").out)
+    expected = [document[f"{name}{end}"] for name in NAMES for end in ("", "_low", "_high")]
+
+    means, caption, *_ = command("score", *labelled).out.splitlines()
+
+    assert re.sub(r"\d\.\d{4}", "#", means) == "P # [#, #]  R # [#, #]  F1 # [#, #]"
+    assert numbers_in(means) == pytest.approx(expected, abs=6e-5)
+    assert caption == "95% intervals of the means"
+
+
+def test_the_table_of_groups_has_intervals(command, labelled):
+    groups = json.loads(command("score", *labelled, "--json").out)["groups"]
+
+    table = command("score", *labelled).out.rpartition("group ")[2].splitlines()
+
+    assert table[0].split() == ["texts", "P", "R", "F1", "95%", "interval", "of", "F1"]
+    for line, group in zip(table[1:], groups, strict=True):
+        expected = [group[name] for name in NAMES]
+        if group["group"] == "web":
+            # A single text has no interval.
+            assert line.endswith("  -")
+            assert group["f1_low"] is group["f1_high"] is None
+        else:
+            expected += [group["f1_low"], group["f1_high"]]
+        assert line.split()[:2] == [group["group"], str(len(ROWS[group["group"]]))]
+        assert numbers_in(line) == pytest.approx(expected, abs=6e-5)
+
+
+def test_the_page_has_the_groups(command, labelled, tmp_path):
+    command("score", *labelled, "--report", "page.html")
+
     assert read_data(tmp_path / "page.html")["labels"] == DOMAINS
 
 
@@ -216,27 +243,31 @@ def both(command, tmp_path):
     """Run compare on two systems in one file, of the texts with these numbers."""
 
     def compare(rows, *words, **options):
-        records = [
-            {**record(i), "system": name, "candidate": texts[i]}
-            for name, texts in (("a", COPIES), ("b", OTHERS))
-            for i in rows
-        ]
+        records = []
+        for name, texts in (("a", COPIES), ("b", OTHERS)):
+            records += [{**record(i), "system": name, "candidate": texts[i]} for i in rows]
         write_records(tmp_path / "both.jsonl", records)
         return command("compare", "both.jsonl", "--system-column", "system", "--confidence", "0.9", *words, **options)
 
     return compare
 
 
-@pytest.mark.parametrize("documents", [[], ["--document-column", "document"]])
+EVERY = range(9)
+GROUPED = ["--group-column", "domain"]
+
+
+@BY_DOCUMENT
 def test_compare_has_the_differences_of_filtered_files(both, documents):
     words = [*documents, "--sources", "both.jsonl", "--component", "recall", "--json"]
-    whole = json.loads(both(range(9), *words).out)
-    document = json.loads(both(range(9), "--group-column", "domain", *words).out)
+    whole = json.loads(both(EVERY, *words).out)
+
+    document = json.loads(both(EVERY, *GROUPED, *words).out)
+
     groups = document.pop("groups")
     assert document == whole
-    assert [group.pop("group") for group in groups] == ["news", "chat", "web"]
+    assert [group.pop("group") for group in groups] == GROUPS
     for name, group in zip(("news", "chat"), groups, strict=False):
-        part = json.loads(both([i for i in range(9) if DOMAINS[i] == name], *words).out)
+        part = json.loads(both(ROWS[name], *words).out)
         # The p-values of a group are not adjusted for the number of groups.
         for key in ("signature", "paired_by", "key", "verdict"):
             del part[key]
@@ -244,28 +275,50 @@ def test_compare_has_the_differences_of_filtered_files(both, documents):
             for values, expected in zip(group.pop(key), part.pop(key), strict=True):
                 assert values == pytest.approx(expected, abs=2e-6)
         assert group == part
-    # A single text has no differences to test.
-    assert (groups[2]["num_texts"], groups[2]["differences"]) == (1, [])
-    assert [system["low"] for system in groups[2]["systems"]] == [None, None]
 
 
-def test_the_tables_of_compare_have_groups(command, both, tmp_path):
-    words = ["--group-column", "domain", "--report", "page.html"]
-    groups = json.loads(both(range(9), *words, "--json").out)["groups"]
-    tables = [table.splitlines() for table in both(range(9), *words).out.split("\n\n")]
+def test_a_group_of_one_text_has_no_differences(both):
+    *_, alone = json.loads(both(EVERY, *GROUPED, "--json").out)["groups"]
+
+    assert alone["group"] == "web"
+    assert alone["num_texts"] == 1
+    assert alone["differences"] == []
+    assert [system["low"] for system in alone["systems"]] == [None, None]
+
+
+def test_the_tables_of_compare_have_groups(both):
+    groups = json.loads(both(EVERY, *GROUPED, "--json").out)["groups"]
+
+    tables = [table.splitlines() for table in both(EVERY, *GROUPED).out.split("\n\n")]
+
     assert tables[2][0].split() == ["group", "texts", "system", "P", "R", "F1", "90%", "interval", "of", "F1"]
     assert re.split(" {2,}", tables[3][0]) == ["group", "texts", "difference in F1", "mean", "90% interval"]
-    for table, key, names in ((tables[2], "systems", NAMES), (tables[3], "differences", ["difference"])):
-        rows = [(group, values) for group in groups for values in group[key]]
-        for line, (group, values) in zip(table[1:], rows, strict=True):
-            assert line.split()[:2] == [group["group"], str(DOMAINS.count(group["group"]))]
-            numbers = [values[name] for name in (*names, "low", "high") if values[name] is not None]
-            assert numbers_in(line) == pytest.approx(numbers, abs=6e-5)
+    for lines, key, names in ((tables[2][1:], "systems", NAMES), (tables[3][1:], "differences", ["difference"])):
+        remaining = iter(lines)
+        for group in groups:
+            for values in group[key]:
+                line = next(remaining)
+                assert line.split()[:2] == [group["group"], str(len(ROWS[group["group"]]))]
+                numbers = [values[name] for name in (*names, "low", "high") if values[name] is not None]
+                assert numbers_in(line) == pytest.approx(numbers, abs=6e-5)
+        assert list(remaining) == []
+
+
+def test_the_page_of_a_comparison_has_the_groups(both, tmp_path):
+    both(EVERY, *GROUPED, "--report", "page.html")
+
     assert read_data(tmp_path / "page.html")["labels"] == DOMAINS
-    # Of texts that are alone in their groups.
-    assert both([1, 8], *words[:2]).out.split("\n\n")[3].splitlines()[0].startswith("group ")
-    assert both([8], *words[:2], exit_code=2).err.endswith(
-        "error: a comparison needs at least two texts, got one. Give files with more texts\n"
-    )
-    error = command("compare", "hyps.txt", "others.txt", "-r", "refs.txt", *words, exit_code=2)
-    check_error(error, "^argument --group-column: there are no columns in ")
+
+
+def test_texts_that_are_alone_in_their_groups_are_compared(both):
+    table = both([1, 8], *GROUPED).out.split("\n\n")[3]
+
+    assert table.startswith("group ")
+
+
+def test_a_comparison_needs_two_texts_and_a_column(command, both):
+    printed = both([8], *GROUPED, exit_code=2)
+    check_error(printed, "^a comparison needs at least two texts, got one. Give files with more texts$")
+
+    printed = command("compare", "hyps.txt", "others.txt", "-r", "refs.txt", *GROUPED, exit_code=2)
+    check_error(printed, "^argument --group-column: there are no columns in ")
