@@ -106,7 +106,7 @@ def test_a_missing_value_names_its_place_and_a_remedy(encoder, entry_point, miss
     target = [*TARGET[:2], missing]
     score = ENTRY_POINTS[entry_point]
 
-    # Without a reference, a reward is None.
+    # The reward of a text whose reference is missing is None.
     if entry_point != "BERTScoreReward":
         with pytest.raises((TypeError, ValueError), match=message):
             score(encoder, PREDS, target)

@@ -299,5 +299,5 @@ def count_loss_steps():
 def test_a_loss_step_launches_few_kernels_around_the_encoder(measured):
     for step, (around, labels, row) in measured[count_loss_steps].items():
         assert 60 < around <= 195, step
-        # Of the labels' pass, since attention with a gradient is not one kernel on this device.
+        # Only the labels' pass is compared, because attention with a gradient is not one kernel on this device.
         assert 0 < labels <= row, step

@@ -88,7 +88,7 @@ def test_what_is_truncated_is_not_measured(minilm, side, expected):
     tokenized = encoder.tokenizer(["\u16a0\u16a2\u16a6\u16a8 a cat the \u16b1\u16b2"])
 
     assert measured_sizes(tokenized) == [expected]
-    # Without unknown text, what fits is estimated from the number of tokens.
+    # What fits is estimated from the number of tokens if no text is unknown.
     assert encoder.tokenizer(["the cat the dog the"]).text_sizes.item() == 15 * 3 // 5
 
 
