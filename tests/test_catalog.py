@@ -51,7 +51,9 @@ def test_the_correlations_of_the_page_are_the_published_ones():
         if correlations:
             published.add((name, layer, f"{float(correlations[0]):.3f}"))
     page = (Path(__file__).parents[1] / "examples" / "docs" / "encoders.md").read_text(encoding="utf-8")
+
     rows = re.findall(r"^\| `(.+)` \| (\d+) \| (0\.\d{3}) \|$", page, re.MULTILINE)
+
     assert len(rows) == 7
     assert {*rows} <= published
     assert models() == list(model2layers)
@@ -150,5 +152,6 @@ def test_a_hash_instead_of_a_model_is_an_error_with_its_settings(argument, call)
     text = oracle_utils.get_hash("roberta-large", 17, True, False, False, False)
     settings = "model roberta-large, num_layers 17, idf True, rescale False"
     message = f"{argument}: {text} is a hash, not a model: pass its settings as arguments, {settings}"
+
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         call(text)

@@ -198,6 +198,7 @@ def test_batches_whose_prompts_are_unknown_are_an_error(name):
 def test_batches_without_an_example_are_an_error(kind):
     nothing = torch.zeros(0, 4, dtype=torch.long)
     batch = {"input_ids": nothing, "attention_mask": nothing, "labels": nothing}
+
     with pytest.raises(MisconfigurationException, match="the batch has no example: 'labels' is empty"):
         kind(generator("bart")[1])(WithModel(generator("bart")[0]), batch)
 
@@ -206,6 +207,7 @@ def test_batches_without_an_example_are_an_error(kind):
 def test_batches_without_references_are_an_error(kind):
     batch = {"input_ids": torch.ones(1, 4, dtype=torch.long), "summary": REFERENCES[:1]}
     said = r"no references under target_key='labels', only the keys \['input_ids', 'summary'\]. Set target_key="
+
     with pytest.raises(MisconfigurationException, match=said):
         kind(generator("bart")[1])(WithModel(generator("bart")[0]), batch)
 
@@ -215,6 +217,7 @@ def test_batches_that_are_not_a_mapping_are_an_error(kind):
     model, tokenizer = generator("bart")
     batch = (torch.ones(1, 4, dtype=torch.long), REFERENCES[:1])
     said = rf"{kind.__name__} got a tuple as the batch. .*dictionary.*'labels'.*generate="
+
     with pytest.raises(MisconfigurationException, match=said):
         kind(tokenizer)(WithModel(model), batch)
 

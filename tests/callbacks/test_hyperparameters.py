@@ -76,6 +76,7 @@ def test_ignored_objects_need_no_warning(tmp_path, encoder, objects):
     run = trainer_of(tmp_path, encoder, save_weights_only=True)
     with warnings.catch_warnings(record=True, action="always") as caught:
         run.fit(Module(**objects, lr=0.1, ignore=list(objects)), DATA, DATA)
+
     assert not [w for w in caught if "hyperparameters" in str(w.message)]
     assert Module.load_from_checkpoint(run.checkpoint_callback.last_model_path, **objects).hparams.lr == 0.1
 
@@ -84,6 +85,7 @@ def test_ignored_objects_need_no_warning(tmp_path, encoder, objects):
 @pytest.mark.parametrize("nest", [lambda loss: {"a": (1, [loss])}, lambda loss: torch.nn.ModuleDict({"a": loss})])
 def test_nested_objects_and_those_of_a_data_module_are_left_out(objects, nest, owner):
     checkpoint = {owner.CHECKPOINT_HYPER_PARAMS_KEY: {"encoder": None, "loss": nest(objects["loss"]), "lr": 0.1}}
+
     with pytest.warns(UserWarning, match=rf"ignore=\['loss'\]\) in the {owner.__name__}"):
         drop_saved_objects(checkpoint)
     assert checkpoint == {owner.CHECKPOINT_HYPER_PARAMS_KEY: {"encoder": None, "lr": 0.1}}

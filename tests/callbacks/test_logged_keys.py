@@ -170,5 +170,6 @@ def test_two_metrics_with_one_key_are_an_error(encoder, metrics, key):
 def test_two_callbacks_with_one_key_are_an_error(encoder, pairs, tmp_path, names, said):
     other = {name: BERTScore(encoder) if name != "b_f1" else WordErrorRate() for name in names}
     callbacks = [BERTScoreCallback({name: BERTScore(encoder) for name in "ab"}), BERTScoreCallback(other)]
+
     with pytest.raises(MisconfigurationException, match=re.escape(f"several BERTScoreCallbacks log under ['{said}']")):
         trainer(tmp_path, callbacks, max_epochs=1).fit(chooser(pairs), loader(3), loader(3))

@@ -187,8 +187,10 @@ class Table(torch.nn.Module):
 def test_models_without_an_embedding_are_refused_by_name():
     with pytest.raises(ValueError, match=r"forward_fn failed because .* embeddings of 300 tokens, .* 800"):
         FrozenEncoder(Table(), tokenizer(), forward_fn=lambda model, inputs: model.embeddings(inputs["input_ids"]))
+
     sizes = {name: value for name, value in _BART.items() if name != "encoder_layers"}
     config = AutoConfig.for_model("fsmt", **sizes, encoder_layers=2, src_vocab_size=800, tgt_vocab_size=90)
+
     with pytest.raises(ValueError, match=r"type 'fsmt'.*the probe of the structure failed .its encoder has no config"):
         FrozenEncoder(AutoModel.from_config(config), tokenizer(), num_layers=1)
 

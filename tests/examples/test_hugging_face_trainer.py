@@ -102,7 +102,9 @@ def test_batches_give_the_score_of_all(page, make_trainer, monkeypatch):
     kind = page["ScoringTrainer"]
     of_batches = page["compute_batch_metrics"]
     expected = make_trainer(kind, page["compute_metrics"], "random", rows).evaluate()["eval_f1"]
+
     trainer = make_trainer(kind, of_batches, "random", rows, batch_eval_metrics=True)
+
     for _ in range(2):
         assert trainer.evaluate()["eval_f1"] == expected < 0.9
 

@@ -28,6 +28,7 @@ def test_why_comes_before_how():
     assert BLOCKS[0].line < 20
     assert README.index("## What differs") < README.index("**Metric**")
     assert 4 <= len(re.findall(r"^- \*\*", README.partition("## What differs")[0], re.MULTILINE)) <= 5
+
     (drop_in,) = re.findall(r"`(from bertscore_tm.compat[^`]+)`", README)
     exec(drop_in, {})
 
@@ -83,6 +84,7 @@ def test_special_tokens_and_long_texts_in_other_packages(minilm, encoder):
 @pytest.mark.skipif(transformers.__version__ < "5", reason="transformers 4 gives texts the space")
 def test_empty_texts_and_spaces_in_other_packages(minilm, tmp_path):
     assert torchmetrics_score(["", "a"], ["a cat", "a"], minilm, num_layers=5)["precision"][0].isnan()
+
     folder = save_tiny_model("roberta", tmp_path / "model")
     settings = tmp_path / "model/tokenizer_config.json"
     settings.write_text(json.dumps(json.loads(settings.read_text()) | {"tokenizer_class": "RobertaTokenizer"}))
@@ -90,4 +92,5 @@ def test_empty_texts_and_spaces_in_other_packages(minilm, tmp_path):
     theirs = oracle.score(*pair, model_type=str(folder), num_layers=2)[2].item()
     encoders = (FrozenEncoder(folder, num_layers=2, prefix_space=space) for space in (None, False))
     spaced, plain = (bert_score(*pair, encoder)["f1"].item() for encoder in encoders)
+
     assert theirs == pytest.approx(plain, abs=1e-6) != pytest.approx(spaced, abs=1e-3)

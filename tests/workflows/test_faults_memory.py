@@ -158,8 +158,11 @@ def test_a_ready_model_stays_on_the_cpu():
     encoder = FrozenEncoder(*tiny_model("bert"), num_layers=2)
     copied = weakref.ref(encoder.backbone("meta"))
     encoder.unload("meta")
+
     gc.collect()
+
     assert copied() is None
+
     encoder.unload()
     assert encoder._backbone.models.keys() == {"cpu"}
     assert encoder.encode(["a cat"]).vectors.isfinite().all()

@@ -143,8 +143,11 @@ def test_unload_frees_a_model_that_stayed(minilm, device):
     options = {"num_layers": 5, "dtype": "float64", "device": "cpu"}
     before = live_models()
     model = weakref.ref(FrozenEncoder(minilm, **options).backbone(CPU))
+
     FrozenEncoder(minilm, num_layers=4, device="cpu").unload(device)  # another model
+
     assert model() is not None
+
     FrozenEncoder(minilm, **options).unload(device)
     assert model() is None
     assert live_models() <= before

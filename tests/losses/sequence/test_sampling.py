@@ -218,6 +218,7 @@ def test_padding_of_recurrent_models_is_ignored_or_refused(family):
     ids = torch.tensor([[[12, 13, 14]]])
     alone = sequence_log_probs(model, {"input_ids": torch.tensor([ROWS[1]])}, ids, ids.bool())
     ids = ids.expand(3, 1, 3)
+
     if family == "mamba":
         torch.testing.assert_close(sequence_log_probs(model, batch_of("left"), ids, ids.bool())[1], alone[0])
     else:

@@ -479,6 +479,7 @@ def test_low_fidelity_is_refused_or_reported_with_advice(encoder, mode, min_fide
 def test_a_bridge_that_is_not_checked_is_reported(encoder, minilm):
     with pytest.warns(UserWarning, match=r"\(mode='expand'\) is not checked\. .* as fidelity_texts="):
         SoftBERTScoreLoss(encoder, tiny_tokenizer("bytes"))
+
     SoftBERTScoreLoss(encoder, VocabularyBridge(tiny_tokenizer("bytes"), encoder, min_fidelity=0))
     SoftBERTScoreLoss(encoder, minilm)
 

@@ -231,7 +231,9 @@ def test_sync_and_compute_by_hand_as_in_torchmetrics(minilm, calls, on_compute):
     settings: dict[str, Any] = {"dist_sync_fn": gather_twice, "distributed_available_fn": lambda: True}
     settings["sync_on_compute"] = on_compute
     counts = try_calls(SumMetric(**settings), calls, (1.0,))
+
     metric = BERTScore(FrozenEncoder(minilm, num_layers=LAYERS), reduction="none", **settings)
+
     for count, scores in zip(counts, try_calls(metric, calls, (["a cat"], ["the cat"])), strict=True):
         assert len(scores["f1"]) == count if isinstance(count, Tensor) else scores == count
 
@@ -240,8 +242,10 @@ def test_a_warning_as_an_error_leaves_the_pairs_of_this_rank(minilm):
     settings: dict[str, Any] = {"dist_sync_fn": gather_twice, "distributed_available_fn": lambda: True}
     metric = BERTScore(FrozenEncoder(minilm, num_layers=LAYERS), reduction="none", **settings)
     metric.update([""], ["the cat"])
+
     with warnings.catch_warnings(action="error"), pytest.raises(UserWarning, match=r"^2 candidates scored 0"):
         metric.compute()
+
     metric.update(["a cat"], ["a cat"])
     with pytest.warns(UserWarning, match=r"^2 candidates scored 0"):
         assert metric.compute()["f1"].tolist() == pytest.approx([0, 1] * 2)

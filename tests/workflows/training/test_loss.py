@@ -74,9 +74,11 @@ def test_recomputed_in_the_backward_pass(encoder):
     loss = SoftBERTScoreLoss(encoder)
     z = near_labels(encoder, labels)
     results = []
+
     for function in (loss, lambda *args: checkpoint(loss, *args, use_reentrant=False)):
         torch.manual_seed(0)
         results.append(grad_of(function, z, labels))
+
     torch.testing.assert_close(results[0], results[1], atol=0, rtol=0)
 
 

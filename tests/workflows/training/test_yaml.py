@@ -69,6 +69,7 @@ def test_a_loss_with_a_tokenizer_and_weights(minilm):
 
 def test_the_reward_and_the_sequence_level_loss(minilm):
     config = of("bertscore_tm.losses.BERTScoreReward", encoder=encoder_of(minilm, num_layers=2))
+
     assert built(losses.BERTScoreReward, **config)(["a cat"], ["a cat"]) == [pytest.approx(1.0, abs=1e-6)]
     assert built(nn.Module, **of("bertscore_tm.losses.MinimumRiskLoss", alpha=0.1)).alpha == 0.1
 
