@@ -7,103 +7,136 @@ import pytest
 
 from tests.cli.test_files import scored_pairs
 from tests.support.models import save_tiny_model
-from tests.support.shell import check_error, run_here, write_lines, write_records
-from tests.support.shell_cases import ShellCase, check_case, write_file
+from tests.support.shell import check_error, run_here, write_records
+from tests.support.shell_cases import ShellCase, check_case, check_lines, write_file
 
 CANDIDATES = [{"id": 1, "candidate": "it rains"}, {"id": 2, "candidate": "a cat sat"}, {"id": 3, "candidate": "go"}]
 REFERENCES = [{"id": 2, "reference": "the cat"}, {"id": 3, "reference": "went"}, {"id": 1, "reference": "rain"}]
 JOINED = [("it rains", ["rain"]), ("a cat sat", ["the cat"]), ("go", ["went"])]
 
 
-@pytest.fixture
-def joined(tmp_path, monkeypatch, capsys):
-    """Return the pairs of a command's files, which are written as JSON, and what it printed about them."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(files, *arguments):
-        for name, content in files.items():
-            write_file(tmp_path / name, content)
-        pairs = scored_pairs(monkeypatch, *arguments)
-        return pairs, capsys.readouterr().err
-
-    return run
-
-
-@pytest.fixture
-def refused(tmp_path, monkeypatch, capsys):
-    """Check the error about a command's files, which are written as JSON."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(files, arguments, message):
-        for name, content in files.items():
-            write_file(tmp_path / name, content)
-        check_error(run_here(capsys, *arguments, exit_code=2), message)
-
-    return run
-
-
 @pytest.mark.parametrize("suffix", ["jsonl", "csv", "json", "parquet"])
 def test_rows_of_a_shared_column_belong_together(tmp_path, monkeypatch, capsys, suffix):
     monkeypatch.chdir(tmp_path)
     names = [f"c.{suffix}", f"r.{suffix}"]
-    for name, rows in zip(names, (CANDIDATES, REFERENCES), strict=True):
-        write_file(tmp_path / name, rows)
-    assert scored_pairs(monkeypatch, *names) == JOINED
+    write_file(tmp_path / names[0], CANDIDATES)
+    write_file(tmp_path / names[1], REFERENCES)
+
+    pairs = scored_pairs(monkeypatch, *names)
+
+    assert pairs == JOINED
     message = f"rows are joined by 'id': the order of {names[1]} is not that of {names[0]}"
     assert capsys.readouterr().err == f"bertscore-tm: {message}\n"
-    # In the same order nothing is said.
-    write_file(tmp_path / names[1], sorted(REFERENCES, key=lambda row: row["id"]))
-    assert scored_pairs(monkeypatch, *names) == JOINED
-    assert capsys.readouterr().err == ""
 
 
-def test_annotations_of_coco_are_joined_by_image(joined):
-    results = [{"image_id": 7, "caption": "a cat"}, {"image_id": 3, "caption": "a dog"}]
-    captions = [(3, "the dog"), (7, "the cat"), (7, "cats"), (3, "dogs"), (3, "one dog")]
-    annotations = [{"id": i, "image_id": image, "caption": text} for i, (image, text) in enumerate(captions)]
-    files = {"c.json": results, "r.json": {"images": [{"id": 3}, {"id": 7}], "annotations": annotations}}
-    columns = ["--candidate-column", "caption", "--reference-column", "caption"]
-    pairs, printed = joined(files, "c.json", "r.json", *columns)
-    assert pairs == [("a cat", ["the cat", "cats"]), ("a dog", ["the dog", "dogs", "one dog"])]
-    assert "rows are joined by 'image_id'" in printed
+MOVED = "rows are joined by '{}': the order of r.json is not that of c.json"
+COCO = {
+    "c.json": [{"image_id": 7, "caption": "a cat"}, {"image_id": 3, "caption": "a dog"}],
+    "r.json": {
+        "images": [{"id": 3}, {"id": 7}],
+        "annotations": [
+            {"id": 0, "image_id": 3, "caption": "the dog"},
+            {"id": 1, "image_id": 7, "caption": "the cat"},
+            {"id": 2, "image_id": 7, "caption": "cats"},
+            {"id": 3, "image_id": 3, "caption": "dogs"},
+            {"id": 4, "image_id": 3, "caption": "one dog"},
+        ],
+    },
+}
+CAPTIONS = "--candidate-column caption --reference-column caption"
+# Both files have their texts in one column.
+CAPTIONED = {
+    "c.json": [{"caption": "a cat"}, {"caption": "a dog"}],
+    "r.json": [{"caption": "the cat"}, {"caption": "the dog"}],
+}
+TEXTS = {"b": "a cat", "a": "a dog"}
+ANIMALS = [("a cat", ["the cat"]), ("a dog", ["the dog"])]
+CHAT = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "the dog"}]
+DOTTED = [{"doc": {"highlights": "the cat", "n": 1}, "candidate": "a cat", "a.b": "cats", "a": {"b": "dogs"}}]
+# Numbers of lines are equal in both files, and are no ids.
+NUMBERED = {
+    "c.json": [{"line": i, **row} for i, row in enumerate(CANDIDATES)],
+    "r.json": [{"line": i, **row} for i, row in enumerate(REFERENCES)],
+}
+BY_ORDER = [("it rains", ["the cat"]), ("a cat sat", ["went"]), ("go", ["rain"])]
+# A number of tokens is no key, even where a value is in both files.
+TOKENS = {
+    "c.json": [{"tokens": 4, "candidate": "a"}, {"tokens": 5, "candidate": "b"}],
+    "r.json": [{"tokens": 5, "reference": "x"}, {"tokens": 8, "reference": "y"}],
+}
+SAMPLES = [*CANDIDATES, {"id": 1, "candidate": "rains"}]
+WITH_REFERENCES = {
+    "c.json": [{**row, "reference": row["candidate"]} for row in CANDIDATES],
+    "more.txt": ["rain", "the cat", "went"],
+}
+UNREAD = "...c.json: the references in 'reference' are not read, because -r has others. To read them, remove -r..."
+# Files, arguments, the pairs that are scored, and what is printed.
+PAIRED = {
+    "the same order": ({"c.json": CANDIDATES, "r.json": REFERENCES[2:] + REFERENCES[:2]}, "c.json r.json", JOINED, ""),
+    "images of COCO": (
+        COCO,
+        f"c.json r.json {CAPTIONS}",
+        [("a cat", ["the cat", "cats"]), ("a dog", ["the dog", "dogs", "one dog"])],
+        MOVED.format("image_id"),
+    ),
+    "one column of both files": (CAPTIONED, f"c.json r.json {CAPTIONS}", ANIMALS, ""),
+    "objects of texts": (
+        {"c.json": TEXTS, "r.json": {"a": ["the dog", "dogs"], "b": ["the cat"]}},
+        "c.json r.json",
+        [("a cat", ["the cat"]), ("a dog", ["the dog", "dogs"])],
+        MOVED.format("id"),
+    ),
+    "an object, a column and a chat": (
+        {"c.json": TEXTS, "r.json": [{"id": "a", "reference": CHAT}, {"id": "b", "reference": "the cat"}]},
+        "c.json r.json",
+        ANIMALS,
+        MOVED.format("id"),
+    ),
+    "an object and plain lines": (
+        {"c.json": TEXTS, "r.txt": ["the cat", "the dog"]},
+        "c.json r.txt",
+        ANIMALS,
+        "",
+    ),
+    "dotted names": (
+        {"c.json": DOTTED},
+        "c.json --reference-column doc.highlights --reference-column a.b",
+        [("a cat", ["the cat", "cats"])],
+        "",
+    ),
+    "numbers of lines": (NUMBERED, "c.json r.json", JOINED, MOVED.format("id")),
+    "a named key": (NUMBERED, "c.json r.json --key id", JOINED, MOVED.format("id")),
+    "no key": (NUMBERED, "c.json r.json --key none", BY_ORDER, ""),
+    "several samples of one input": (
+        {"c.json": SAMPLES, "r.json": REFERENCES},
+        "c.json r.json --key id",
+        [*JOINED, ("rains", ["rain"])],
+        MOVED.format("id"),
+    ),
+    "columns with other values": (TOKENS, "c.json r.json", [("a", ["x"]), ("b", ["y"])], ""),
+    "references of both files": (
+        WITH_REFERENCES,
+        "-c c.json -r more.txt --reference-column reference",
+        [(text, [text, *references]) for text, references in JOINED],
+        "",
+    ),
+    "references that are not read": (WITH_REFERENCES, "-c c.json -r more.txt", JOINED, UNREAD),
+}
 
 
-def test_objects_of_texts_are_joined_by_key(joined, refused):
-    texts, others = {"b": "a cat", "a": "a dog"}, {"a": ["the dog", "dogs"], "b": ["the cat"]}
-    expected = [("a cat", ["the cat"]), ("a dog", ["the dog", "dogs"])]
-    assert joined({"c.json": texts, "r.json": others}, "c.json", "r.json")[0] == expected
-    # Also with a column of other files, and with a chat.
-    chat = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "the dog"}]
-    rows = [{"id": "a", "reference": chat}, {"id": "b", "reference": "the cat"}]
-    assert joined({"r.json": rows}, "c.json", "r.json")[0] == [("a cat", ["the cat"]), ("a dog", ["the dog"])]
-    no_answer = [{"id": "b", "reference": chat[:1]}, {"id": "a", "reference": "x"}]
-    message = "r.json: row 1: 'reference' is a chat without a message of the assistant"
-    refused({"r.json": no_answer}, ["score", "c.json", "r.json"], message)
+@pytest.mark.parametrize(("files", "arguments", "pairs", "message"), PAIRED.values(), ids=PAIRED)
+def test_rows_of_two_files_are_paired(tmp_path, monkeypatch, capsys, files, arguments, pairs, message):
+    monkeypatch.chdir(tmp_path)
+    for name, content in files.items():
+        write_file(tmp_path / name, content)
 
+    scored = scored_pairs(monkeypatch, *arguments.split())
 
-def test_a_dotted_name_is_a_column_in_an_object(joined):
-    rows = [{"doc": {"highlights": "the cat", "n": 1}, "candidate": "a cat", "a.b": "cats", "a": {"b": "dogs"}}]
-    columns = ["--reference-column", "doc.highlights", "--reference-column", "a.b"]
-    assert joined({"c.json": rows}, "c.json", *columns)[0] == [("a cat", ["the cat", "cats"])]
-
-
-def test_a_key_is_named_where_columns_differ(joined, refused):
-    """Numbers of lines are equal in both files, and are no ids."""
-    candidates = [{"line": i, **row} for i, row in enumerate(CANDIDATES)]
-    references = [{"line": i, **row} for i, row in enumerate(REFERENCES)]
-    files = {"c.json": candidates, "r.json": references}
-    assert joined(files, "c.json", "r.json")[0] == JOINED
-    assert joined({}, "c.json", "r.json", "--key", "id")[0] == JOINED
-    pairs, _ = joined({}, "c.json", "r.json", "--key", "none")
-    assert pairs == [("it rains", ["the cat"]), ("a cat sat", ["went"]), ("go", ["rain"])]
-    keys = {"c.json": [{"key": i, **row} for i, row in enumerate(CANDIDATES)]}
-    keys["r.json"] = [{"key": i, **row} for i, row in enumerate(REFERENCES)]
-    message = "'key' and 'id' pair the rows of c.json and r.json differently"
-    refused(keys, ["score", "c.json", "r.json"], message)
-    # Several samples of one input, which only a named key joins.
-    samples = [*CANDIDATES, {"id": 1, "candidate": "rains"}]
-    pairs, _ = joined({"c.json": samples}, "c.json", "r.json", "--key", "id")
-    assert pairs == [*JOINED, ("rains", ["rain"])]
+    assert scored == pairs
+    messages = [f"bertscore-tm: {message}"]
+    if not message:
+        messages = []
+    check_lines(capsys.readouterr().err, messages)
 
 
 OTHERS = [{"id": 4, "reference": ""}, *REFERENCES[1:]]
@@ -115,6 +148,18 @@ UNJOINED = [
     (CANDIDATES, OTHERS, "--key id", "r.json has no row with the id '2'..."),
     (CANDIDATES, ["a", "b", "c"], "--key id", "r.json has no column 'id'..."),
     (CANDIDATES, REFERENCES, "--key number", "c.json: row 1: no column or key 'number'..."),
+    (
+        [{"key": i, **row} for i, row in enumerate(CANDIDATES)],
+        [{"key": i, **row} for i, row in enumerate(REFERENCES)],
+        "",
+        "'key' and 'id' pair the rows of c.json and r.json differently...",
+    ),
+    (
+        TEXTS,
+        [{"id": "b", "reference": CHAT[:1]}, {"id": "a", "reference": "x"}],
+        "",
+        "r.json: row 1: 'reference' is a chat without a message of the assistant...",
+    ),
 ]
 
 
@@ -123,48 +168,6 @@ def test_a_missing_key_is_an_error(tmp_path, capsys, candidates, references, key
     files = {"c.json": candidates, "r.json": references}
 
     check_case(ShellCase(f"score c.json r.json {key}", files, error=error), tmp_path, capsys)
-
-
-def test_columns_with_other_values_do_not_join(joined):
-    """A number of tokens is no key, even where a value is in both files."""
-    candidates = [{"tokens": n, "candidate": text} for n, text in ((4, "a"), (5, "b"), (6, "c"))]
-    references = [{"tokens": n, "reference": text} for n, text in ((5, "a"), (8, "b"), (9, "c"))]
-    pairs, printed = joined({"c.json": candidates, "r.json": references}, "c.json", "r.json")
-    assert pairs == [("a", ["a"]), ("b", ["b"]), ("c", ["c"])]
-    assert printed == ""
-
-
-def test_keys_without_keys_in_the_other_file_are_paired_by_order(joined, tmp_path):
-    write_lines(tmp_path / "r.txt", ["the cat", "the dog"])
-    pairs, printed = joined({"c.json": {"b": "a cat", "a": "a dog"}}, "c.json", "r.txt")
-    assert pairs == [("a cat", ["the cat"]), ("a dog", ["the dog"])]
-    assert printed == ""
-
-
-def test_references_of_the_candidates_file_are_read_or_mentioned(joined, tmp_path):
-    write_lines(tmp_path / "more.txt", ["rain", "the cat", "went"])
-    rows = [{**row, "reference": row["candidate"]} for row in CANDIDATES]
-    named = ["--reference-column", "reference"]
-    pairs, printed = joined({"c.json": rows}, "-c", "c.json", "-r", "more.txt", *named)
-    assert pairs == [(text, [text, *references]) for text, references in JOINED]
-    assert printed == ""
-    pairs, printed = joined({}, "-c", "c.json", "-r", "more.txt")
-    assert pairs == JOINED
-    assert (
-        "c.json: the references in 'reference' are not read, because -r has others. To read them, remove -r" in printed
-    )
-
-
-def test_the_candidates_are_not_taken_for_references(joined):
-    """Both files have their texts in one column."""
-    files = {
-        "c.json": [{"caption": "a cat"}, {"caption": "a dog"}],
-        "r.json": [{"caption": "the cat"}, {"caption": "the dog"}],
-    }
-    columns = ["--candidate-column", "caption", "--reference-column", "caption"]
-    pairs, printed = joined(files, "c.json", "r.json", *columns)
-    assert pairs == [("a cat", ["the cat"]), ("a dog", ["the dog"])]
-    assert printed == ""
 
 
 def test_documents_and_systems_are_joined_too(tmp_path, monkeypatch, capsys):

@@ -27,28 +27,41 @@ def test_the_text_is_that_of_the_alignment(command, encoder):
     assert command(CANDIDATE, REFERENCE).out == shown
 
 
+CORPUS = ["the cat sat", "a dog and a cat", "the mat", "on and on"]
+
+
 def test_weights_and_baseline(command, tmp_path, encoder, table):
-    corpus = ["the cat sat", "a dog and a cat", "the mat", "on and on"]
-    (tmp_path / "corpus.txt").write_text("\n".join(corpus))
+    (tmp_path / "corpus.txt").write_text("\n".join(CORPUS))
+    expected = bert_score(CANDIDATE, REFERENCE, encoder, idf=CORPUS, rescale=table)
+
     printed = command(CANDIDATE, REFERENCE, "--idf-from", tmp_path / "corpus.txt", "--rescale-from", table).out
+
     scores, first, second, _ = printed.split("\n\n")
-    expected = bert_score(CANDIDATE, REFERENCE, encoder, idf=corpus, rescale=table)
-    for name, text, table_of_text in (("P", "precision", first), ("R", "recall", second)):
-        assert f"{name} {expected[text].item():.4f}" in scores
-        header, *lines = (re.split(r" {2,}", line.strip()) for line in table_of_text.splitlines())
-        assert header[2:] == ["similarity", "weight", f"part of {text}"]
-        assert sum(float(line[-1]) for line in lines) == pytest.approx(expected[text].item(), abs=1e-3)
-    # log((4 + 1) / (2 + 1)): two of the four texts have it.
-    assert next(line for line in first.splitlines() if " cat " in line).split()[-2] == "0.5108"
+    for label, name, part in (("P", "precision", first), ("R", "recall", second)):
+        score = expected[name].item()
+        assert f"{label} {score:.4f}" in scores
+        header, *lines = [re.split(r" {2,}", line.strip()) for line in part.splitlines()]
+        assert header[2:] == ["similarity", "weight", f"part of {name}"]
+        assert sum(float(line[-1]) for line in lines) == pytest.approx(score, abs=1e-3)
+    (cat,) = [line.split() for line in first.splitlines() if " cat " in line]
+    # Two of the four texts have it: log((4 + 1) / (2 + 1)).
+    assert cat[-2] == "0.5108"
 
 
 def test_columns_are_aligned_in_every_script(command):
-    first = command("今天 very nice e\u0301", "昨天 was nice").out.split("\n\n")[1]
+    table = command("今天 very nice e\u0301", "昨天 was nice").out.split("\n\n")[1]
+
+    # Columns of a terminal that a character takes, where it is not one.
     widths = {"今": 2, "天": 2, "昨": 2, "\u0301": 0}
-    ends = {sum(widths.get(c, 1) for c in line) for line in first.splitlines()}
+    ends = {sum(widths.get(character, 1) for character in line) for line in table.splitlines()}
     assert len(ends) == 1
+
+
+def test_truncated_texts_are_a_warning_with_a_remedy(command):
     printed = command(CANDIDATE, REFERENCE, "--max-length", "6")
-    assert len(printed.out.split("\n\n")[1].splitlines()) == 1 + 4
+
+    # The header, and four tokens between the special ones.
+    assert len(printed.out.split("\n\n")[1].splitlines()) == 5
     remedy = "Set the encoder's long_text (--long-text) to 'window' to score whole texts"
     warning = f"2 texts are longer than 6 tokens and were truncated. {remedy}"
     assert printed.err == f"bertscore-tm: warning: {warning}\n"
