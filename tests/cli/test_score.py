@@ -64,8 +64,6 @@ def best_references(minilm):
     return best
 
 
-# bert-score 0.3.13 gives a warning of torch for the numbers of its baseline.
-@pytest.mark.filterwarnings("ignore:The given NumPy array is not writable")
 def test_documents_equal_the_reference_package(command, weighted, best_references):
     document = json.loads(command(*WEIGHTED, "--json", "--per-segment").out)
 
@@ -77,7 +75,6 @@ def test_documents_equal_the_reference_package(command, weighted, best_reference
     assert document["num_references"] == 12
 
 
-@pytest.mark.filterwarnings("ignore:The given NumPy array is not writable")
 def test_tables_equal_the_reference_package(command, weighted, best_references):
     printed = command(*WEIGHTED, "--per-segment").out
 
