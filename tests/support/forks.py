@@ -15,7 +15,7 @@ from bertscore_tm.encoder.loading import quiet_transformers
 # Turns a hang into a failure; far above what a job takes on a busy machine.
 HANGS_AFTER_S = 900
 # Enough texts for torch to use its threads, which a child of a fork does not have.
-TEXTS = [f"rain number {i} falls on the plain" for i in range(200)]
+TEXTS = [f"rain number {i} falls on the plain" for i in range(80)]
 
 
 def score(encoder):
@@ -45,8 +45,8 @@ def fork_with_a_scorer():
     scorer = PairScorer(get_model_path(), num_layers=2, idf=TEXTS, device="cpu")
     expected = scorer({"candidate": TEXTS, "reference": TEXTS[::-1]})["f1"].tolist()
     batches = []
-    for start in range(0, len(TEXTS), 50):
-        part = slice(start, start + 50)
+    for start in range(0, len(TEXTS), 20):
+        part = slice(start, start + 20)
         batches.append({"candidate": TEXTS[part], "reference": TEXTS[::-1][part]})
 
     with multiprocessing.get_context("fork").Pool(2) as pool:
