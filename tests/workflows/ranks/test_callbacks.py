@@ -54,7 +54,12 @@ from tests.support.report_pages import read_data
 from tests.support.sample_tables import files, inputs_of, mixed, table
 from tests.support.texts import real_pairs
 
-pytestmark = [pytest.mark.distributed, pytest.mark.slow]
+pytestmark = [
+    pytest.mark.distributed,
+    pytest.mark.slow,
+    # Some predictions of the samples are empty.
+    pytest.mark.filterwarnings("ignore:2 candidates scored 0"),
+]
 
 LAYERS = 2
 COUNT = 11
