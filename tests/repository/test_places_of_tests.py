@@ -1,4 +1,4 @@
-"""A module's tests stand in the file of its name, in the folder of its name."""
+"""A module's tests stand in the file of its name, names of tests are short, and shared helpers have docstrings."""
 
 import ast
 from pathlib import Path
@@ -70,3 +70,14 @@ def test_names_of_tests_are_short():
                 names.append(node.name)
 
     assert [name for name in names if len(name) > LONGEST_NAME] == []
+
+
+def test_shared_helpers_have_docstrings():
+    without = []
+    for path in sorted((TESTS / "support").glob("*.py")):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            is_helper = isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("test_")
+            if is_helper and not ast.get_docstring(node):
+                without.append(f"{path.name}: {node.name}")
+
+    assert without == []

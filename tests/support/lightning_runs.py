@@ -28,6 +28,7 @@ COUNT, LAYER = 9, 2
 
 
 def loader(count: int, first: int = 0, batch_size: int = 3) -> DataLoader[int]:
+    """Return batches of the numbers of consecutive examples."""
     return DataLoader(range(first, first + count), batch_size=batch_size)
 
 
@@ -42,6 +43,7 @@ class Stream(IterableDataset[int]):
 
 
 def stream(numbers: Sequence[int]) -> DataLoader[int]:
+    """Return batches of example numbers from a data set without a length."""
     return DataLoader(Stream(numbers), batch_size=3)
 
 
@@ -363,6 +365,7 @@ def differences(state: Any, other: Any) -> list[str]:
 
 
 def logged(metrics: Any, name: str = "bertscore", stage: str = "val", suffix: str = "") -> list[float]:
+    """Return the logged precision, recall and F1 of a metric."""
     return [float(metrics[f"{stage}_{name}_{score}{suffix}"]) for score in SCORE_NAMES]
 
 

@@ -102,4 +102,5 @@ def links(path: Path) -> Iterator[str]:
 
 
 def _without_blocks(path: Path) -> str:
+    """Return the text of a page without its code blocks, and without links in inline code."""
     return re.sub(r"`[^`\n]*`", lambda code: code[0].replace("](", "] ("), _FENCE.sub("", path.read_text("utf-8")))

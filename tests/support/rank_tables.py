@@ -127,6 +127,7 @@ def run_table(module: str, world_size: int, resources: Resources) -> Ran:
 
 
 def _yield_cases(rank: int, module: str, world_size: int, resources: Resources) -> Any:
+    """Yield the names and functions of the cases of a module that run on this number of ranks."""
     for name, case in import_module(module).TABLE.items():
         if world_size in case.world_sizes:
             yield name, partial(case.compute, Job(rank, case.deal(world_size), resources))

@@ -87,6 +87,7 @@ def on_ranks(cases: Callable[..., Any], *args: Any, world_size: int = 2) -> list
 
 
 def _run_cases(rank: int, cases: Callable[..., Any], *args: Any) -> dict[Any, Any]:
+    """Run the cases of one rank, and return each result or error by its name."""
     report = {}
     for name, case in cases(rank, *args):
         try:
@@ -142,6 +143,7 @@ def end_ranks(
 
 
 def _rank_main(rank: int, world_size: int, folder: str, job: bytes, timeout_s: int) -> None:
+    """Join the process group, run the pickled job, and write its result or error to a file."""
     # How Lightning recognises a process that it has not started itself.
     os.environ.update(LOCAL_RANK=str(rank), NODE_RANK="0")
     torch.set_num_threads(1)

@@ -11,6 +11,7 @@ from tests.support.lightning_runs import COUNT, Chooser, chooser, trainer
 
 
 def inputs_of(batch):
+    """Return an input text for each example of a batch."""
     return [f"input {number}" for number in batch.tolist()]
 
 
@@ -25,10 +26,12 @@ class Mixed(Chooser):
 
 
 def mixed(pairs, **kwargs):
+    """Return a module whose predictions are right, empty, or those of another example."""
     return chooser(pairs, kind=Mixed, val_sizes=kwargs.pop("val_sizes", (COUNT,)), **kwargs)
 
 
 def run_with(folder, module, encoder, samples=None, call="validate", metric=None, **arguments):
+    """Run a trainer with a logger of samples and a metric, and return the trainer."""
     samples = samples or SampleLogger(2, inputs=inputs_of)
     callbacks = [samples, BERTScoreCallback(metric or BERTScore(encoder))]
     arguments = {"logger": CSVLogger(folder, "csv")} | arguments
@@ -38,9 +41,11 @@ def run_with(folder, module, encoder, samples=None, call="validate", metric=None
 
 
 def table(folder, name="validate_samples_step_0"):
+    """Return the rows of a table of samples."""
     with (Path(folder) / "csv" / "version_0" / "samples" / f"{name}.csv").open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
 
 
 def files(folder):
+    """Return the names of the files of samples."""
     return sorted(path.name for path in (Path(folder) / "csv" / "version_0" / "samples").iterdir())

@@ -88,6 +88,7 @@ class StandInTensor(Tensor):
 
 
 def _run(func: Any, *args: Any, **kwargs: Any) -> Any:
+    """Run an operation of torch on the tensors inside, and record kernels, copies and waits."""
     name = func._schema.name
     tensors = [value for value in tree_flatten((args, kwargs))[0] if isinstance(value, Tensor)]
     foreign = [tensor for tensor in tensors if not isinstance(tensor, StandInTensor) and tensor.ndim > 0]
@@ -126,11 +127,13 @@ def _run(func: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _copy_from(source: Tensor, target: Tensor, non_blocking: bool = False) -> Tensor:
+    """Copy values between the device and the CPU."""
     _run(torch.ops.aten.copy_.default, target, source, non_blocking)
     return target
 
 
 def _unwrap(value: Any) -> Any:
+    """Return the tensor inside a tensor of the device, or the CPU instead of a device."""
     if isinstance(value, StandInTensor):
         return value.inner
     return _CPU if isinstance(value, torch.device) else value

@@ -12,6 +12,7 @@ pytestmark = pytest.mark.distributed
 
 
 def fail_on_the_second_rank(rank, how):
+    """Wait for the other rank, or fail as the second one."""
     if rank == 0:
         dist.barrier()
     elif how == "raises":

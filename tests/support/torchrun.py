@@ -44,6 +44,7 @@ _STREAMS = {"stdout.log": 1, "stderr.log": 2}
 
 
 def _run_agent(folder: Path, function: Callable[..., Any], args: Sequence[Any], num_ranks: int) -> None:
+    """Run a function under torchrun's agent in this process, with streams that are files."""
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
     os.chdir(folder)
@@ -67,6 +68,7 @@ def _run_agent(folder: Path, function: Callable[..., Any], args: Sequence[Any], 
 def _start_node(
     folder: Path, program: Sequence[str], num_ranks: int, num_nodes: int, node: int, port: int
 ) -> subprocess.Popen[str]:
+    """Start torchrun for one node."""
     options = {"nnodes": num_nodes, "node-rank": node, "nproc-per-node": num_ranks, "master-port": port}
     words = [f"--{name}={value}" for name, value in options.items()]
     environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
@@ -81,6 +83,7 @@ def _start_node(
 
 
 def _free_port() -> int:
+    """Return the number of a port that is free."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port: int = free.getsockname()[1]
