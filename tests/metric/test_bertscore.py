@@ -326,7 +326,7 @@ def test_signatures_and_states_differ_by_picked_layer(every):
             metric.merge_state(with_pairs(other))
 
 
-def test_a_layer_has_the_same_signature_and_state_in_every_encoder(minilm, every):
+def test_a_layer_has_one_signature_and_state_in_every_encoder(minilm, every):
     metric = BERTScore(every, layer=2)
     negative = BERTScore(every, layer=-5)
     alone = BERTScore(FrozenEncoder(minilm, num_layers=2))

@@ -94,7 +94,7 @@ def test_merge_state_refuses_what_is_no_metric(encoder, other):
     assert_equal(metric.compute(), mean(per_pair(encoder, FIRST)))
 
 
-def test_merge_state_takes_weights_of_the_same_texts_in_any_order(encoder):
+def test_merge_state_takes_weights_of_texts_in_any_order(encoder):
     metric = updated(BERTScore(encoder, idf=DOCUMENTS), FIRST)
     other = updated(BERTScore(encoder, idf=tuple(reversed(DOCUMENTS))), SECOND)
 
@@ -173,7 +173,7 @@ def test_merge_state_refuses_pairs_of_models_with_other_contents(trained, name, 
             trained[name].merge_state(incoming)
 
 
-def test_merge_state_takes_pairs_of_equal_contents_at_another_place(trained, tmp_path):
+def test_merge_state_takes_pairs_of_equal_contents_elsewhere(trained, tmp_path):
     metric = trained["folder before"]
     folder = shutil.copytree(metric.encoder.name, tmp_path / "copy")
     moved = BERTScore(FrozenEncoder(folder, num_layers=2))

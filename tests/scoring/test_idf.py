@@ -72,7 +72,7 @@ def test_weights_of_references_count_all_blocks(short):
 
 
 @pytest.mark.usefixtures("blocks")
-def test_weights_of_texts_count_all_blocks_and_warn_of_long_texts(short):
+def test_weights_count_all_blocks_and_warn_of_long_texts(short):
     rows = short.tokenizer.tokenizer(TEXTS)["input_ids"]
     num_long = sum(len(row) > 12 for row in rows)
 
