@@ -172,8 +172,9 @@ def as_list(texts: Any, name: str, dimensions: int = 1) -> list[Any]:
     """
     if isinstance(texts, str):
         raise TypeError(f"{name} is a single string: pass a list of texts")
-    # NaN of NumPy and NaT of pandas have attributes of arrays.
-    if _is_missing(texts):
+    # NaN of NumPy and NaT of pandas have attributes of arrays, so find them before arrays are read.
+    is_like_array = hasattr(texts, "shape") or hasattr(texts, "to_numpy")
+    if is_like_array and _is_missing(texts):
         raise TypeError(f"{name} must be a string or a sequence of strings, got {describe_given(texts)}")
     if hasattr(texts, "shape") and _has_integers(texts):
         kind = "a tensor" if isinstance(texts, Tensor) else type(texts).__name__
