@@ -120,10 +120,9 @@ def every_case(table: dict[str, Case]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize(("ran", "name"), rows, indirect=["ran"])
 
 
-def run_table(module: str, world_size: int, resources: Resources) -> Ran:
-    """Run all cases in the ``TABLE`` of a module, in one start of some ranks."""
-    reports = on_ranks(_yield_cases, module, world_size, resources, world_size=world_size)
-    return Ran(import_module(module).TABLE, world_size, resources, reports)
+def run_table(module: str, world_size: int, resources: Resources) -> list[dict[str, Any]]:
+    """Run all cases in the ``TABLE`` of a module, in one start of some ranks; return the results of each rank."""
+    return on_ranks(_yield_cases, module, world_size, resources, world_size=world_size)
 
 
 def _yield_cases(rank: int, module: str, world_size: int, resources: Resources) -> Any:
