@@ -46,9 +46,12 @@ def expected(folder):
 
 def test_table_and_screen(command, folder, expected):
     printed = command()
+
     assert (folder / "table.csv").read_text() == expected.to_csv()
+
     lines = printed.out.splitlines()
     assert lines[0].split() == ["layer", "P", "R", "F1"]
+
     for layer in range(4):
         numbers = torch.stack([expected.mean[layer], expected.standard_error[layer]], dim=1).flatten().tolist()
         assert numbers_in(lines[1 + layer]) == pytest.approx(numbers, abs=6e-5)
@@ -64,9 +67,12 @@ def test_document(command, folder):
     write_lines(folder / "long.txt", [*TEXTS, " ".join(TEXTS)])
     warning = "bertscore-tm: warning: 1 text is longer than 64 tokens and was truncated (of 31 texts). "
     warning += "To read whole texts, pass --long-text window\n"
+
     assert warning in command(texts="long.txt").err
+
     options = ["--pairs", "30", "--seed", "5", "--num-layers", "2", "--json"]
     document = json.loads(command(*options, output="other.csv").out)
+
     # Means are rounded to six decimals, errors to six significant digits.
     for key, rounding in (("mean", {"abs": 6e-7, "rel": 0}), ("standard_error", {"abs": 0, "rel": 5e-6})):
         for name, expected in zip(("precision", "recall", "f1"), getattr(other, key).T.tolist(), strict=True):

@@ -179,9 +179,12 @@ def test_small_p_values_are_printed_and_marked(command, tmp_path):
         tmp_path / "refs.tsv", ["reference\tarticle", *(f"{text}\t{max(i, 1)}" for i, text in enumerate(texts))]
     )
     files = ["bad.txt", "good.txt", "-r", "refs.tsv"]
+
     assert "≤0.0002" in command(*files).out
+
     documents = [*files, "--document-column", "article"]
     assert re.search(r"\] +\d\.\de-\d\d +30 +0 +0\n", command(*documents).out)
+
     (difference,) = json.loads(command(*documents, "--json").out)["differences"]
     assert 0 < difference["p_value"] < 1e-8
     assert difference["p_value"] == difference["p_value_holm"] == float(f"{difference['p_value']:.6g}")
@@ -198,10 +201,14 @@ def test_few_documents_have_no_p_value(command, tmp_path):
 def test_options(command, oracle, tmp_path):
     options = ["--component", "recall", "--all-pairs", "--confidence", "0.8", "--idf"]
     printed = command(*FILES, "more.txt", "--json", *options, "--output", "document.json")
+
     assert printed.out == ""
+
     document = json.loads((tmp_path / "document.json").read_text())
     to_second = ("openings.txt", "shuffled.txt")
+
     assert [(x["system"], x["minus"]) for x in document["differences"]] == [*TO_FIRST, to_second]
+
     both = [[a, b] for a, b in zip(REFERENCES, REFERENCES[3:] + REFERENCES[:3], strict=True)]
     assert document["verdict"].startswith("Best by R: openings.txt. ")
     # The idf counts the references once, not once per system.
@@ -215,9 +222,12 @@ def test_few_texts_have_no_p_value(command, tmp_path):
         write_lines(tmp_path / f"{name}.txt", SYSTEMS[name][:3])
     write_lines(tmp_path / "refs.txt", REFERENCES[:3])
     files = ["summaries.txt", "openings.txt", "-r", "refs.txt"]
+
     (difference,) = json.loads(command(*files, "--json").out)["differences"]
+
     assert difference["low"] < difference["difference"] < difference["high"]
     assert difference["p_value"] is difference["p_value_holm"] is None
+
     summary = command(*files).out
     assert "no p-values: they need at least 6 texts\n" in summary
     assert "paired by order; Student's t intervals\n" in summary
@@ -228,12 +238,16 @@ def test_wins_ties_and_losses(command, oracle, tmp_path):
     mixed = [*SYSTEMS["openings"][:2], *SUMMARIES[2:]]
     write_lines(tmp_path / "mixed.txt", mixed)
     printed = command("-c", "summaries.txt", "mixed.txt", "-r", "refs.txt", "--names", "before", "after", "--json")
+
     (document,) = json.loads(printed.out)["differences"]
+
     assert (document["system"], document["minus"]) == ("after", "before")
     # One comparison needs no adjustment.
     assert "Holm" not in command("-c", "summaries.txt", "mixed.txt", "-r", "refs.txt").out
+
     summaries, _, openings = oracle(REFERENCES)[:, SCORES.index("f1"), :2]
     wins = int((openings > summaries).sum())
+
     assert [document[key] for key in ("wins", "ties", "losses")] == [wins, COUNT - 2, 2 - wins]
 
 
@@ -243,13 +257,16 @@ def test_layouts(command, tmp_path):
     command(*FILES, *names, "-o", "table.md")
     command(*FILES, *names, "-o", "table.tex")
     markdown, latex = ((tmp_path / name).read_text() for name in ("table.md", "table.tex"))
+
     header, rule = markdown.splitlines()[:2]
+
     assert re.split(r" *\| *", header) == ["", "system", "P", "R", "F1", "95% interval of F1", ""]
     assert re.fullmatch(r"\|:?-+(\|-+:){4}\|", rule)
     assert re.search(r"\| 50% - a\\_b +\| ", markdown)
     assert r"\begin{tabular}{lrrrr}" in latex
     assert re.search(r"50\\% - a\\_b +& ", latex)
     assert re.search(r"\n{}\[c\] \\& d +& ", latex)
+
     signed = r"(\+|\$-\$)0\.\d{4}"
     assert len(re.findall(rf"& +{signed} & +\[{signed}, {signed}\] &", latex)) == 2
     assert not re.search(r"[^$]-0\.", latex.split(r"\end{tabular}")[0])

@@ -19,7 +19,9 @@ def test_each_rank_uses_its_own_gpu(monkeypatch):
     # As where the device exists.
     empty = torch.empty(0)
     monkeypatch.setattr(torch, "empty", lambda *_, **__: empty)
+
     assert choose_device(None) == torch.device("cuda:0")
+
     monkeypatch.setenv("LOCAL_RANK", "1")
     assert choose_device(None) == choose_device("cuda") == torch.device("cuda:1")
     assert choose_device("cuda:0") == torch.device("cuda:0")
@@ -29,13 +31,17 @@ def test_each_rank_uses_its_own_gpu(monkeypatch):
 def test_the_suffix_of_the_idf_file_decides_its_format(tmp_path):
     (tmp_path / "idf.dat").write_text("a cat\n")
     (tmp_path / "idf.jsonl").write_text('{"text": "a dog"}\n')
+
     read = [read_idf(str(tmp_path / f"idf.{suffix}"), "txt") for suffix in ("dat", "jsonl")]
+
     assert read == [["a cat"], ["a dog"]]
 
 
 def test_the_idf_of_references_or_of_a_file(command):
     files = ["hyps.txt", "refs.txt", "-l", "1"]
+
     assert command("-c", "hyps.txt", "-r", "refs.txt", "-l", "1", "--idf").out == command(*files, "--idf").out
+
     of_file = command("--idf-from", "more.txt", *files).out
     assert of_file == command(*files, "--idf-from", "more.txt").out
     assert f"|idf:{COUNT}" in of_file.splitlines()[-1]
@@ -87,7 +93,9 @@ def test_a_hash_of_the_reference_package_gives_the_options(
 def test_an_invalid_hash_shows_a_valid_one(command, minilm):
     given = ["hyps.txt", "refs.txt", "-m", minilm, "-l", "0"]
     printed = command(*given, "--hash", "garbage", exit_code=2)
+
     check_error(printed, "^argument --hash: 'garbage' is not a hash of bert-score, .*. Give one such as ")
+
     (example,) = re.findall(r"Give one such as (\S+)", printed.err)
     assert "published scores of" in command(*given, "--hash", example).err
 
@@ -95,7 +103,9 @@ def test_an_invalid_hash_shows_a_valid_one(command, minilm):
 def test_options_next_to_a_hash_come_first(command, folder, minilm, capsys):
     text = get_hash("roberta-large", 17, True, False, False, False)
     given = ["hyps.txt", "refs.txt", "-l", "0", "--idf-from", "more.txt"]
+
     printed = command(*given, "--hash", text)  # with the folder of the model
+
     assert printed.out == command(*given).out
     assert printed.err.endswith("Publish the signature of these\n")
     check_error(
@@ -110,5 +120,7 @@ def test_a_device_that_is_not_here_is_an_error_with_the_remedy(command, device):
     if kind in ("cuda", "mps", "xpu") and torch.get_device_module(kind).is_available():
         pytest.skip(f"{kind} is here")
     printed = command("-c", "hyps.txt", "-r", "refs.txt", "-l", "1", "--device", device, exit_code=2)
+
     remedy = f"Remove --device to use {default_device()}"
+
     check_error(printed, rf"^argument --device: '{device}' cannot be used here: .{{10,300}}. {remedy}$")

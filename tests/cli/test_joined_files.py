@@ -181,17 +181,23 @@ def test_documents_and_systems_are_joined_too(tmp_path, monkeypatch, capsys):
     references = [{"id": f"{i}", "reference": text, "doc": f"{i // 2}"} for i, text in enumerate(texts)]
     write_records(tmp_path / "r.jsonl", references[2:] + references[:2])
     compare = partial(run_here, capsys, "compare", "-m", "model", "-l", "2", "--device", "cpu", "--json")
+
     document = json.loads(compare("a.jsonl", "b.jsonl", "-r", "r.jsonl", "--document-column", "doc").out)
+
     assert [system["f1"] for system in document["systems"]] == pytest.approx([1, 1])
     assert document["differences"][0]["ties"] == len(texts)
     assert document["num_documents"] == 4
+
     # The same from one file with the systems in a column.
     both = [{"system": "a", **row, "reference": row["candidate"]} for row in rows]
     both += [{**row, "system": "b"} for row in both[::-1]]
     write_records(tmp_path / "both.jsonl", both)
     document = json.loads(compare("-c", "both.jsonl", "--system-column", "system").out)
+
     assert document["differences"][0]["ties"] == len(texts)
+
     repeated = [*rows[:-1], rows[0]]
     write_records(tmp_path / "b.jsonl", repeated)
     printed = compare("a.jsonl", "b.jsonl", "-r", "r.jsonl", "--key", "id", exit_code=2)
+
     check_error(printed, "b.jsonl has no row with the id '6': it lacks 1 of 7 values of a.jsonl. Add these rows")

@@ -76,7 +76,9 @@ def test_a_named_pipe_gets_the_output(command, tmp_path, name):
     reader = threading.Thread(target=lambda: read.append(pipe.read_text(encoding="utf-8")), daemon=True)
     reader.start()
     command(name, "-o", pipe)
+
     reader.join(30)
+
     assert read[0].startswith(COMMANDS[name][1])
     assert list(tmp_path.iterdir()) == [pipe]
     assert pipe.is_fifo()
@@ -88,7 +90,9 @@ def test_a_named_pipe_gets_the_output(command, tmp_path, name):
 def test_the_suffix_decides_the_format(command, tmp_path, name, suffix):
     path = tmp_path / f"out{suffix.upper()}"
     command(name, "-o", path)
+
     text = path.read_text(encoding="utf-8")
+
     if suffix == ".json":
         assert json.loads(text) == json.loads(command(name, "--json").out)
     elif name not in ("rank", "baseline") and suffix == ".txt":
@@ -101,10 +105,12 @@ def test_the_suffix_decides_the_format(command, tmp_path, name, suffix):
 def test_tables_of_pairs(command, tmp_path):
     printed = command("score", "-s").out
     with_tabs, with_commas = tmp_path / "a.tsv", tmp_path / "a.csv"
+
     assert command("score", "-s", "-o", with_tabs).out == ""
     assert with_tabs.read_text() == printed
     # A CSV file has no comments: the means and the signature are printed.
     assert command("score", "-s", "-o", with_commas).out == command("score").out
+
     with with_commas.open(newline="") as file:
         rows = list(csv.reader(file, strict=True))
     assert rows == [line.split("\t") for line in printed.splitlines() if not line.startswith("#")]
@@ -153,6 +159,7 @@ def test_escapes_of_data_do_not_reach_the_terminal(folder, tmp_path, monkeypatch
     options = ["-m", ESCAPE, "--device", "cpu", "-l", "2"]
     printed = run_here(capsys, name, *arguments, *options, exit_code=2 if name == "score" else 0)
     shown = printed.out + printed.err
+
     assert "[2J" in shown
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", shown)
     if name == "show":
@@ -174,7 +181,9 @@ def test_the_shell_completes_commands_and_options(tmp_path, line, expected):
     completing = {"_ARGCOMPLETE": "1", "COMP_LINE": line, "COMP_POINT": str(len(line))}
     # What the script of register-python-argcomplete does.
     redirected = f"exec {sys.executable} -m bertscore_tm.cli 8>{tmp_path / 'words'} 9>/dev/null"
+
     done = subprocess.run(["/bin/sh", "-c", redirected], env=os.environ | completing, capture_output=True, check=False)
+
     assert done.stdout == b""
     assert (tmp_path / "words").read_text().rstrip() == expected
 
@@ -253,12 +262,14 @@ def test_a_page_that_is_not_finished_loses_no_result(command, monkeypatch, capsy
     """The result was printed after the page, and lost if the user interrupted it or the page had a bug."""
     expected = command("score").out
     monkeypatch.setattr("bertscore_tm.report.Report.to_html", Mock(side_effect=error))
+
     if isinstance(error, KeyboardInterrupt):
         printed = command("score", *options, "--report", "page.html", exit_code=130)
     else:
         with pytest.raises(RuntimeError, match="a bug"):
             command("score", *options, "--report", "page.html")
         printed = capsys.readouterr()
+
     assert printed.out == expected
     assert not Path("page.html").exists()
 
@@ -274,8 +285,10 @@ def test_failures_of_file_and_standard_output_are_both_reported(tmp_path, monkey
         os.close(reader)
         stdout = os.fdopen(writer, "w")
     monkeypatch.setattr(sys, "stdout", stdout)
+
     with pytest.raises(CommandError, match=r"scores\.txt: Is a directory"):
         write_output("F1 0.5", str(path))
+
     if is_pipe:
         # Python writes what a stream still holds when it closes it.
         stdout.close()
@@ -337,7 +350,9 @@ def test_the_page_names_the_keys_of_json(folder, command, monkeypatch, tmp_path,
     files = {"rank": ["-o", tmp_path / "best.jsonl"], "baseline": ["-o", tmp_path / "table.csv"]}
     document = json.loads(command(name, *options, *files.get(name, []), "--json").out)
     found = keys_of_objects(document)
+
     if name == "rank":
         first, *_ = (tmp_path / "best.jsonl").read_text().splitlines()
         found["each line of the output"] = set(json.loads(first))
+
     assert found == documented_keys()[name][has_options]

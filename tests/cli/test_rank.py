@@ -59,8 +59,11 @@ def assert_equals(path, ranked, candidates):
 def test_consensus(folder, items, layer, command):
     output = folder / "best.jsonl"
     printed = command(folder / "samples.jsonl", "-o", output)
+
     ranked = rank_candidates(items[0], encoder=layer)
+
     assert_equals(output, ranked, items[0])
+
     mean = sum(float(scores.max()) for scores in ranked.scores) / NUM_ITEMS
     assert printed.out.splitlines() == [
         f"f1 of the best candidates: {mean:.4f} (mean)",
@@ -116,4 +119,5 @@ def test_truncated_texts_are_a_warning_with_a_remedy(folder, command):
     """The warning of other commands said what to do, and that of this command did not."""
     printed = command(folder / "samples.jsonl", "-o", folder / "best.jsonl", "--max-length", "3")
     remedy = "Set the encoder's long_text (--long-text) to 'window' to score whole texts"
+
     assert f"texts are longer than 3 tokens and were truncated. {remedy}" in printed.err

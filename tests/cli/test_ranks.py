@@ -119,11 +119,14 @@ def test_two_ranks_write_what_one_does(run_files, tmp_path, monkeypatch, case):
     output = KILLED[case][1]
     alone = run_files(*SHARED[case], "-o", f"one-{output}")
     words = [*SHARED[case], "-o", f"two-{output}", "-m", "model", "--device", "cpu"]
+
     first, second = run_on_ranks(tmp_path, words, words)
+
     assert (first.exit_code, *second) == (0, 0, "", "")
     assert (first.out, first.err) == tuple(text.replace("one-", "two-") for text in alone)
     if case == "score":
         assert alone.err.count("bertscore-tm: warning: ") == 2
+
     single, shared = ((tmp_path / f"{number}-{output}").read_text() for number in ("one", "two"))
     assert_same_but_last_digits(shared, single)
 
@@ -139,10 +142,13 @@ def test_two_ranks_write_what_one_does(run_files, tmp_path, monkeypatch, case):
 def test_some_commands_run_on_the_first_rank(run_files, tmp_path, words, start):
     alone = run_files(*words)
     expected = (tmp_path / words[-1]).read_text()
+
     assert expected.startswith(start)
+
     (tmp_path / words[-1]).unlink()
     words = [*words, "-m", "model", "--device", "cpu"]
     first, second = run_on_ranks(tmp_path, words, words)
+
     assert (*first, *second) == (0, *alone, 0, "", "")
     assert (tmp_path / words[words.index("-o") + 1]).read_text() == expected
 
@@ -163,7 +169,9 @@ NO_FILES = ["score", "-c", "no.txt", "-r", "no.txt"]
 @pytest.mark.usefixtures("run_files")
 def test_bad_input_of_all_ranks_or_of_one_ends_all_with_one_line(tmp_path, arguments, others, message):
     first, second = run_on_ranks(tmp_path, arguments, others)
+
     assert (first.exit_code, first.out) == (2, "")
+
     (line,) = first.err.splitlines(keepends=True)
     assert line.startswith(f"bertscore-tm: error: {message}")
     assert second == (2, "", "")
@@ -207,6 +215,7 @@ def refused(run_files, tmp_path):
 def test_ranks_with_other_weights_end_before_they_score(refused, words):
     words = [*words, "--device", "cpu", "-o", "out.jsonl" if words[0] == "rank" else "out.json"]
     said = refused([*words, "-m", "model"], [*words, "-m", OTHER])
+
     assert re.search(r"rank 1 has model \w{8}, but rank 0 has model \w{8}\. ", said)
 
 
@@ -221,10 +230,13 @@ def other_precision(device):
 @pytest.mark.distributed
 def test_ranks_of_other_versions_end_before_they_score(refused):
     said = refused(SCORE, SCORE, **{"importlib.metadata.version": other_version})
+
     assert f"has transformers 4.0, but rank 0 has transformers {version('transformers')}. " in said
+
     words = [*SCORE, "--dtype", "auto"]
     said = refused(words, words, **{"bertscore_tm.cli.encoder.fast_half_precision": other_precision})
     precision = fast_half_precision(torch.device("cpu"))
+
     assert f"has precision torch.float16, but rank 0 has precision {precision}. " in said
 
 
@@ -242,7 +254,9 @@ def run_and_crash(rank, folder):
 @pytest.mark.usefixtures("run_files")
 def test_a_rank_that_crashes_ends_the_others(tmp_path):
     first, second = end_ranks(run_and_crash, 2, str(tmp_path))
+
     assert (first.result.exit_code, first.result.out) == (1, "")
+
     (line,) = (line for line in first.result.err.splitlines() if line.startswith("bertscore-tm"))
     assert line.startswith("bertscore-tm: error: lost the connection to another process. ")
     assert (second.exit_code, second.result) == (1, None)
@@ -252,7 +266,9 @@ def test_a_rank_that_crashes_ends_the_others(tmp_path):
 def test_several_hosts_are_refused(monkeypatch, capsys, hosts):
     for name, value in ({"WORLD_SIZE": "4", "RANK": "0", "LOCAL_RANK": "0"} | hosts).items():
         monkeypatch.setenv(name, value)
+
     assert main(["score", "--candidate-text", "a", "--reference-text", "b"]) == 2
+
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("bertscore-tm: error: the command runs on one host, but its processes run on several. See ")
     assert (ROOT / line.rpartition("/main/")[2]).is_file()
@@ -262,7 +278,9 @@ def test_an_incomplete_environment_of_torchrun(monkeypatch, capsys):
     monkeypatch.setenv("WORLD_SIZE", "2")
     for name in ("RANK", "MASTER_ADDR", "MASTER_PORT"):
         monkeypatch.delenv(name, raising=False)
+
     assert main(["score", "--candidate-text", "a", "--reference-text", "b"]) == 2
+
     (line,) = capsys.readouterr().err.splitlines()
     assert "environment variable RANK expected" in line
 
@@ -270,5 +288,6 @@ def test_an_incomplete_environment_of_torchrun(monkeypatch, capsys):
 def test_a_rank_without_a_number_of_ranks_is_the_only_one(monkeypatch, capsys):
     monkeypatch.setenv("RANK", "1")
     monkeypatch.delenv("WORLD_SIZE", raising=False)
+
     assert main(["score", "no.txt", "no.txt"]) == 2
     assert capsys.readouterr().err == "bertscore-tm: error: no.txt: No such file or directory\n"

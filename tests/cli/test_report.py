@@ -167,8 +167,10 @@ def test_the_page_of_a_training_is_made_again_without_alignments(pairs, encoder,
     callbacks = [BERTScoreCallback(BERTScore(encoder)), BERTScoreReport(page, folder)]
     trainer(tmp_path, callbacks, max_epochs=2).fit(chooser(pairs))
     expected = read_data(page)
+
     assert expected["alignments"]
     assert main(["report", "texts", "-o", "again.html"]) == 0
+
     data = read_data(tmp_path / "again.html")
     # What the files do not hold.
     without = {
@@ -178,6 +180,7 @@ def test_the_page_of_a_training_is_made_again_without_alignments(pairs, encoder,
         "bounds": {"low": None, "high": 1},
         "gainBounds": {"low": None, "high": None},
     }
+
     assert data == expected | without
 
 
@@ -186,6 +189,7 @@ def test_intervals_are_those_of_documents(command, tmp_path):
     printed = json.loads(command("score", "pairs.jsonl", *options).out)
     data = read_data(tmp_path / "page.html")
     expected = {"mean": printed["f1"], "low": printed["f1_low"], "high": printed["f1_high"]}
+
     assert data["summary"][0]["f1"] == pytest.approx(expected, abs=6e-5)
 
 

@@ -108,23 +108,30 @@ def test_lines_of_two_runs_are_refused(run_files, tmp_path):
     unfinished = kill(tmp_path, arguments, 2)
     head, first, *others = unfinished.read_text().split("\n")
     unfinished.write_text("\n".join([head, first, first, *others]))
+
     printed = run_files(*arguments, exit_code=2).err
+
     assert "out.tsv.partial has lines of several runs. Start anew after rm " in printed
 
 
 def test_a_second_run_is_refused_while_the_first_writes(run_files, tmp_path):
     arguments = ["score", *FILES, *LAYER, "-o", "out.txt"]
     other = PartialFile("out.txt")
+
     assert other.resume("the signature of another run", range(COUNT)) == []
+
     written = (tmp_path / "out.txt.partial").read_text()
     try:
         printed = run_files(*arguments, exit_code=2).err
     finally:
         other.close()
+
     assert "out.txt.partial is being written by another run. Wait for it, or stop it" in printed
     assert (tmp_path / "out.txt.partial").read_text() == written
+
     (tmp_path / "out.txt.partial").unlink()
     run_files(*arguments)
+
     assert not (tmp_path / "out.txt.partial").exists()
 
 
@@ -132,10 +139,12 @@ def test_a_second_run_is_refused_while_the_first_writes(run_files, tmp_path):
 def test_an_unfinished_output_is_deleted_after_success_only(tmp_path, error):
     partial = PartialFile(str(tmp_path / "out.txt"))
     expected = nullcontext() if error is None else pytest.raises(type(error))
+
     with expected as raised, partial:
         partial.resume("the signature of a run", range(2 * resume.ITEMS_PER_STEP))
         if error is not None:
             raise error
+
     assert (tmp_path / "out.txt.partial").exists() is (error is not None)
     if isinstance(error, KeyboardInterrupt):
         assert str(raised.value) == "The same command resumes"

@@ -33,7 +33,9 @@ def test_equals_the_reference_package(command, minilm):
     expected = oracle_scores(minilm, candidates, references, LAYER).double()
     # Files may be given in order.
     printed = command("hyps.txt", "refs.txt", "-l", str(LAYER))
+
     first, second, signature = printed.out.splitlines()
+
     assert first == "P {:.4f}  R {:.4f}  F1 {:.4f}".format(*expected.mean(-1).tolist())
     assert second == f"{COUNT} candidates, {COUNT} references, paired by order"
     assert signature.startswith("signature: model:")
@@ -247,9 +249,11 @@ def test_a_closed_pipe_is_not_an_error(folder, minilm, monkeypatch, capsys):
     reader, writer = os.pipe()
     os.close(reader)
     monkeypatch.chdir(folder)
+
     with os.fdopen(writer, "w") as closed:
         monkeypatch.setattr(sys, "stdout", closed)
         assert main(["score", "-c", "hyps.txt", "-r", "refs.txt", "-l", "1", "-m", minilm]) == 141
+
     assert capsys.readouterr().err == ""
 
 

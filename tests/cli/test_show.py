@@ -73,6 +73,7 @@ STARTS = {"png": b"\x89PNG\r\n", "PDF": b"%PDF-", "svg": b"<?xml", "html": b"<!d
 @pytest.mark.parametrize("suffix", STARTS)
 def test_pictures_and_the_page(command, tmp_path, suffix):
     path = tmp_path / f"shown.{suffix}"
+
     assert command(CANDIDATE, REFERENCE, "--output", path) == ("", f"bertscore-tm: wrote {path}\n")
     assert path.read_bytes().startswith(STARTS[suffix])
     if suffix == "svg":
@@ -100,5 +101,7 @@ def test_a_bad_pair_ends_in_one_line(tmp_path, capsys, minilm, case):
 def test_the_document_is_that_of_the_alignment(command, encoder):
     document = json.loads(command(CANDIDATE, REFERENCE, "--json").out)
     texts = {"candidate_text": CANDIDATE, "reference_text": REFERENCE}
+
     alignment = align(CANDIDATE, REFERENCE, encoder).to_dict()
+
     assert document == {**texts, "alignment": alignment, "signature": str(BERTScore(encoder).signature())}

@@ -41,13 +41,16 @@ def assert_equal(result, expected):
 def test_the_arguments_are_those_of_the_card():
     parameters = inspect.signature(load("bertscore").compute).parameters.values()
     plain = [entry.replace(annotation=inspect.Parameter.empty) for entry in parameters]
+
     assert str(inspect.Signature(plain)) == CARD
 
 
 def test_rescaling(minilm, corpus, table):
     options = {"model_type": minilm, "num_layers": 4, "lang": "en"}
     options |= {"rescale_with_baseline": True, "baseline_path": table}
+
     texts = dict(zip(("predictions", "references"), corpus, strict=True))
+
     assert_equal(load("bertscore").compute(**texts, **options), expected_scores(*corpus, **options))
     with pytest.raises(AssertionError, match="language"):
         load("bertscore").compute(**texts, **options | {"lang": None})
@@ -87,6 +90,7 @@ def test_pairs_that_were_added_before(small):
     metric.add_batch(predictions="sun", references="it is sunny")
     result = metric.compute(predictions=["hello"], references=["good morning"], **options)
     references = [["the cat", "cats"], "it rains", "the dog", "it is sunny", "good morning"]
+
     assert_equal(result, expected_scores(["a cat", "rain", "a dog", "sun", "hello"], references, **options))
     assert metric.compute(**options)["f1"] == []
 
@@ -103,16 +107,19 @@ def test_a_failed_call_leaves_no_texts(small, predictions, references, error, me
     metric, options = load("bertscore"), {"model_type": small, "num_layers": 2}
     pair = {"predictions": ["a cat"], "references": ["the cat"]}
     expected = metric.compute(**pair, **options)
+
     for failing in (metric.add_batch, partial(metric.compute, **options)):
         with pytest.raises(error, match=message):
             failing(predictions=predictions, references=references)
         assert metric.compute(**pair, **options) == expected
+
     # A cell of a notebook that is run again.
     for wrong in ({}, options | {"num_layers": 99}):
         metric.add_batch(**pair)
         with pytest.raises(ValueError, match=r"neither model_type nor lang|num_layers .* 99"):
             metric.compute(**wrong)
     metric.add_batch(**pair)
+
     assert metric.compute(**options) == expected
 
 

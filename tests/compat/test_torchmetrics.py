@@ -69,7 +69,9 @@ def test_parameters_and_defaults_are_those_of_torchmetrics():
 @pytest.mark.parametrize(("num_layers", "layer"), [(None, 6), (0, 0), (-2, 5)])
 def test_the_default_layer_is_the_last(small, corpus, num_layers, layer):
     expected = by_bert_score(*corpus, small, layer)
+
     assert_equal(bert_score(*corpus, small, num_layers), expected)
+
     metric = BERTScore(small, num_layers)
     assert metric.num_layers == num_layers
     assert_equal(computed(metric, *corpus), expected)
@@ -92,6 +94,7 @@ def test_every_pair_has_its_own_score(minilm, corpus, idf, has_several):
 
 def test_all_layers(small, corpus):
     expected = by_bert_score(*corpus, small, 6, all_layers=True)
+
     assert their_bert_score(corpus[0][:2], corpus[1][:2], small, all_layers=True)["f1"].shape == (7, 2)
     for result in (
         bert_score(*corpus, small, num_layers=2, all_layers=True),
@@ -104,12 +107,15 @@ def test_all_layers(small, corpus):
 def test_single_texts_and_mixed_references(small):
     has_several = "the cat", "a cat sat on it"
     whole = bert_score(["a cat sat"], [list(has_several)], small, 5)
+
     for preds, target in (("a cat sat", [has_several]), (["a cat sat"], (has_several,))):
         assert_equal(bert_score(preds, target, small, 5), whole)
         assert_equal(BERTScore(small, 5)(preds, target), whole)
+
     metric = BERTScore(small, 5)
     metric.update("a cat", ["the cat"])
     metric.update(["a cat", "a dog"], ["the cat", ["the dog", "dogs"]])
+
     # torchmetrics gives a single pair no dimension.
     assert their_bert_score("a cat", "the cat", small, 5)["f1"].shape == ()
     assert bert_score("a cat", "the cat", small, 5)["f1"].shape == (1,)
@@ -180,12 +186,15 @@ def test_plots_show_means(small, corpus):
     computed(metric, *corpus)
     _, ax = metric.plot()
     drawn = {line.get_label(): float(line.get_ydata()[0]) for line in ax.lines}
+
     means = {name: metric.compute()[name].mean().item() for name in NAMES}
+
     assert {label: value for label, value in drawn.items() if label in NAMES} == pytest.approx(means)
 
 
 def test_long_texts(minilm):
     long = ["the committee met " * 200], ["the committee met"]
+
     for function in (bert_score, lambda *texts: computed(BERTScore(*texts[2:]), *texts[:2])):
         with pytest.raises(ValueError, match=r"602 tokens, the limit is 512\. .*truncation=True"):
             function(*long, minilm, 5)
@@ -202,8 +211,10 @@ def test_long_texts(minilm):
 def test_the_length_limit_is_that_of_the_model(tmp_path, family, is_limited):
     folder = save_tiny_model(family, tmp_path / family)
     positions = AutoConfig.from_pretrained(folder).to_dict().get("max_position_embeddings")
+
     assert (positions is not None and positions < 512) is is_limited
     assert BERTScore(folder).encoder.tokenizer.max_length == (positions if is_limited else 512)
+
     metric = BERTScore(folder, max_length=20, batch_size=9, device="meta")
     assert (metric.encoder.tokenizer.max_length, metric.encoder.batch_size) == (20, 9)
     assert metric.device == metric.encoder.device == torch.device("meta")
@@ -211,7 +222,9 @@ def test_the_length_limit_is_that_of_the_model(tmp_path, family, is_limited):
 
 def test_rescaling(small, corpus, right, table):
     options = {"rescale_with_baseline": True, "baseline_path": table, "baseline_url": "https://unused.invalid"}
+
     assert_equal(bert_score(*right, small, 3, **options), their_bert_score(*right, small, 3, **options), 2e-6)
+
     expected = by_bert_score(*corpus, small, 6, table=table)
     # The last layer has the last row.
     assert_equal(computed(BERTScore(small, **options), *corpus), expected, 2e-6)
@@ -219,6 +232,7 @@ def test_rescaling(small, corpus, right, table):
 
 def test_without_a_table_rescaling_takes_the_published_one(listed_folder, minilm, corpus):
     result = BERTScore(listed_folder, 5, rescale_with_baseline=True)
+
     assert result.signature()["rescale"] == "en"
     for folder, language in ((minilm, "en"), (listed_folder, "zh")):
         with pytest.raises(ValueError, match=f"no baseline for language '{language}' and model"):
@@ -227,9 +241,11 @@ def test_without_a_table_rescaling_takes_the_published_one(listed_folder, minilm
 
 def test_the_default_model(monkeypatch, minilm):
     monkeypatch.setattr(drop_in, "_DEFAULT_MODEL", minilm)
+
     for make in (BERTScore, lambda **options: bert_score(["a"], ["b"], **options)):
         with pytest.warns(UserWarning, match="model_name_or_path is not given: using"):
             make(lang="zh")
+
     monkeypatch.undo()
     assert drop_in._DEFAULT_MODEL == TheirBERTScore.__init__.__globals__["_DEFAULT_MODEL"] == "roberta-large"
 
@@ -307,9 +323,11 @@ def test_arguments_without_effect_are_warned_about_once(small, capsys):
         bert_score(["a"], ["b"], small, 2, num_threads=3)
     with pytest.warns(UserWarning, match="verbose=True has no effect"):
         BERTScore(small, 2, verbose=True)
+
     with warnings.catch_warnings(action="error"):
         BERTScore(small, 2, num_threads=3, verbose=True)
     bert_score(["a", "b"], ["b", "c"], small, 2, verbose=True)
+
     assert "2/2" in capsys.readouterr().err
     with pytest.raises(ValueError, match="Expected argument `idf` to be a boolean"):
         bert_score(["a"], ["b"], small, 2, idf=[])
@@ -319,6 +337,8 @@ def test_arguments_without_effect_are_warned_about_once(small, capsys):
 def test_a_table_is_not_downloaded(call, small, table):
     options = {"model_name_or_path": small, "num_layers": 3, "rescale_with_baseline": True}
     address = "https://unused.invalid/table.tsv"
+
     with pytest.raises(ValueError, match=r"baseline_url='https://unused.*. Download the file, and pass it as"):
         call(**options, baseline_url=address)
+
     call(**options, baseline_url=address, baseline_path=table)

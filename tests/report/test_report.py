@@ -167,7 +167,9 @@ def test_an_error_of_an_alignment_is_raised(encoder):
     """Pairs without tokens have none; any other error is no reason to leave one out."""
     scores = {key: [0.5, 0.0] for key in SCORE_NAMES}
     report = Report(["a cat", "\u200b"], ["a dog", "a cat"], scores, settings=ScoreSettings.create(encoder))
+
     assert "1" not in read_data(report.to_html())["alignments"]
+
     report.settings = ScoreSettings.create(encoder, idf={0: 1.0})
     with pytest.raises(ValueError, match="idf has no weight for token id"):
         report.to_html()
@@ -176,8 +178,10 @@ def test_an_error_of_an_alignment_is_raised(encoder):
 def test_truncated_and_empty_texts_are_listed(minilm):
     encoder = FrozenEncoder(minilm, num_layers=1, max_length=6)
     candidates = ["a cat", "", "a b c d e f g h", "x", "y"]
+
     with pytest.warns(UserWarning, match="2 candidates scored 0|were truncated|was truncated"):
         report = Report.from_texts(candidates, ["a cat", "b", "c", ["d e f g h i j", ""], ["", " "]], encoder)
+
     data = read_data(report.to_html())
     assert data["empty"] == [[1, 4]]
     assert data["truncated"] == [{"2": "candidate cut after 4 of 8 tokens", "3": "reference 1 cut after 4 of 7 tokens"}]
@@ -240,12 +244,14 @@ def test_a_large_report_is_small(pairs, encoder, monkeypatch):
 def test_a_report_is_saved(tmp_path):
     report = scored_report(3, 2)
     report.save(tmp_path / "page.html")
+
     assert read_data((tmp_path / "page.html").read_text(encoding="utf-8"))["references"] == report.references
 
 
 def test_files_of_other_names_are_an_error(tmp_path):
     path = tmp_path / "scores.jsonl"
     path.write_text('{"candidate": "a", "references": ["b"], "precision": 1, "recall": 1, "f1": 1}')
+
     with pytest.raises(ValueError, match=r"scores\.jsonl must be named like val_step_499\.jsonl"):
         Report.from_files([path])
 

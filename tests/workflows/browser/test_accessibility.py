@@ -107,12 +107,17 @@ def test_the_focus_stays_on_a_control_that_is_drawn_again(show, three):
     page.locator("rect.bar").first.focus()
     page.keyboard.press("Enter")
     page.locator("#words button").first.focus()
+
     page.keyboard.press("Enter")
+
     assert focused(page) == "chip-word"
     assert page.locator(".chip").count() == 2
+
     page.focus("#chip-range")
     page.keyboard.press("Enter")
+
     assert (focused(page), page.locator(".chip").count()) == ("filter", 1)
+
     for name in ("sort-length", "pair-1", "matrix-0-1", "pair-2"):
         page.focus(f"#{name}")
         page.keyboard.press("Enter")
@@ -121,6 +126,7 @@ def test_the_focus_stays_on_a_control_that_is_drawn_again(show, three):
     page.fill("#search", "the")
     expect(page.locator(".chip")).to_have_count(1)
     expect(page).to_have_url(re.compile("search=the"))
+
     assert focused(page) == "search"
 
 
@@ -143,7 +149,9 @@ def test_the_focus_stays_when_the_window_changes_or_is_printed(show):
         assert focused(page) == "pair-7"
     page.focus("#sort-length")
     page.set_viewport_size({"width": 390, "height": 800})
+
     expect(page.locator("#sort-length")).to_have_count(0)
+
     # A column that a narrow window hides.
     assert focused(page) == "filter"
 
@@ -157,7 +165,9 @@ def test_a_click_on_a_bar_or_a_word_does_not_scroll(show, three):
         page.evaluate(f"document.getElementById('{chip}').click()")
     # By keyboard the focus is in the window.
     page.locator("rect.bar").first.focus()
+
     page.keyboard.press("Enter")
+
     assert page.evaluate("document.getElementById('chip-range').getBoundingClientRect().bottom <= innerHeight")
 
 
@@ -190,6 +200,8 @@ CONTRASTS = """() => {
 def test_each_shade_has_a_contrast_of_more_than_four_and_a_half(show, three, scheme):
     page = show(three, color_scheme=scheme)
     page.click("#pairs tr.row button.tokens >> nth=0")
+
     contrasts = page.evaluate(CONTRASTS)
+
     assert len(contrasts) == 101 * 7
     assert {place: contrast for place, contrast in contrasts.items() if contrast < 4.5} == {}

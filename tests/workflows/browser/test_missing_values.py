@@ -115,12 +115,15 @@ def test_no_page_shows_a_missing_value(show, encoder, name):
 
 def test_a_page_of_the_shell_and_a_frame_show_no_missing_value(show, browser, encoder, minilm, tmp_path):
     assert main(["show", "a cat", "the kitten", "-m", minilm, "-l", "5", "-o", str(tmp_path / "pair.html")]) == 0
+
     notebook = browser.new_page()
     notebook.set_content(align("a cat", "the kitten", encoder)._repr_html_())
     frame = notebook.frames[1]
     frame.wait_for_selector("body[data-ready]")
     written = show(SimpleNamespace(to_html=(tmp_path / "pair.html").read_text))
+
     for page in (frame, written):
         check_words(page.evaluate(LOOK))
         assert page.locator("h2").all_inner_texts() == ["candidate", "reference"]
+
     notebook.close()

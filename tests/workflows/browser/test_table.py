@@ -140,14 +140,19 @@ def test_a_notebook_shows_the_page_in_a_frame(browser):
 def test_sources_are_shown_and_searched(show, encoder, systems):
     sources = ["Es regnet", EVIL, "", "Sie schrieb\n\neinen Brief", "Der Hund bellte"]
     page = show(Report.from_texts(systems, OTHERS, encoder, sources=sources))
+
     page.fill("#search", "BRIEF schrieb")
+
     expect_rows(page, 1)
     assert column(page, 1) == ["4"]
+
     page.click("#pair-4")
     assert page.locator("tr.detail h2").first.inner_text() == "source"
     assert page.locator("tr.detail .words").first.inner_text() == sources[3]
+
     page.fill("#search", "onerror")
     expect_rows(page, 1)
+
     page.click("#pair-2")
     assert page.locator("tr.detail .words").first.inner_text() == EVIL
     assert page.locator("img").count() == 0
@@ -171,17 +176,23 @@ def test_the_page_filters_and_sorts_by_group(show, encoder, systems):
         last = list(scores.values())[-1]["f1"][rows].mean().item()
         assert f" {last:.4f}" in page.locator("#filtered").inner_text()
     page.select_option("#filter", "all")
+
     page.click("#sort-group")
+
     assert column(page, 5) == sorted(labels)
     assert page.locator("img").count() == 0
 
 
 def test_all_pairs_that_are_shown_are_printed(show):
     page = show(scored_report(120, 5))
+
     expect_rows(page, 50)
+
     page.emulate_media(media="print")
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
+
     expect_rows(page, 120)
+
     page.evaluate("dispatchEvent(new Event('afterprint'))")
     expect_rows(page, 50)
 

@@ -270,7 +270,9 @@ def test_a_bad_command_ends_in_one_line(tmp_path, capsys, case):
 def test_standard_input_is_named(monkeypatch, capsys, tmp_path):
     from_stdin(monkeypatch, b"fine\n\xc3(\n")
     (tmp_path / "refs.txt").touch()
+
     printed = run_here(capsys, "score", "-c", "-", "-r", tmp_path / "refs.txt", exit_code=2)
+
     check_error(printed, "^standard input:2: not valid UTF-8: invalid continuation byte")
 
 
@@ -324,7 +326,9 @@ def test_compressed_files_name_a_command_that_works(tmp_path, monkeypatch, capsy
         printed = run_here(capsys, "score", f"c.txt.{suffix}", f"c.txt.{suffix}", *option, exit_code=2)
         check_error(printed, f"^c.txt.{suffix}: of compressed files only .gz is read. Decompress the file first: ")
     command = printed.err.rpartition(": ")[2]
+
     subprocess.run(command, shell=True, check=True, capture_output=True)
+
     assert read_table("c.txt").rows == ["a cat", "a dog"]
 
 
@@ -332,7 +336,9 @@ def test_compressed_files_name_a_command_that_works(tmp_path, monkeypatch, capsy
 def test_files_that_must_be_converted_name_the_page(tmp_path, monkeypatch, capsys, suffix):
     monkeypatch.chdir(tmp_path)
     Path(f"c.{suffix}").write_bytes(GOOD)
+
     printed = run_here(capsys, "score", f"c.{suffix}", f"c.{suffix}", exit_code=2)
+
     check_error(printed, rf"^c.{suffix}: .{suffix} files are not read. Convert the file to lines: ")
     check_page(printed.err)
 
@@ -356,9 +362,12 @@ def test_json_under_another_suffix_is_to_be_renamed(tmp_path, monkeypatch, capsy
     monkeypatch.chdir(tmp_path)
     Path(path).write_text(content)
     suffix = Path(renamed).suffix
+
     printed = run_here(capsys, "score", path, exit_code=2)
+
     check_error(printed, rf"^{path}: the file .*\. Name it {suffix}, or give --format {suffix[1:]}$")
     assert len(read_table(path, suffix[1:]).rows) == 2
+
     Path(path).rename(renamed)
     assert len(read_table(renamed).rows) == 2
 
@@ -367,14 +376,18 @@ def test_json_under_another_suffix_is_to_be_renamed(tmp_path, monkeypatch, capsy
 def test_the_command_for_nested_rows_works(tmp_path, monkeypatch, capsys, other):
     monkeypatch.chdir(tmp_path)
     Path("c.json").write_text(json.dumps({**other, "my-data": RECORDS}))
+
     printed = run_here(capsys, "score", "c.json", exit_code=2)
+
     check_error(
         printed, "^c.json: the objects are within 'my-data'. Save that array as a .json file, as jq .* prints it$"
     )
+
     if shutil.which("jq") is None:
         pytest.skip("needs jq")
     (command,) = re.findall(r"jq '.*'", printed.err)
     subprocess.run(f"{command} c.json > rows.json", shell=True, check=True)
+
     assert read_table("rows.json").rows == RECORDS
 
 
@@ -383,7 +396,9 @@ def test_files_like_squad_name_the_page(tmp_path, monkeypatch, capsys):
     questions = [{"id": "q", "question": "?", "answers": [{"text": "a cat"}]}]
     article = {"title": "t", "paragraphs": [{"context": "c", "qas": questions}]}
     Path("dev.json").write_text(json.dumps({"version": "1.1", "data": [article]}))
+
     printed = run_here(capsys, "score", "dev.json", "dev.json", exit_code=2)
+
     check_error(printed, "^dev.json: the texts are nested as in SQuAD. Convert the file first: ")
     check_page(printed.err)
 
@@ -394,8 +409,11 @@ def test_the_separator_line_of_excel_is_to_be_removed(tmp_path, monkeypatch, cap
     path = f"c.{suffix}"
     rows = separator.join(["candidate", "reference"]) + "\n" + separator.join(["a cat", "the cat"]) + "\n"
     Path(path).write_text(f"sep={separator}\n{rows}", encoding="utf-8-sig")
+
     printed = run_here(capsys, "score", path, exit_code=2)
+
     check_error(printed, f"^{path}:1: the line 'sep=' is for Excel, and not a header. Remove this line$")
+
     Path(path).write_text(rows)
     if separator == ";":
         check_error(run_here(capsys, "score", path, exit_code=2), "seems to be separated by ';'. Use commas in .csv")
@@ -412,12 +430,16 @@ def test_the_home_folder_is_found_in_all_paths(tmp_path, monkeypatch, capsys, mi
     options = ["-m", "~/model", "-l", "2", "--device", "cpu"]
     files = ["~/texts/c.txt", "~/texts/c.txt", "--sources=~/texts/c.txt", "--idf-from=~/texts/c.txt"]
     written = ["--output=~/texts/scores.json", "--report=~/texts/scores.html"]
+
     run_here(capsys, "score", *files, *options, *written)
+
     assert json.loads((tmp_path / "texts" / "scores.json").read_text())["f1"] == pytest.approx(1)
     assert (tmp_path / "texts" / "scores.html").exists()
+
     run_here(capsys, "baseline", "~/texts/c.txt", "-m", "~/model", "--pairs", "2", "-o", "~/table.csv")
     run_here(capsys, "score", "-c", "~/texts/c.txt", "-r", "~/texts/c.txt", *options, "--rescale-from", "~/table.csv")
     printed = run_here(capsys, "score", "~/no.txt", "~/no.txt", exit_code=2)
+
     check_error(printed, f"^{tmp_path}/no.txt: No such file or directory")
     check_error(run_here(capsys, "report", "~/no", "-o", "~/r.html", exit_code=2), f"^{tmp_path}/no has no files")
 
@@ -449,6 +471,7 @@ def test_a_missing_column_of_the_idf_names_the_column(tmp_path, monkeypatch, cap
     write_records(Path("c.jsonl"), RECORDS)
     words = ["score", "c.jsonl", "--idf-from", "c.jsonl", "-m", minilm, "-l", "2"]
     message = "^c.jsonl:1: no column or key 'text'; .* Name the column of the texts 'text', which --idf-from reads$"
+
     check_error(run_here(capsys, *words, exit_code=2), message)
 
 
@@ -457,10 +480,13 @@ def test_a_name_with_brackets_names_the_dotted_one(tmp_path, monkeypatch, capsys
     rows = [{"choices": [{"message": {"content": text}}], "reference": text} for text in ("a cat", "a dog")]
     write_records(Path("c.jsonl"), rows)
     words = ["score", "c.jsonl", "--candidate-column"]
+
     printed = run_here(capsys, *words, "choices[0].message.content", exit_code=2)
+
     check_error(
         printed, r"no column or key 'choices\[0\].message.content'.* Write the name as choices.0.message.content$"
     )
+
     name = printed.err.split()[-1]
     assert read_table("c.jsonl").texts(name) == ["a cat", "a dog"]
     for missing in ("choices.1.message.content", "choices[1].message.content", "choices.0.message.content.0"):

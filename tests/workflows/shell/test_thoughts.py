@@ -38,13 +38,16 @@ def test_scores_are_those_of_the_answers(printed, tmp_path):
     printed("score", ["c.txt", "r.txt"], "--per-segment")
     names = ["--names", "a", "b"]
     printed("compare", ["c.txt", "b.txt"], "-r", tmp_path / "r.txt", *names)
+
     printed("rank", ["s.jsonl"], "-o", tmp_path / "best.jsonl")
+
     assert json.loads((tmp_path / "best.jsonl").read_text())["candidate"] in ANSWERS
 
 
 def test_the_warning_names_the_option(minilm, tmp_path, capsys):
     options = ["--candidate-text", THINKING[0], "--reference-text", REFERENCES[0], "-m", minilm, "-l", 5]
     shown = run_here(capsys, "score", *options)
+
     assert "such as <think>, which are scored as text: decode" in shown.err
     assert "remove thoughts with bertscore_tm.strip_thoughts (--strip-thoughts)\n" in shown.err
     assert run_here(capsys, "score", *options, "--strip-thoughts").err == ""
