@@ -72,6 +72,8 @@ def test_objects_are_left_out_of_checkpoints_with_a_warning(tmp_path, encoder, o
     run.validate(module, DATA, ckpt_path="last", verbose=False)
 
 
+# Lightning advises what the test does next.
+@pytest.mark.filterwarnings("ignore:Attribute '.*' is an instance of `nn.Module`")
 def test_ignored_objects_need_no_warning(tmp_path, encoder, objects):
     run = trainer_of(tmp_path, encoder, save_weights_only=True)
     with warnings.catch_warnings(record=True, action="always") as caught:

@@ -119,6 +119,8 @@ def test_loaders_and_metrics_have_files_of_their_own(pairs, encoder, tmp_path):
         assert sum(f1) / 4 == pytest.approx(run.callback_metrics[f"test_{metric}_f1_news"].item(), abs=2e-6)
 
 
+# Each validation warns, and the test looks at the first warning.
+@pytest.mark.filterwarnings("ignore:ScoredTextWriter could not write")
 def test_unwritable_files_are_warned_of(pairs, encoder, tmp_path):
     (tmp_path / "file").touch()
     callbacks = [BERTScoreCallback(BERTScore(encoder)), ScoredTextWriter(tmp_path / "file" / "texts")]
@@ -331,6 +333,8 @@ class Vision(torch.nn.Module):
         return pixel_values.long()[:, :1] + 5
 
 
+# The tiny tokenizer does not know all characters of the texts.
+@pytest.mark.filterwarnings("ignore:12% of the characters are unknown")
 @pytest.mark.parametrize("has_inputs", [False, True])
 def test_models_without_input_ids_show_the_inputs_of_the_step(encoder, tmp_path, has_inputs):
     class Captions(WithModel):

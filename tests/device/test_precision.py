@@ -53,6 +53,8 @@ def test_exact_products_leave_the_switch_as_it_was(is_new, switches):
         assert torch.get_float32_matmul_precision() == "high"
 
 
+# bfloat16 is asked for on purpose, also where the processor is slow at it.
+@pytest.mark.filterwarnings("ignore:this processor has no bfloat16 instructions")
 def test_the_signature_says_where_products_may_use_tf32(monkeypatch):
     model, tokenizer = tiny_model("bert")
     encoder = FrozenEncoder(model, tokenizer, num_layers=2)

@@ -175,6 +175,8 @@ class Interrupted(Steady):
         return super().evaluation_step(batch, batch_idx, dataloader_idx)
 
 
+# Lightning warns about what the test wants: to continue with the last model, without a checkpoint.
+@pytest.mark.filterwarnings("ignore:.*fit.ckpt_path=")
 def test_an_interrupted_validation_is_repeated_as_a_whole(pairs, encoder, tmp_path):
     unbroken, resumed = Record(), Record()
     data = loader(2), loader(8, batch_size=1)
