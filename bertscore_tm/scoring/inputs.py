@@ -172,22 +172,8 @@ def as_list(texts: Any, name: str, dimensions: int = 1) -> list[Any]:
     """
     if isinstance(texts, str):
         raise TypeError(f"{name} is a single string: pass a list of texts")
-    # NaN of NumPy and NaT of pandas have attributes of arrays, so find them before arrays are read.
-    is_like_array = hasattr(texts, "shape") or hasattr(texts, "to_numpy")
-    if is_like_array and _is_missing(texts):
-        raise TypeError(f"{name} must be a string or a sequence of strings, got {describe_given(texts)}")
-    if hasattr(texts, "shape") and _has_integers(texts):
-        kind = "a tensor" if isinstance(texts, Tensor) else type(texts).__name__
-        raise TypeError(f"{name} must be texts, got {kind} of shape {tuple(texts.shape)}: {_DECODE}")
-    has_to_numpy = hasattr(texts, "to_numpy")
-    # A table of pyarrow has to_pylist too, but no to_numpy. The check `is_sequence` below rejects it.
-    is_arrow_array = has_to_numpy and hasattr(texts, "to_pylist")
-    if is_arrow_array:
-        # Its to_numpy fails for texts.
-        texts = texts.to_pylist()
-    elif has_to_numpy:
-        # A data frame would iterate over the names of its columns.
-        texts = texts.to_numpy()
+    if hasattr(texts, "shape") or hasattr(texts, "to_numpy"):
+        texts = _read_array(texts, name)
     # Sequences and iterators that are not arrays have one dimension.
     num_dimensions = getattr(texts, "ndim", 1)
     if not 1 <= num_dimensions <= dimensions:
@@ -197,6 +183,26 @@ def as_list(texts: Any, name: str, dimensions: int = 1) -> list[Any]:
     if not is_sequence:
         raise TypeError(f"{name} must be a string or a sequence of strings, got {describe_given(texts)}")
     return list(texts)
+
+
+def _read_array(texts: Any, name: str) -> Any:
+    """Return an array or a column as what iterates over its rows; missing values and numbers are an error."""
+    # NaN of NumPy and NaT of pandas have attributes of arrays.
+    if _is_missing(texts):
+        raise TypeError(f"{name} must be a string or a sequence of strings, got {describe_given(texts)}")
+    if hasattr(texts, "shape") and _has_integers(texts):
+        kind = type(texts).__name__
+        if isinstance(texts, Tensor):
+            kind = "a tensor"
+        raise TypeError(f"{name} must be texts, got {kind} of shape {tuple(texts.shape)}: {_DECODE}")
+    if not hasattr(texts, "to_numpy"):
+        # An array of NumPy iterates over its rows. A table of pyarrow does not iterate, so as_list rejects it.
+        return texts
+    if hasattr(texts, "to_pylist"):
+        # to_numpy of an array of pyarrow fails for texts.
+        return texts.to_pylist()
+    # A data frame would iterate over the names of its columns.
+    return texts.to_numpy()
 
 
 def describe_given(value: Any) -> str:

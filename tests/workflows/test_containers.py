@@ -4,6 +4,7 @@ import re
 
 import numpy as np
 import pandas as pd
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
@@ -25,10 +26,6 @@ def encoder(minilm):
     return FrozenEncoder(minilm, num_layers=LAYER)
 
 
-def make_polars_series(texts):
-    return pytest.importorskip("polars").Series(texts)
-
-
 CONTAINERS = {
     "tuple": tuple,
     "iterator": iter,
@@ -37,7 +34,7 @@ CONTAINERS = {
     "series of strings": lambda texts: pd.Series(texts, dtype="string"),
     "pyarrow array": pa.array,
     "pyarrow chunks": lambda texts: pa.chunked_array([texts[:1], texts[1:]]),
-    "polars series": make_polars_series,
+    "polars series": pl.Series,
 }
 
 
