@@ -16,7 +16,7 @@ import pytest
 
 from bertscore_tm.cli.errors import CommandError
 from bertscore_tm.cli.output import write_output
-from tests.support.forked_commands import CommandServer
+from tests.support.forked_programs import run_command
 from tests.support.markdown_blocks import ROOT
 from tests.support.models import save_tiny_model
 from tests.support.shell import Printed, run_here, write_lines, write_records
@@ -117,21 +117,14 @@ def test_tables_of_pairs(command, tmp_path):
     assert len(rows) == len(TEXTS) + 1
 
 
-@pytest.fixture(scope="module")
-def server():
-    """Processes that are forked, so that torch is imported once."""
-    server = CommandServer()
-    yield server
-    server.close()
-
-
+@pytest.mark.distributed
 @pytest.mark.skipif(not Path("/dev/stdout").exists(), reason="the system does not name standard output")
 @pytest.mark.parametrize("output", ["-", "/dev/stdout"])
-def test_standard_output_is_not_opened_again(server, folder, tmp_path, output):
+def test_standard_output_is_not_opened_again(folder, tmp_path, output):
     log = tmp_path / "log"
     log.write_text("before\n")
 
-    done = server.run([*words_of("score"), "-o", output], folder, tmp_path, stdout=str(log))
+    done = run_command([*words_of("score"), "-o", output], folder, stdout=str(log))
 
     assert done.exit_code == 0
     before, printed, *_ = log.read_text().splitlines()
@@ -212,17 +205,16 @@ def check_unwritten(done, path, exit_code, error):
     assert path.stat().st_size > 0
 
 
+@pytest.mark.distributed
 @pytest.mark.skipif(not Path(FULL).exists(), reason="the system has no device that is always full")
 @pytest.mark.parametrize(
     ("name", "options", "file", "streams", "exit_code", "error"), UNWRITTEN.values(), ids=UNWRITTEN
 )
-def test_streams_that_cannot_be_written_lose_no_file(
-    server, folder, tmp_path, name, options, file, streams, exit_code, error
-):
+def test_streams_that_cannot_be_written_lose_no_file(folder, tmp_path, name, options, file, streams, exit_code, error):
     """A page was not written after a result that could not be printed, and messages were in the JSON."""
     path = tmp_path / file
 
-    done = server.run([*words_of(name), *options, path], folder, tmp_path, **streams)
+    done = run_command([*words_of(name), *options, path], folder, **streams)
 
     check_unwritten(done, path, exit_code, error)
     if "stdout" in streams or name == "show":

@@ -4,6 +4,7 @@ import pkgutil
 import re
 from importlib.metadata import version
 from operator import itemgetter
+from pathlib import Path
 
 import pytest
 import torch
@@ -21,7 +22,7 @@ from tests.support.shell import run_here, run_on_ranks, run_rank, write_lines
 from tests.support.texts import real_pairs
 from tests.support.torchrun import run_agent, run_torchrun
 
-NUM_PAIRS = 1200
+NUM_PAIRS = 240
 SCORE_FILES = [
     "score",
     "hyps.txt",
@@ -39,12 +40,18 @@ SCORE_FILES = [
 ]
 
 
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """Folder of a tiny model."""
+    return Path(save_tiny_model("bert", tmp_path_factory.mktemp("model") / "model"))
+
+
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
-    save_tiny_model("bert", tmp_path / "model")
-    candidates, references = real_pairs(240, words=8)
-    write_lines(tmp_path / "hyps.txt", [f"{text} {i}" for i in range(5) for text in candidates])
-    write_lines(tmp_path / "refs.txt", references * 5)
+def folder(model, tmp_path, monkeypatch):
+    (tmp_path / "model").symlink_to(model)
+    candidates, references = real_pairs(NUM_PAIRS, words=8)
+    write_lines(tmp_path / "hyps.txt", candidates)
+    write_lines(tmp_path / "refs.txt", references)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -62,30 +69,29 @@ def check_ended(node):
     assert line.endswith(". Run the same command again, which resumes if its output has a .partial file")
 
 
-@pytest.mark.slow
 @pytest.mark.distributed
 def test_ranks_that_torchrun_stops_end_with_one_line(folder):
-    (node,) = run_torchrun(folder, "-m", "tests.support.killed_rank", "stop", *SCORE_FILES, num_ranks=2)
+    (node,) = run_torchrun(folder, "-m", "tests.support.killed_rank", "stopped-early", *SCORE_FILES)
 
     check_ended(node)
 
 
 @pytest.mark.distributed
-@pytest.mark.parametrize("how", [[], ["stop"]], ids=["killed", "stopped"])
-def test_a_rank_that_dies_ends_all_ranks_with_one_line(folder, how):
-    """Two of three ranks see that the last one is gone, or are stopped by torchrun's agent."""
-    node = run_agent(folder, killed_rank.run, [*how, *SCORE_FILES], num_ranks=3)
+def test_ranks_that_an_agent_stops_while_they_score_end_with_one_line(folder):
+    (node,) = run_agent(folder, killed_rank.run, "stopped", SCORE_FILES, num_ranks=3)
 
     check_ended(node)
 
 
 @pytest.mark.distributed
-def test_the_command_resumes_after_a_rank_has_died(folder, capsys, monkeypatch):
-    run_agent(folder, killed_rank.run, SCORE_FILES, num_ranks=3)
+def test_after_a_rank_has_died_all_end_and_the_command_resumes(folder, capsys, monkeypatch):
+    """Two of three ranks see that the last one is gone."""
+    (node,) = run_agent(folder, killed_rank.run, "killed", SCORE_FILES, num_ranks=3)
     monkeypatch.setattr(resume, "ITEMS_PER_STEP", killed_rank.ITEMS_PER_STEP)
 
     resumed = run_here(capsys, *SCORE_FILES)
 
+    check_ended(node)
     num_finished = 3 * killed_rank.ITEMS_PER_STEP
     assert f"resuming: {num_finished} of {NUM_PAIRS} pairs are in scores.tsv.partial" in resumed.err
     scores = (folder / "scores.tsv").read_bytes()
@@ -93,10 +99,9 @@ def test_the_command_resumes_after_a_rank_has_died(folder, capsys, monkeypatch):
     assert (folder / "scores.tsv").read_bytes() == scores
 
 
-@pytest.mark.slow
 @pytest.mark.distributed
 def test_each_of_several_hosts_prints_one_line(folder):
-    for node in run_torchrun(folder, "-m", "bertscore_tm.cli", *SCORE_FILES, num_ranks=2, num_nodes=2):
+    for node in run_torchrun(folder, "-m", "bertscore_tm.cli", *SCORE_FILES, num_nodes=2):
         (line,) = lines_of(node)
         assert line.startswith(
             "bertscore-tm: error: the command runs on one host, but its processes run on several. See "

@@ -1,41 +1,57 @@
-"""The command whose last rank ends all ranks in its second step.
+"""The command whose last rank ends all ranks.
 
-``torchrun ... -m tests.support.killed_rank ARGUMENTS``: the rank dies as by a power failure. With ``stop`` as the first
-argument it stops torchrun, which then stops all ranks.
+``torchrun ... -m tests.support.killed_rank EVENT ARGUMENTS``: the arguments are those of the command, and the event is
+
+* ``killed``: the rank dies in its second step, as by a power failure;
+* ``stopped``: in its second step it stops torchrun, which then stops all ranks;
+* ``stopped-early``: it stops torchrun before the first step, when no rank has imported transformers yet.
 """
 
 import os
 import signal
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from bertscore_tm.cli import main, resume
+from bertscore_tm.cli.ranks import RankGroup
 
-ITEMS_PER_STEP = 200
+ITEMS_PER_STEP = 40
 
 
-def run(words: list[str]) -> None:
+def run(event: str, words: list[str]) -> None:
     """Run the command on this rank."""
-    is_stopped = words[0] == "stop"
-    if is_stopped:
-        words = words[1:]
-    calls: list[Any] = []
-    compute = resume._compute_step
-
-    def compute_or_die(ranks: Any, *arguments: Any) -> Any:
-        calls.append(ranks)
-        is_last = ranks.rank == ranks.size - 1
-        if is_last and len(calls) == 2:
-            if is_stopped:
-                os.kill(os.getppid(), signal.SIGTERM)
-            else:
-                os.kill(os.getpid(), signal.SIGKILL)
-        return compute(ranks, *arguments)
-
     resume.ITEMS_PER_STEP = ITEMS_PER_STEP
-    resume._compute_step = compute_or_die
+    if event == "stopped-early":
+        RankGroup.run_on_first = _before_call(1, _stop_torchrun, RankGroup.run_on_first)
+    elif event == "stopped":
+        resume._compute_step = _before_call(2, _stop_torchrun, resume._compute_step)
+    else:
+        resume._compute_step = _before_call(2, _kill_rank, resume._compute_step)
     sys.exit(main(words))
 
 
+def _before_call(number: int, act: Callable[[], None], function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function, before whose call of this number the last rank does something."""
+    calls: list[RankGroup] = []
+
+    def act_and_call(ranks: RankGroup, *arguments: Any) -> Any:
+        calls.append(ranks)
+        is_last = ranks.rank == ranks.size - 1
+        if is_last and len(calls) == number:
+            act()
+        return function(ranks, *arguments)
+
+    return act_and_call
+
+
+def _stop_torchrun() -> None:
+    os.kill(os.getppid(), signal.SIGTERM)
+
+
+def _kill_rank() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 if __name__ == "__main__":
-    run(sys.argv[1:])
+    run(sys.argv[1], sys.argv[2:])
