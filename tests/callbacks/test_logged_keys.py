@@ -39,6 +39,10 @@ class Counted(Returns):
         config = {"scheduler": plateau, "monitor": "val_bertscore_f1", "strict": False} | self.scheduler
         return {"optimizer": optimizer, "lr_scheduler": config}
 
+    def training_step(self, batch, batch_idx):
+        # Learns nothing and logs nothing, because only the number of steps counts.
+        return self.net[0].bias.sum()
+
     def lr_scheduler_step(self, scheduler, metric):
         self.counts.append(self.trainer.callbacks[0].num_scored_validations)
 
@@ -48,6 +52,8 @@ BATCHES_WITHOUT_LENGTH = DataLoader(Stream(range(10)), batch_size=1)
 UNKNOWN = "Its right frequency= cannot be known, because the number of validations per epoch is unknown. Validate once"
 EVERY_4_BATCHES = {"val_check_interval": 4, "check_val_every_n_epoch": None}
 EVERY_15_BATCHES = {"val_check_interval": 15, "check_val_every_n_epoch": None}
+# Enough epochs for two steps of a scheduler with frequency=4.
+EVERY_2_EPOCHS = {"check_val_every_n_epoch": 2, "max_epochs": 8}
 
 
 @pytest.mark.parametrize(
@@ -55,11 +61,11 @@ EVERY_15_BATCHES = {"val_check_interval": 15, "check_val_every_n_epoch": None}
     [
         # The interval .34 of 10 batches is 3 batches: 3 validations per epoch.
         (3, "epoch", {"val_check_interval": 0.34}, BATCHES, {}),
-        (4, "epoch", {"val_check_interval": 0.34}, BATCHES, {"frequency": 2}),
+        (4, "epoch", {"val_check_interval": 0.34, "max_epochs": 6}, BATCHES, {"frequency": 2}),
         (1, "epoch", {}, BATCHES, {}),
         (2, "epoch", {}, BATCHES, {"frequency": 2}),
-        (2, "epoch", {"check_val_every_n_epoch": 2}, BATCHES, {"frequency": 4}),
-        (3, "epoch", {"val_check_interval": 5, "check_val_every_n_epoch": 2}, BATCHES, {"frequency": 4}),
+        (2, "epoch", EVERY_2_EPOCHS, BATCHES, {"frequency": 4}),
+        (3, "epoch", EVERY_2_EPOCHS | {"val_check_interval": 5}, BATCHES, {"frequency": 4}),
         (2, "epoch", EVERY_4_BATCHES, BATCHES, {}),
         (1, "epoch", EVERY_15_BATCHES, BATCHES, {"frequency": 2}),
         (2, "epoch", {}, BATCHES_WITHOUT_LENGTH, {"frequency": 2}),
@@ -83,10 +89,10 @@ def test_scheduler_warnings_name_settings_that_work(
     pairs, encoder, tmp_path, every_n, interval, options, train, settings
 ):
     def run(scheduler):
-        """Return the warnings of a training, and how many steps of the scheduler saw no new score."""
+        """Return the warnings of a training, how many steps of the scheduler saw no new score, and all its steps."""
         module = chooser(pairs, scheduler, kind=Counted, count=10)
         scorer = BERTScoreCallback(BERTScore(encoder), generate, every_n_validations=every_n)
-        fit = trainer(tmp_path, [scorer], max_epochs=8, **options)
+        fit = trainer(tmp_path, [scorer], **{"max_epochs": 4} | options)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             fit.fit(module, train, loader(1))
@@ -95,9 +101,10 @@ def test_scheduler_warnings_name_settings_that_work(
         assert (config.interval, config.frequency) == (scheduler["interval"], scheduler.get("frequency", 1))
         messages = [str(warning.message) for warning in caught]
         said = [message for message in messages if "where there is no new one" in message]
-        return said, len(module.counts) - len(set(module.counts))
+        num_steps = len(module.counts)
+        return said, num_steps - len(set(module.counts)), num_steps
 
-    said, num_repeated = run({"interval": interval})
+    said, num_repeated, _ = run({"interval": interval})
 
     if settings is None:
         assert len(said) == 1
@@ -109,7 +116,10 @@ def test_scheduler_warnings_name_settings_that_work(
     if said:
         named = " and ".join(f"{name}={value!r}" for name, value in settings.items())
         assert said[0].endswith(f"where there is no new one. Set {named} in its configuration")
-        assert run({"interval": interval} | settings) == ([], 0)
+        said, num_repeated, num_steps = run({"interval": interval} | settings)
+        assert said == []
+        assert num_repeated == 0
+        assert num_steps >= 2
 
 
 STALE = r"counts the last val_bertscore_f1 again where there is no new one\. {}"

@@ -13,6 +13,7 @@ from transformers import AutoTokenizer
 
 from bertscore_tm import BERTScore, FrozenEncoder, bert_score
 from tests.support.entry_points import CORPORA, ENTRY_POINTS, PREDS, TARGET, run_score
+from tests.support.models import save_tiny_model
 from tests.support.oracle import oracle_scores
 from tests.support.shell import check_error, run_here, write_lines, write_records
 
@@ -21,9 +22,14 @@ TOLERANCE = 1e-6
 
 
 @pytest.fixture(scope="module")
-def encoder(minilm):
-    """Two layers of the real encoder: other layers read texts in the same way."""
-    return FrozenEncoder(minilm, num_layers=LAYER)
+def tiny(tmp_path_factory):
+    """Folder of a tiny model: others read texts in the same way, but their large tokenizers are slow to load."""
+    return save_tiny_model("bert", tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def encoder(tiny):
+    return FrozenEncoder(tiny, num_layers=LAYER)
 
 
 CONTAINERS = {
@@ -39,12 +45,12 @@ CONTAINERS = {
 
 
 @pytest.fixture(scope="module")
-def expected(minilm):
+def expected(tiny):
     """Scores of bert-score for the lists of texts, by entry point."""
-    pairs = oracle_scores(minilm, PREDS, TARGET, LAYER)[2]
-    weighted = oracle_scores(minilm, PREDS, TARGET, LAYER, idf=TARGET)[2]
+    pairs = oracle_scores(tiny, PREDS, TARGET, LAYER)[2]
+    weighted = oracle_scores(tiny, PREDS, TARGET, LAYER, idf=TARGET)[2]
     candidates = np.repeat(PREDS, len(TARGET)).tolist()
-    all_pairs = oracle_scores(minilm, candidates, TARGET * len(PREDS), LAYER)[2]
+    all_pairs = oracle_scores(tiny, candidates, TARGET * len(PREDS), LAYER)[2]
     scores = dict.fromkeys(ENTRY_POINTS, pairs.tolist())
     scores |= dict.fromkeys(CORPORA, weighted.tolist())
     scores["item of rank_candidates"] = all_pairs.view(len(PREDS), len(TARGET)).mean(1).tolist()
@@ -81,8 +87,8 @@ ROWS = {
 
 
 @pytest.mark.parametrize("container", ROWS)
-def test_rows_of_references_have_the_scores_of_lists(encoder, minilm, container):
-    expected = oracle_scores(minilm, PREDS, REFERENCES, LAYER)[2]
+def test_rows_of_references_have_the_scores_of_lists(encoder, tiny, container):
+    expected = oracle_scores(tiny, PREDS, REFERENCES, LAYER)[2]
 
     scores = bert_score(PREDS, ROWS[container], encoder)["f1"]
 
@@ -122,9 +128,9 @@ def test_a_missing_reference_of_several_names_its_place(encoder, entry_point, mi
 
 
 @pytest.fixture(scope="module")
-def ids(minilm):
+def ids(tiny):
     """Token ids of ``PREDS``, by kind."""
-    tokenizer = AutoTokenizer.from_pretrained(minilm)
+    tokenizer = AutoTokenizer.from_pretrained(tiny)
     encoding = tokenizer(PREDS, padding=True)
     rows = encoding["input_ids"]
     return {"tensor": torch.tensor(rows), "array": np.array(rows), "lists": rows, "encoding": encoding}
@@ -232,11 +238,11 @@ def test_two_files_of_lines_have_the_scores_of_lists(encoder, expected, tmp_path
 
 
 @pytest.mark.parametrize("suffix", ["jsonl", "json", "parquet"])
-def test_a_missing_candidate_names_its_place_in_the_file(minilm, tmp_path, capsys, suffix):
+def test_a_missing_candidate_names_its_place_in_the_file(tiny, tmp_path, capsys, suffix):
     path = tmp_path / f"pairs.{suffix}"
     write_columns(path, [*PREDS[:2], None], TARGET)
 
-    printed = run_here(capsys, "score", path, "-m", minilm, "-l", LAYER, exit_code=2)
+    printed = run_here(capsys, "score", path, "-m", tiny, "-l", LAYER, exit_code=2)
 
     place = "pairs.jsonl:3" if suffix == "jsonl" else f"pairs.{suffix}: row 3"
     message = r"'candidate' must be a text or an array of texts, got (None|nan)\. Correct this row$"
@@ -244,11 +250,11 @@ def test_a_missing_candidate_names_its_place_in_the_file(minilm, tmp_path, capsy
 
 
 @pytest.mark.parametrize("suffix", ["csv", "tsv"])
-def test_an_empty_cell_is_a_blank_candidate(minilm, tmp_path, capsys, suffix):
+def test_an_empty_cell_is_a_blank_candidate(tiny, tmp_path, capsys, suffix):
     path = tmp_path / f"pairs.{suffix}"
     write_columns(path, [*PREDS[:2], None], TARGET)
 
-    printed = run_here(capsys, "score", path, "-m", minilm, "-l", LAYER, "--device", "cpu")
+    printed = run_here(capsys, "score", path, "-m", tiny, "-l", LAYER, "--device", "cpu")
 
     assert "3 candidates, 3 references" in printed.out
     assert printed.err.startswith("bertscore-tm: warning: 1 candidate scored 0 because the text")

@@ -5,6 +5,8 @@ Compiled calls are in tests/workflows/test_compiled_steps.py.
 
 import ast
 import pickle
+from collections.abc import Callable
+from functools import cache
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -42,14 +44,18 @@ def model(tmp_path_factory) -> str:
     return save_tiny_model("bert", tmp_path_factory.mktemp("model"))
 
 
+@cache
+def usual_scores(model: str, entry_point: str) -> list[float]:
+    return ALL[entry_point](FrozenEncoder(model, num_layers=2), PREDS, TARGET)
+
+
 @pytest.mark.parametrize("setting", SETTINGS)
 @pytest.mark.parametrize("entry_point", ALL)
 def test_scores_are_the_usual_ones_in_any_setting(model, entry_point, setting):
-    score = ALL[entry_point]
-    expected = score(FrozenEncoder(model, num_layers=2), PREDS, TARGET)
+    expected = usual_scores(model, entry_point)
 
     with SETTINGS[setting]():
-        scores = score(FrozenEncoder(model, num_layers=2), PREDS, TARGET)
+        scores = ALL[entry_point](FrozenEncoder(model, num_layers=2), PREDS, TARGET)
 
     assert scores == pytest.approx(expected, abs=1e-6)
 
@@ -144,13 +150,17 @@ def leaves(result: Any) -> list[Any]:
 CALLS = [score_with_options, load_and_encode, use_metric, compute_losses]
 
 
+@cache
+def usual_results(call: Callable[[str], Any], table: str, has_gradients: bool) -> list[Any]:
+    with torch.set_grad_enabled(has_gradients):
+        return leaves(call(table))
+
+
 @pytest.mark.filterwarnings("ignore:.*(scored 0|longer than 12|before the ``update``):UserWarning")
 @pytest.mark.parametrize("setting", SETTINGS)
 @pytest.mark.parametrize("call", CALLS)
 def test_results_are_the_usual_ones_in_any_setting(call, setting, table):
-    has_gradients = setting in WITH_GRADIENTS
-    with torch.set_grad_enabled(has_gradients):
-        expected = leaves(call(table))
+    expected = usual_results(call, table, has_gradients=setting in WITH_GRADIENTS)
 
     with SETTINGS[setting]():
         results = leaves(call(table))

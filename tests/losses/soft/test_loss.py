@@ -502,16 +502,18 @@ def test_no_gradient_and_no_memory_stay_with_the_encoder(encoder):
     ],
     ids=["right", "left", "holes", "all", "all-pad", "all-cls"],
 )
-def test_padding_changes_nothing(encoder, place, filler, options):
+def test_padding_changes_nothing(place, filler, options):
+    encoder = tiny("bert", "float32")
     labels = labels_of(encoder)
     z = near_labels(encoder, labels)
     loss = SoftBERTScoreLoss(encoder, reduction="none", **options)
     value, gradient = grad_of(loss, z, labels)
     places = [place(i) for i in range(labels.shape[1])]
+    width = places[-1] + 5
     hf_tokenizer = encoder.tokenizer.tokenizer
     filler = {"pad": hf_tokenizer.pad_token_id, "cls": hf_tokenizer.cls_token_id}.get(filler, filler)
-    wide, wide_labels = spread(encoder, z, labels, places, 26, filler)
-    wide[:, [i for i in range(26) if i not in places]] = torch.nan  # a model may compute anything there
+    wide, wide_labels = spread(encoder, z, labels, places, width, filler)
+    wide[:, [i for i in range(width) if i not in places]] = torch.nan  # a model may compute anything there
     wide_value, wide_gradient = grad_of(loss, wide, wide_labels)
 
     assert torch.allclose(wide_value, value, rtol=0, atol=1e-6)
@@ -522,7 +524,8 @@ def test_padding_changes_nothing(encoder, place, filler, options):
 
 @pytest.mark.parametrize(("matching", "component"), [("max", "f1"), ("softmax", "precision")])
 @pytest.mark.parametrize("missing", ["mask", "labels", "end token", "masked text", "blank text"])
-def test_rows_without_content_leave_the_mean(encoder, matching, component, missing):
+def test_rows_without_content_leave_the_mean(matching, component, missing):
+    encoder = tiny("bert", "float32")
     labels = labels_of(encoder)
     z = noise(encoder, *labels.shape)
     options = {"matching": matching, "component": component}
@@ -532,7 +535,7 @@ def test_rows_without_content_leave_the_mean(encoder, matching, component, missi
     args = {
         "mask": (labels, mask),
         "labels": (labels.masked_fill(~mask, IGNORE),),
-        "end token": (torch.where(mask, labels, torch.tensor(102)),),
+        "end token": (torch.where(mask, labels, torch.tensor(encoder.tokenizer.end_ids[0])),),
         "masked text": (TEXTS, (labels != IGNORE) & mask),
         "blank text": ([TEXTS[0], "  ", TEXTS[2]], labels != IGNORE),
     }[missing]
@@ -566,7 +569,8 @@ def test_nothing_but_empty_rows(family, matching):
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_autocast_changes_nothing(encoder, dtype):
+def test_autocast_changes_nothing(dtype):
+    encoder = tiny("bert", "float32")
     labels = labels_of(encoder)
     z = near_labels(encoder, labels)
 
