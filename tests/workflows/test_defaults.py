@@ -24,12 +24,19 @@ CALLS = {
 }
 
 
-@pytest.fixture
-def listed_model(tmp_path, monkeypatch):
-    """A folder that is found by the name of the default model, with as many layers."""
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    """A folder with a model that has the name of the default model, and as many layers."""
+    folder = tmp_path_factory.mktemp("models")
     for part in tiny_model("roberta", 24):
-        part.save_pretrained(tmp_path / "roberta-large")
-    monkeypatch.chdir(tmp_path)
+        part.save_pretrained(folder / "roberta-large")
+    return folder
+
+
+@pytest.fixture
+def listed_model(models, monkeypatch):
+    """The model is found by its name."""
+    monkeypatch.chdir(models)
 
 
 @pytest.mark.usefixtures("listed_model")
