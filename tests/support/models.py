@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tokenizers
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from torch import Tensor
@@ -35,7 +36,8 @@ from bertscore_tm.encoder.forward import ForwardPass
 from bertscore_tm.encoder.soft_tokens import embedding_table
 from bertscore_tm.encoder.tokenizer import TextTokenizer, Windows
 from bertscore_tm.matching.vectors import TokenizedTexts
-from tests.support.texts import real_pairs
+from examples.programs import docstrings
+from tests.support.texts import read_or_make, real_pairs
 
 
 def encoded_texts(inputs: Mapping[str, Any]) -> list[tuple[int, ...]]:
@@ -129,6 +131,16 @@ _PARTS: dict[str, tuple[Any, Any, Any]] = {
 def tiny_tokenizer(kind: str) -> PreTrainedTokenizerFast:
     """Return a small tokenizer of a kind, trained on real texts; the same in every process."""
     made = KINDS[kind]
+    # Training takes up to 0.4 s. Other versions of the library may not read each other's files.
+    name = f"tokenizer_{kind}_{tokenizers.__version__}"
+    saved = read_or_make(name, lambda: train_tokenizer(made).to_str(), __file__, docstrings.__file__)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer.from_str(saved), model_max_length=64, padding_side=made.padding_side, **made.roles
+    )
+
+
+def train_tokenizer(made: TokenizerKind) -> Tokenizer:
+    """Train a tokenizer of a kind."""
     specials, unknown = made.specials, made.roles.get("unk_token")
     texts = [text for side in real_pairs(240) for text in side]
     is_bytes = made.algorithm == "bytes"
@@ -157,9 +169,7 @@ def tiny_tokenizer(kind: str) -> PreTrainedTokenizerFast:
     tokenizer.post_processor = processors.TemplateProcessing(
         single=made.template, special_tokens=[(token, tokenizer.token_to_id(token)) for token in around]
     )
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, model_max_length=64, padding_side=made.padding_side, **made.roles
-    )
+    return tokenizer
 
 
 # Sizes by all names that families have for them, of which each takes its own.

@@ -4,33 +4,43 @@ import json
 import os
 import sys
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import astuple
 from functools import cache
 from hashlib import sha256
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from examples.programs import docstrings
 from examples.programs.docstrings import DocstringPair
 from tests.support.markdown_blocks import ROOT
 
 
+def read_or_make(name: str, make: Callable[[], Any], *sources: str) -> Any:
+    """Return what a function makes for JSON, which is written to a file in pytest's cache for later processes.
+
+    It is made again after a change of Python or of the source files of the function.
+    """
+    code = "".join(Path(source).read_text(encoding="utf-8") for source in sources)
+    version = sha256(f"{sys.version} {code}".encode()).hexdigest()
+    path = ROOT / ".pytest_cache" / f"{name}_{version[:16]}.json"
+    if not path.exists():
+        path.parent.mkdir(exist_ok=True)
+        # Named by the process, because the workers of a parallel run write at once.
+        part = path.with_suffix(f".{os.getpid()}")
+        part.write_text(json.dumps(make()), encoding="utf-8")
+        part.replace(path)
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
 @cache
 def stdlib_pairs() -> list[DocstringPair]:
-    """Return summaries and documents of the standard library.
-
-    Reading it takes 3 s of every process, so that they are kept in a file, which pytest's own cache is cleared with.
-    """
-    version = sha256(f"{sys.version} {Path(docstrings.__file__).read_text(encoding='utf-8')}".encode()).hexdigest()
-    path = ROOT / ".pytest_cache" / f"stdlib_{version[:16]}.json"
-    if not path.exists():
-        pairs = docstrings.collect_pairs(())
-        path.parent.mkdir(exist_ok=True)
-        # Named by the process, as the workers of a parallel run write at once.
-        part = path.with_suffix(f".{os.getpid()}")
-        part.write_text(json.dumps([astuple(pair) for pair in pairs]), encoding="utf-8")
-        part.replace(path)
-    return [DocstringPair(*pair) for pair in json.loads(path.read_text(encoding="utf-8"))]
+    """Return summaries and documents of the standard library, which take 3 s to read."""
+    pairs = read_or_make(
+        "stdlib", lambda: [astuple(pair) for pair in docstrings.collect_pairs(())], docstrings.__file__
+    )
+    return [DocstringPair(*pair) for pair in pairs]
 
 
 def real_pairs(count: int, words: int | None = None) -> tuple[list[str], list[str]]:

@@ -50,7 +50,8 @@ def with_added_tokens(minilm):
     model, tokenizer = AutoModel.from_pretrained(minilm), AutoTokenizer.from_pretrained(minilm)
     tokenizer.add_special_tokens({"additional_special_tokens": ["<turn>"]})
     tokenizer.add_tokens(["dexamethasone"])
-    model.resize_token_embeddings(len(tokenizer))
+    # Without the mean of all embeddings, whose covariance takes a second.
+    model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
     return FrozenEncoder(model, tokenizer, num_layers=1)
 
 
