@@ -234,11 +234,11 @@ def run_in_bash(words, redirection, folder):
 
 def test_an_output_that_the_shell_closed_loses_no_file(folder, tmp_path):
     """As above, in an interpreter that starts with the closed stream."""
-    path = tmp_path / "page.html"
+    path = tmp_path / "best.jsonl"
 
-    done = run_in_bash([*words_of("score"), "--report", path], ">&-", folder)
+    done = run_in_bash([*words_of("rank"), "--json", "-o", path], ">&-", folder)
 
-    check_unwritten(done, path, 1, IS_CLOSED)
+    check_unwritten(done, path, 1, "standard output is closed")
     assert done.out == ""
 
 

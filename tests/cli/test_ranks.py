@@ -10,9 +10,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from bertscore_tm.cli import main, resume
+from bertscore_tm.cli import main, resume, scoring
 from bertscore_tm.device.precision import fast_half_precision
-from bertscore_tm.scoring import corpus
 from tests.support import killed_rank
 from tests.support.long_runs import KILLED, LAYER, assert_same_but_last_digits
 from tests.support.markdown_blocks import ROOT
@@ -250,7 +249,7 @@ def run_and_crash(rank, folder):
         raise RuntimeError("a bug")
 
     if rank == 1:
-        corpus.score_corpus = crash
+        scoring.score_corpus = crash
     return run_rank(rank, folder, [SCORE] * 2)
 
 

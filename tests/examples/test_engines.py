@@ -8,9 +8,11 @@ from importlib.util import find_spec
 
 import pytest
 
+from tests.support.forked_programs import run_forked, run_program
 from tests.support.markdown_blocks import ROOT, blocks, same_output
 from tests.support.processes import run_process
-from tests.support.torchrun import run_torchrun
+from tests.support.shell import Printed
+from tests.support.torchrun import run_agent
 
 ROWS, *BLOCKS, TORCHRUN = [
     block for block in blocks(ROOT / "examples" / "docs" / "many_machines.md") if block.language == "python"
@@ -36,12 +38,23 @@ def require(engine):
         pytest.skip("Spark needs Java")
 
 
-def run_program(content, folder):
-    """Run a program as a user does, with the threads that torch takes by itself."""
+# Variables that a user does not set.
+UNSET = dict.fromkeys(("OMP_NUM_THREADS", "TOKENIZERS_PARALLELISM"))
+
+
+def run_in_interpreter(content, folder):
+    """Run a program as a user does, with the threads that torch takes by itself, and return what it printed."""
     (folder / "program.py").write_text(content)
     own = {"PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable, "HF_HOME": str(folder)}
-    unset = dict.fromkeys(("OMP_NUM_THREADS", "TOKENIZERS_PARALLELISM"))
-    return run_process(sys.executable, "program.py", folder=folder, **own, **unset)
+    done = run_process(sys.executable, "program.py", folder=folder, **own, **UNSET)
+    return Printed(done.returncode, done.stdout, done.stderr)
+
+
+def run_in_fork(content, folder):
+    """Run a program in a process that has imported torch, and return what it printed."""
+    path = folder / "program.py"
+    path.write_text(content)
+    return run_forked(run_program, path, folder=folder, HF_HOME=str(folder), **UNSET)
 
 
 @pytest.fixture
@@ -60,16 +73,37 @@ def test_pandas_reads_the_rows_in_one_process(rows):
     assert same_output(block.output, printed), printed
 
 
+def check_block(block, done):
+    """Check that a block's program printed the output on the page, and no message of ours."""
+    assert done.exit_code == 0, done.err
+    assert same_output(block.output, done.out), done.out
+    assert not OURS.search(done.err), done.err
+
+
+# These fork their processes from that of the program.
+FORKING = {"datasets", "concurrent"}
+
+
 @pytest.mark.parametrize(
-    ("engine", "block"), [*zip(ENGINES[1:], BLOCKS[1:], strict=True)], ids=lambda value: getattr(value, "line", value)
+    ("engine", "block"),
+    [pair for pair in zip(ENGINES, BLOCKS, strict=True) if pair[0] in FORKING],
+    ids=lambda value: getattr(value, "line", value),
+)
+def test_blocks_run_with_forked_processes(engine, block, rows):
+    require(engine)
+
+    check_block(block, run_in_fork(block.content, rows))
+
+
+@pytest.mark.parametrize(
+    ("engine", "block"),
+    [pair for pair in zip(ENGINES, BLOCKS, strict=True) if pair[0] not in FORKING | {"pandas"}],
+    ids=lambda value: getattr(value, "line", value),
 )
 def test_blocks_run_with_the_real_engine(engine, block, rows):
     require(engine)
 
-    done = run_program(block.content, rows)
-
-    assert same_output(block.output, done.stdout), done.stdout
-    assert not OURS.search(done.stderr), done.stderr
+    check_block(block, run_in_interpreter(block.content, rows))
 
 
 # Eight tasks, each with an encoder of its own, in two processes.
@@ -97,7 +131,7 @@ for process, model, encoder in session.sparkContext.parallelize(range(80), 8).ma
 def test_tasks_of_one_process_load_a_model_once(tmp_path):
     require("pyspark")
 
-    printed = run_program(LOADS, tmp_path).stdout
+    printed = run_in_interpreter(LOADS, tmp_path).out
 
     tasks = [line.split() for line in printed.splitlines()]
     processes = {process for process, _, _ in tasks}
@@ -108,10 +142,11 @@ def test_tasks_of_one_process_load_a_model_once(tmp_path):
 
 
 def test_the_metric_runs_under_torchrun_on_two_nodes(rows):
-    (rows / "evaluate.py").write_text(TORCHRUN.content)
+    path = rows / "evaluate.py"
+    path.write_text(TORCHRUN.content)
 
     # One rank per node, because the second node's rank differs from its local rank already.
-    first, second = run_torchrun(rows, "evaluate.py", num_ranks=1, num_nodes=2)
+    first, second = run_agent(rows, run_program, path, num_ranks=1, num_nodes=2)
 
     assert (first.exit_code, second.exit_code, second.out) == (0, 0, ""), first.err + second.err
     assert same_output(TORCHRUN.output, first.out), first.out

@@ -19,6 +19,7 @@ from tests.support.markdown_blocks import ROOT, anchors, blocks, links, markdown
 from tests.support.processes import run_process
 from tests.support.shell import run_on_ranks, write_lines, write_records
 from tests.support.texts import real_pairs
+from tests.support.torchrun import run_torchrun_command
 
 PAGES = [ROOT / "examples" / "README.md", *sorted((ROOT / "examples" / "docs").glob("*.md"))]
 README = ROOT / "README.md"
@@ -301,12 +302,12 @@ def arguments_in(words):
 @pytest.mark.distributed
 def test_torchrun_prints_what_one_process_prints(minilm, texts, capsys):
     words = offline(SCORE, minilm)
-    environment = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "PATH": PATH}
 
-    printed = run_process(*words, folder=texts, **environment).stdout
+    printed = run_torchrun_command(words, texts)
 
+    assert printed.exit_code == 0, printed.err
     assert main(arguments_in(words)) == 0
-    assert printed == capsys.readouterr().out
+    assert printed.out == capsys.readouterr().out
 
 
 @pytest.mark.slow

@@ -19,10 +19,11 @@ def words_of(text):
 
 @pytest.fixture
 def data(tmp_path, monkeypatch):
-    """Data of the report, made without the standard library, because reading it takes most of the time."""
+    """Data of a report of few pairs, made without the standard library, because reading it takes most of the time."""
     library = tmp_path / "library"
     library.mkdir()
     monkeypatch.setattr(docstrings, "sysconfig", SimpleNamespace(get_path=lambda name: library))
+    monkeypatch.setattr(summaries_report, "NUM_PAIRS", 10)
     summaries_report.main(["--output", str(tmp_path / "report.html")])
     return read_data(tmp_path / "report.html")
 
@@ -33,7 +34,7 @@ def test_the_report_to_try_has_the_texts_of_the_package(data, bert_score_f1):
     summaries = [summary for (summary,) in data["references"]]
 
     assert data["names"] == ["first sentence", "last sentence", "first five words"]
-    assert len(summaries) == len(data["sources"]) == 40
+    assert len(summaries) == len(data["sources"]) == 10
     for summary in summaries:
         assert " ".join(words_of(summary).split()[:3]) in words
     for source, first, last, beginning in zip(data["sources"], *data["candidates"], strict=True):

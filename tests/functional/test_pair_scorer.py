@@ -30,8 +30,20 @@ def rows():
 
 
 @pytest.fixture(scope="module")
-def scorer(minilm):
-    return PairScorer(minilm, num_layers=LAYER)
+def model_folder(tmp_path_factory):
+    """Folder of a tiny model, because most tests load it."""
+    return save_tiny_model("bert", tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def encoder(model_folder):
+    """The encoder of the scorers."""
+    return FrozenEncoder(model_folder, num_layers=LAYER)
+
+
+@pytest.fixture(scope="module")
+def scorer(model_folder):
+    return PairScorer(model_folder, num_layers=LAYER)
 
 
 def assert_scored(batch, rows, encoder, **options):
@@ -106,10 +118,10 @@ def test_columns_may_have_the_names_of_attributes(kind, rows, scorer, encoder):
 
 
 @pytest.mark.parametrize("kind", ["lists", "data frame", "table", "record batch"])
-def test_references_may_be_lists_and_columns_have_any_name(kind, rows, minilm, encoder):
+def test_references_may_be_lists_and_columns_have_any_name(kind, rows, model_folder, encoder):
     references = several_references(rows["reference"])
     batch = KINDS[kind]({"id": rows["id"], "output": rows["candidate"], "gold": references})
-    scorer = PairScorer(minilm, num_layers=LAYER, candidate="output", reference="gold")
+    scorer = PairScorer(model_folder, num_layers=LAYER, candidate="output", reference="gold")
 
     scored = scorer(batch)
 
@@ -140,10 +152,10 @@ def idf_of(kind, references, encoder):
 
 
 @pytest.mark.parametrize("kind", ["texts", "metric", "weights", "frequencies"])
-def test_weights_are_those_of_the_whole_corpus(rows, minilm, encoder, table, kind):
+def test_weights_are_those_of_the_whole_corpus(rows, model_folder, encoder, table, kind):
     references = rows["reference"]
     options = {"idf": idf_of(kind, references, encoder), "rescale": table}
-    scorer = PairScorer(minilm, num_layers=LAYER, **options)
+    scorer = PairScorer(model_folder, num_layers=LAYER, **options)
     pickled = pickle.dumps(scorer)
 
     parts = []
@@ -156,8 +168,8 @@ def test_weights_are_those_of_the_whole_corpus(rows, minilm, encoder, table, kin
     assert scorer.signature == BERTScore(encoder, idf=references, rescale=table).signature()
 
 
-def test_a_baseline_may_be_read_before(rows, minilm, encoder, table):
-    scorer = PairScorer(minilm, num_layers=LAYER, rescale=Baseline.read(table))
+def test_a_baseline_may_be_read_before(rows, model_folder, encoder, table):
+    scorer = PairScorer(model_folder, num_layers=LAYER, rescale=Baseline.read(table))
 
     scored = scorer(rows)
 
@@ -232,9 +244,9 @@ def test_a_map_without_batches_names_the_option(reference, scorer):
         ({"layers": 3}, TypeError, "unexpected keyword argument 'layers'"),
     ],
 )
-def test_bad_settings_are_refused_where_the_scorer_is_made(minilm, options, error, message):
+def test_bad_settings_are_refused_where_the_scorer_is_made(model_folder, options, error, message):
     with pytest.raises(error, match=message):
-        PairScorer(minilm, **{"num_layers": LAYER} | options)
+        PairScorer(model_folder, **{"num_layers": LAYER} | options)
 
 
 def test_an_encoder_in_place_of_a_model_is_refused(encoder):
@@ -245,13 +257,13 @@ def test_an_encoder_in_place_of_a_model_is_refused(encoder):
 # Pickles.
 
 
-def test_a_pickle_is_small_and_the_same_after_use(rows, scorer, minilm):
+def test_a_pickle_is_small_and_the_same_after_use(rows, scorer, model_folder):
     scorer(rows)
 
     data = pickle.dumps(scorer)
 
     assert len(data) < 2_000
-    assert data == pickle.dumps(pickle.loads(data)) == pickle.dumps(PairScorer(minilm, num_layers=LAYER))
+    assert data == pickle.dumps(pickle.loads(data)) == pickle.dumps(PairScorer(model_folder, num_layers=LAYER))
 
 
 def test_a_model_with_other_weights_is_an_error_that_names_both(tmp_path, rows):
@@ -324,8 +336,8 @@ def test_datasets_cache_scores_by_the_contents_of_the_model(tmp_path, rows):
 # Processes; more of them are in tests/workflows/test_other_processes.py.
 
 
-def test_tasks_of_one_process_load_the_model_once(rows, minilm):
-    data = pickle.dumps(PairScorer(minilm, num_layers=3))
+def test_tasks_of_one_process_load_the_model_once(rows, model_folder):
+    data = pickle.dumps(PairScorer(model_folder, num_layers=3))
 
     def run_task():
         """Score with a new scorer, and return its model."""
@@ -344,8 +356,8 @@ def load_models(scorers):
     return [scorer._encoder.backbone("cpu") for scorer in scorers]
 
 
-def test_pickles_that_take_turns_share_their_models(minilm):
-    pickles = [pickle.dumps(PairScorer(minilm, num_layers=layer)) for layer in (1, 3)]
+def test_pickles_that_take_turns_share_their_models(model_folder):
+    pickles = [pickle.dumps(PairScorer(model_folder, num_layers=layer)) for layer in (1, 3)]
 
     first = load_models(map(pickle.loads, pickles))
     second = load_models(map(pickle.loads, pickles))
@@ -354,8 +366,8 @@ def test_pickles_that_take_turns_share_their_models(minilm):
     assert first[1] is second[1]
 
 
-def test_scorers_that_take_turns_hold_a_model_each(minilm):
-    scorers = [PairScorer(minilm, num_layers=layer) for layer in (1, 3)]
+def test_scorers_that_take_turns_hold_a_model_each(model_folder):
+    scorers = [PairScorer(model_folder, num_layers=layer) for layer in (1, 3)]
 
     first = load_models(scorers)
     second = load_models(scorers)

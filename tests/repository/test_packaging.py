@@ -1,8 +1,10 @@
 """The import names in every kind of installation, the built files and the declared dependencies."""
 
 import importlib
+import json
 import os
 import re
+import subprocess
 import sys
 import tarfile
 import tomllib
@@ -13,6 +15,7 @@ from importlib import metadata
 from pathlib import Path
 from tempfile import gettempdir
 
+import matplotlib
 import pytest
 from filelock import FileLock
 from packaging.requirements import Requirement
@@ -21,19 +24,10 @@ from packaging.version import Version
 import bertscore_tm
 from tests.support.markdown_blocks import ROOT
 from tests.support.processes import run_process
-from tests.support.public_surface import CALLED
+from tests.support.public_surface import CALLED, package_modules
+from tests.support.shell import write_lines
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-IMPORTS = """
-import bertscore_tm, bertscore_tm.losses, bertscore_tm.callbacks
-from bertscore_tm import BERTScore, FrozenEncoder, bert_score
-from bertscore_tm.losses import SoftBERTScoreLoss
-from bertscore_tm.callbacks import BERTScoreCallback, BERTScoreEarlyStopping
-from bertscore_tm.catalog import baseline, tuned_layer
-assert tuned_layer("roberta-large") == 17 and len(baseline("en", "roberta-large")) == 25
-assert SoftBERTScoreLoss.__module__ == "bertscore_tm.losses.soft.loss"
-print(bertscore_tm.__file__)
-"""
 # Finds the folders without the seconds that importing lightning takes.
 SEARCH = """
 from importlib.util import find_spec
@@ -127,20 +121,66 @@ def files_in(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in paths}
 
 
+@pytest.fixture(scope="module")
+def installed(built, tmp_path_factory):
+    """Python and site-packages of an environment with the wheel."""
+    return install(tmp_path_factory.mktemp("wheel") / "environment", built[".whl"])
+
+
 @pytest.mark.slow
-def test_wheel_in_a_fresh_environment(built, tmp_path):
-    python, site_packages = install(tmp_path / "environment", built[".whl"])
+def test_wheel_in_a_fresh_environment(installed, tmp_path):
+    python, site_packages = installed
     # No top-level `losses`, `tests` or `examples` that could collide with a user's own.
     information = f"bertscore_tm-{bertscore_tm.__version__}.dist-info"
 
     assert {path.name for path in site_packages.iterdir()} == {"bertscore_tm", "dependencies.pth", information}
-    installed = site_packages / "bertscore_tm"
-    assert run(python, IMPORTS, tmp_path) == installed / "__init__.py"
+    assert run(python, SEARCH, tmp_path) == site_packages / "bertscore_tm/__init__.py"
     assert run(python, SEARCH, ROOT) == ROOT / "bertscore_tm/__init__.py"
     sources = {"bertscore_tm": "", "losses": "losses/", "callbacks": "callbacks/"}
     expected = {place + name for folder, place in sources.items() for name in files_in(ROOT / folder)}
-    assert files_in(installed) == expected
+    assert files_in(site_packages / "bertscore_tm") == expected
     assert {"py.typed", "data/SOURCE.md", "losses/__init__.py"} < expected
+
+
+@pytest.fixture(scope="module")
+def first_use(installed, minilm, tmp_path_factory):
+    """Report of the first use of the wheel, with its messages and the files that it wrote."""
+    python, _ = installed
+    folder = tmp_path_factory.mktemp("first use")
+    work, home = folder / "work", folder / "home"
+    work.mkdir()
+    home.mkdir()
+    write_lines(work / "texts", ["a list of names", "open the file", "it rains", "the dog ran home"])
+    names = {"PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH"}
+    environment = {name: value for name, value in os.environ.items() if name in names}
+    environment |= {"HOME": str(home), "TMPDIR": str(home), "PYTHONDONTWRITEBYTECODE": "1"}
+    # torchmetrics imports matplotlib, which would look for fonts anew.
+    environment["MPLCONFIGDIR"] = matplotlib.get_cachedir()
+    command = [python, "-P", ROOT / "tests/support/first_use.py", minilm, *package_modules()]
+
+    done = subprocess.run(command, cwd=work, env=environment, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stderr
+    files = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    return json.loads(done.stdout.splitlines()[-1]) | {"messages": done.stderr, "files": files}
+
+
+@pytest.mark.slow
+def test_import_is_light_and_silent(installed, first_use):
+    _, site_packages = installed
+
+    assert first_use["package"] == str(site_packages / "bertscore_tm/__init__.py")
+    assert first_use["loss"] == "bertscore_tm.losses.soft.loss"
+    assert first_use["heavy"] == {"scoring": [], "metric": []}
+    assert first_use["messages"].startswith("imported\n")
+
+
+@pytest.mark.slow
+def test_nothing_is_downloaded_or_written_without_request(first_use):
+    assert first_use["unrequested"] == []
+    # The network of a model that is not there is seen.
+    assert first_use["requested"], first_use["error"]
+    assert first_use["files"] == {f"work/{name}" for name in ("texts", "scores.json", "page.html", "table.csv")}
 
 
 @pytest.mark.slow
@@ -200,23 +240,6 @@ def test_the_reference_has_every_public_name():
     assert set(modules) == set(CALLED) - {""}
     shown = {name for module in modules for name in importlib.import_module(f"bertscore_tm{module}").__all__}
     assert set(bertscore_tm.__all__) - {"__version__"} <= shown | set(classes)
-
-
-def test_import_is_light_and_silent():
-    # torchmetrics itself imports matplotlib where it is installed.
-    code = (
-        # transformers imports scikit-learn, and so pandas, in some versions.
-        "import sys, warnings\nfrom transformers import AutoModel\nothers = {*sys.modules}\n"
-        "with warnings.catch_warnings(action='error'): import bertscore_tm\n"
-        "from bertscore_tm import FrozenEncoder, bert_score\n"
-        "heavy = {'lightning', 'pytorch_lightning', 'pandas', 'bert_score'}\n"
-        "print(*sorted((heavy | {'matplotlib'}) & {*sys.modules} - others))\n"
-        "import bertscore_tm.losses\nfrom bertscore_tm import BERTScore\n"
-        "print(*sorted(heavy & {*sys.modules} - others))"
-    )
-    done = run_process(sys.executable, "-W", "error::UserWarning", "-c", code)
-
-    assert (done.stdout.split(), done.stderr) == ([], "")
 
 
 def test_the_installed_version_is_the_sources():

@@ -49,16 +49,18 @@ def run_command(words: list[Any], folder: Path, **streams: str | None) -> Printe
     return run_forked(_run_command, [str(word) for word in words], folder=folder, streams=streams)
 
 
-def run_program(path: str) -> None:
+def run_program(path: Path) -> None:
     """Run a file in this process as the interpreter does."""
-    sys.argv = [path]
-    runpy.run_path(path, run_name="__main__")
+    sys.argv = [str(path)]
+    runpy.run_path(str(path), run_name="__main__")
 
 
 def _run(
     function: Callable[..., Any], args: Any, folder: Path, streams: Streams, variables: Mapping[str, str | None]
 ) -> None:
     """Run a function in this process."""
+    # The processes that the function starts are started like those of a new interpreter, not by a server too.
+    multiprocessing.set_start_method(None, force=True)
     os.chdir(folder)
     for name, value in variables.items():
         os.environ.pop(name, None)

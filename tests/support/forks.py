@@ -1,4 +1,4 @@
-"""Forks of a process that used threads or holds locks: a program that runs in an interpreter of its own."""
+"""Forks of a process that used threads or holds locks: a program that runs in a process of its own."""
 
 import multiprocessing
 import threading
@@ -105,7 +105,8 @@ def fork_while_loading():
     assert logging.get_verbosity() == usual
 
 
-if __name__ == "__main__":
+def run():
+    """Run all checks in a process that has used neither threads nor models."""
     # The models must not be loaded yet in the first, and threads must be in use in the last.
     fork_while_loading()
     fork_after_threads()

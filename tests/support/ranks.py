@@ -20,8 +20,10 @@ import torch.distributed as dist
 # Imported once per session; these imports take longer than most jobs.
 RANK_IMPORTS = [
     "bertscore_tm.callbacks",
+    "bertscore_tm.cli.scoring",
     "pytest",
     "tests.support.lightning_runs",
+    "tests.support.loaded_model",
     "tests.support.models",
     "tests.support.oracle",
     "torch.distributed.fsdp",

@@ -10,6 +10,8 @@ from tests.support.forked_programs import run_forked
 from tests.support.markdown_blocks import ROOT
 from tests.support.shell import Printed
 
+_VARIABLES = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+
 
 def run_torchrun(folder: Path, *program: str, num_ranks: int = 2, num_nodes: int = 1) -> list[Printed]:
     """Run a program with new interpreters as ranks, and return what each node printed.
@@ -21,6 +23,12 @@ def run_torchrun(folder: Path, *program: str, num_ranks: int = 2, num_nodes: int
         num_nodes: number of nodes.
     """
     return _run_nodes(_run_torchrun, folder, num_ranks, num_nodes, program)
+
+
+def run_torchrun_command(words: Sequence[str], folder: Path) -> Printed:
+    """Run a command that starts with ``torchrun``, with new interpreters as ranks, and return what it printed."""
+    assert words[0] == "torchrun"
+    return run_forked(_run_torchrun, [], words[1:], folder=folder, **_VARIABLES)
 
 
 def run_agent(
@@ -41,10 +49,9 @@ def _run_nodes(run_node: Callable[..., Any], folder: Path, num_ranks: int, num_n
         "--master-addr=127.0.0.1",
         f"--master-port={_free_port()}",
     ]
-    variables = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
 
     def run(node: int) -> Printed:
-        return run_forked(run_node, [*common, f"--node-rank={node}"], *args, folder=folder, **variables)
+        return run_forked(run_node, [*common, f"--node-rank={node}"], *args, folder=folder, **_VARIABLES)
 
     with ThreadPoolExecutor(num_nodes) as pool:
         return list(pool.map(run, range(num_nodes)))

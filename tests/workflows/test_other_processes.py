@@ -5,35 +5,27 @@ import multiprocessing
 import os
 import pickle
 import shutil
-import sys
 import weakref
 
 import pytest
 import torch
 
 from bertscore_tm import BERTScore, FrozenEncoder, PairScorer
+from tests.support import forks
+from tests.support.forked_programs import run_forked
 from tests.support.models import live_models, save_tiny_model, tiny_model
-from tests.support.processes import run_process
+from tests.support.pickles import TEXTS, use_pickle
 from tests.support.ranks import HANGS_AFTER_S
 
 CPU = torch.device("cpu")
-TEXTS = ["a cat sat on the mat", "rain tomorrow"]
 
 
 @pytest.mark.slow
 @pytest.mark.distributed
-def test_forked_processes_score_despite_threads_and_locks():
-    # Threads that wait would otherwise compute nothing for long, because there are more processes than cores.
-    variables = {"OMP_NUM_THREADS": None, "MKL_NUM_THREADS": None, "OMP_WAIT_POLICY": "passive"}
+def test_forked_processes_score_despite_threads_and_locks(tmp_path):
+    done = run_forked(forks.run, folder=tmp_path)
 
-    run_process(sys.executable, "-m", "tests.support.forks", **variables)
-
-
-def use_pickle(data):
-    """Return what a process computes with a pickled encoder and scorer of batches."""
-    encoder, scorer = pickle.loads(data)
-    batch = scorer({"candidate": TEXTS, "reference": TEXTS[::-1]})
-    return encoder.encode(TEXTS).vectors, encoder.signature(), batch["f1"]
+    assert done.exit_code == 0, done.err
 
 
 # Forked processes, which share memory with their parent, are in the test above.

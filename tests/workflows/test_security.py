@@ -4,13 +4,11 @@ import io
 import json
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
-import matplotlib
 import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
@@ -24,7 +22,6 @@ from bertscore_tm.losses import SoftBERTScoreLoss
 from tests.support.lightning_runs import Chooser, generate, loader, trainer
 from tests.support.markdown_blocks import ROOT
 from tests.support.models import tiny_model
-from tests.support.public_surface import package_modules
 from tests.support.shell import run_here, write_lines
 
 TEXTS = ["a list of names", "open the file", "it rains", "the dog ran home"]
@@ -195,71 +192,3 @@ def test_no_name_reads_a_file_outside_the_packaged_tables(tmp_path):
     for language, name in [("en", str(outside)), ("en", away), ("en/../en", table.stem)]:
         with pytest.raises(ValueError, match="no baseline for language"):
             catalog.baseline(language, name)
-
-
-GUARDED = """
-import importlib, json, socket, sys
-attempts = []
-def guard(event, args):
-    asks = event in ("socket.getaddrinfo", "socket.gethostbyname", "socket.connect", "socket.sendto")
-    if (asks and not (event == "socket.connect" and args[0].family == socket.AF_UNIX)) or (
-        event == "socket.__new__" and args[1] != socket.AF_UNIX
-    ):
-        attempts.append([event, repr(args)])
-        raise RuntimeError("no network in this test")
-sys.addaudithook(guard)
-
-import torch
-torch.set_num_threads(1)
-for name in sys.argv[2:]:
-    importlib.import_module(name)
-from bertscore_tm import BERTScore, FrozenEncoder, catalog
-from bertscore_tm.cli import main
-from bertscore_tm.losses import SoftBERTScoreLoss
-
-model = sys.argv[1]
-metric = BERTScore(FrozenEncoder(model, num_layers=1))
-metric.update(["a cat"], ["the cat"])
-f1 = metric.compute()["f1"].item()
-loss = SoftBERTScoreLoss(metric.encoder, model)
-logits = torch.zeros(1, 4, 30522, requires_grad=True)
-loss(logits, ["a cat"]).backward()
-assert 0 < f1 < 1 and logits.grad.abs().sum() > 0
-assert catalog.baseline("en", "roberta-large").shape == (25, 3)
-settings = ["--model", model, "--num-layers", "1"]
-for command in (
-    ["score", "-c", "texts", "-r", "texts", "--output", "scores.json", *settings],
-    ["show", "a cat", "the cat", "--output", "page.html", *settings],
-    ["baseline", "texts", "--pairs", "4", "--output", "table.csv", *settings],
-):
-    assert main(command) == 0, command
-offline = list(attempts)
-try:
-    FrozenEncoder("nobody/no-such-model", num_layers=1)
-except Exception as error:
-    print(json.dumps([offline, attempts, repr(error)]))
-"""
-
-
-@pytest.mark.distributed
-def test_nothing_is_downloaded_or_written_without_request(minilm, tmp_path):
-    work, home = tmp_path / "work", tmp_path / "home"
-    work.mkdir()
-    home.mkdir()
-    write_lines(work / "texts", TEXTS)
-    names = {"PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "VIRTUAL_ENV"}
-    environment = {name: value for name, value in os.environ.items() if name in names}
-    environment |= {"HOME": str(home), "TMPDIR": str(home), "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
-    # torchmetrics imports matplotlib, which would look for fonts anew.
-    environment["MPLCONFIGDIR"] = matplotlib.get_cachedir()
-    command = [sys.executable, "-c", GUARDED, minilm, *package_modules()]
-
-    done = subprocess.run(command, cwd=work, env=environment, capture_output=True, text=True, check=False)
-
-    assert done.returncode == 0, done.stderr
-    offline, attempts, error = json.loads(done.stdout.splitlines()[-1])
-    assert offline == []
-    # The guard sees those who do ask.
-    assert attempts, error
-    files = {path.relative_to(tmp_path) for path in tmp_path.rglob("*") if path.is_file()}
-    assert files == {Path("work", name) for name in ("texts", "scores.json", "page.html", "table.csv")}
