@@ -64,18 +64,10 @@ class Tiny:
     # The encoders of the folders, by their settings.
     loaded: dict[tuple, FrozenEncoder] = field(default_factory=dict)
 
-    @property
-    def encoder(self) -> PreTrainedModel:
-        """The encoder within the model."""
-        return encoder_within(self.model.base_model)
-
     @cached_property
-    def ready(self) -> tuple[FrozenEncoder, FrozenEncoder]:
-        """All layers of the whole model, and layer 1 of its encoder."""
-        return (
-            FrozenEncoder(self.model, self.tokenizer, all_layers=True),
-            FrozenEncoder(self.encoder, self.tokenizer, num_layers=1),
-        )
+    def ready(self) -> FrozenEncoder:
+        """Layers 0 and 1 of the model with its head."""
+        return FrozenEncoder(self.model, self.tokenizer, **UP_TO_FIRST)
 
     def load(self, num_layers: int = LAST, **options) -> FrozenEncoder:
         """Return an encoder of a folder, loaded once: layers 0 and 1 come from the folder without the head."""
@@ -141,12 +133,11 @@ def test_every_source_has_equal_vectors_and_prints_nothing(tiny, capfd, caplog):
     folder = tiny.load(all_layers=True)
     folder.encode(real_pairs(4)[1])  # longer ones first: BigBird switches to another attention for them, and back
     expected = folder.encode(TEXTS).vectors  # (layers, tokens, width)
-    whole, part = tiny.ready
     of_folder = pickled(folder)
 
     assert len(expected) == LAST + 1
     assert of_folder.backbone("cpu") is folder.backbone("cpu")
-    for encoder in (whole, part, pickled(part), of_folder):
+    for encoder in (tiny.ready, pickled(tiny.ready), of_folder):
         wanted = expected[: encoder.num_layers + 1][-encoder.num_outputs :]
         torch.testing.assert_close(encoder.encode(TEXTS).vectors, wanted, atol=ROUNDING, rtol=0)
         assert copy.deepcopy(encoder) is encoder
@@ -169,9 +160,8 @@ def test_only_needed_layers_are_in_memory(family, tiny):
     with torch.device("meta"):
         smaller = encoder_within(AutoModel.from_config(tiny_config(family, layers=1)))
     expected = sum(p.numel() for name, p in smaller.named_parameters() if not name.startswith("pooler"))
-    _, ready = tiny.ready
 
-    for encoder in (ready, tiny.load(1), tiny.load(**UP_TO_FIRST)):
+    for encoder in (tiny.ready, tiny.load(1), tiny.load(**UP_TO_FIRST)):
         model = encoder.backbone("cpu")
         assert sum(p.numel() for p in model.parameters()) == expected
         assert not any(p.requires_grad for p in model.parameters())

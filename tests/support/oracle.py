@@ -6,7 +6,7 @@ from typing import Any
 import bert_score
 import torch
 from torch import Tensor
-from transformers import BertTokenizer
+from transformers import PreTrainedTokenizerFast
 
 
 def oracle_scores(
@@ -51,4 +51,4 @@ def take_empty_texts(monkeypatch: Any) -> None:
     def add_special_tokens(self: Any, ids: list[int]) -> list[int]:
         return [self.cls_token_id, *ids, self.sep_token_id]
 
-    monkeypatch.setattr(BertTokenizer, "build_inputs_with_special_tokens", add_special_tokens, raising=False)
+    monkeypatch.setattr(PreTrainedTokenizerFast, "build_inputs_with_special_tokens", add_special_tokens, raising=False)

@@ -13,7 +13,7 @@ from bertscore_tm.functional import document_frequencies
 from bertscore_tm.losses import BERTScoreReward, SoftBERTScoreLoss
 from bertscore_tm.report import Report
 from tests.support.entry_points import PAIRS
-from tests.support.models import tiny_model
+from tests.support.models import save_tiny_model, tiny_model
 from tests.support.oracle import oracle_scores, take_empty_texts
 from tests.support.report_pages import read_data
 from tests.support.shell import run_here, write_records
@@ -21,7 +21,7 @@ from tests.support.texts import real_pairs
 
 NAMES = ("precision", "recall", "f1")
 LAYER = 2
-CANDIDATES, TEXTS = real_pairs(4)
+CANDIDATES, TEXTS = real_pairs(4, words=8)
 # With a blank reference before, between and after others, and blank ones only.
 LISTS = [["", TEXTS[0], TEXTS[1]], [TEXTS[1], " \n", TEXTS[2]], [TEXTS[2], ""], ["", " "]]
 FILTERED = [[TEXTS[0], TEXTS[1]], [TEXTS[1], TEXTS[2]], [TEXTS[2]], [""]]
@@ -30,9 +30,14 @@ ZERO = f"^1 candidate scored 0 because {EMPTY}"
 
 
 @pytest.fixture(scope="module")
-def encoder(minilm):
-    """Two layers of the real encoder."""
-    return FrozenEncoder(minilm, num_layers=LAYER)
+def tiny(tmp_path_factory):
+    """Folder of a tiny model."""
+    return save_tiny_model("bert", tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def encoder(tiny):
+    return FrozenEncoder(tiny, num_layers=LAYER)
 
 
 @pytest.fixture(autouse=True)
@@ -40,9 +45,9 @@ def _peer_of_empty_texts(monkeypatch):
     take_empty_texts(monkeypatch)
 
 
-def score_with_peer(references, minilm, idf):
+def score_with_peer(references, tiny, idf):
     """Scores of bert-score by name."""
-    scores = oracle_scores(minilm, CANDIDATES, references, LAYER, idf=idf)
+    scores = oracle_scores(tiny, CANDIDATES, references, LAYER, idf=idf)
     return dict(zip(NAMES, scores, strict=True))
 
 
@@ -68,8 +73,8 @@ def score_with_report(encoder, idf):
 
 @pytest.mark.parametrize("idf", [False, True])
 @pytest.mark.parametrize("score", [score_with_function, score_with_metric, score_with_report])
-def test_scores_are_those_of_the_other_references(encoder, minilm, score, idf):
-    expected = score_with_peer(FILTERED, minilm, idf)
+def test_scores_are_those_of_the_other_references(encoder, tiny, score, idf):
+    expected = score_with_peer(FILTERED, tiny, idf)
 
     with pytest.warns(UserWarning, match=ZERO) as caught:
         scores = score(encoder, idf)
@@ -99,11 +104,11 @@ def test_the_best_reference_is_counted_among_all(encoder, find_best):
 
 
 @pytest.mark.filterwarnings("ignore:1 candidate scored 0")
-def test_a_scorer_of_batches_returns_the_references_as_given(minilm):
+def test_a_scorer_of_batches_returns_the_references_as_given(tiny):
     batch = {"candidate": CANDIDATES, "reference": LISTS}
-    expected = score_with_peer(FILTERED, minilm, False)
+    expected = score_with_peer(FILTERED, tiny, False)
 
-    scored = PairScorer(minilm, num_layers=LAYER)(batch)
+    scored = PairScorer(tiny, num_layers=LAYER)(batch)
 
     scores = {name: torch.from_numpy(scored[name]) for name in NAMES}
     torch.testing.assert_close(scores, expected, atol=1e-6, rtol=0)
@@ -154,10 +159,10 @@ def update_with_torchmetrics(model, idf):
     "score", [score_with_drop_in, score_with_evaluate, score_with_torchmetrics, update_with_torchmetrics]
 )
 @pytest.mark.filterwarnings("ignore:1 candidate scored 0")
-def test_drop_ins_count_them_as_documents_as_bert_score_does(minilm, score, idf):
-    expected = score_with_peer(LISTS, minilm, idf)
+def test_drop_ins_count_them_as_documents_as_bert_score_does(tiny, score, idf):
+    expected = score_with_peer(LISTS, tiny, idf)
 
-    scores = score(minilm, idf)
+    scores = score(tiny, idf)
 
     torch.testing.assert_close(scores, expected, atol=1e-6, rtol=0)
 
@@ -201,9 +206,9 @@ def score_lists(name, references, encoder, idf):
 
 @pytest.mark.parametrize("idf", [False, True])
 @pytest.mark.parametrize("name", ["function", "metric", "report"])
-def test_an_empty_list_counts_as_one_blank_reference(encoder, minilm, name, idf):
+def test_an_empty_list_counts_as_one_blank_reference(encoder, tiny, name, idf):
     # A blank reference next to others counts nowhere.
-    expected = score_with_peer([TEXTS[0], "", TEXTS[2], TEXTS[3]], minilm, idf)
+    expected = score_with_peer([TEXTS[0], "", TEXTS[2], TEXTS[3]], tiny, idf)
 
     with pytest.warns(UserWarning, match=ZERO) as caught:
         scores = score_lists(name, NO_REFERENCE, encoder, idf)
