@@ -66,7 +66,9 @@ def test_outputs_that_differ_more_are_not_the_same(other):
     "ignore:.*many workers.*", "ignore::FutureWarning", "ignore:2 texts are longer than 512 tokens"
 )
 @pytest.mark.parametrize("name", [name for name in BLOCKS if name not in ELSEWHERE and has_python(name)])
-def test_python_blocks_run_in_order(name, tmp_path, monkeypatch):
+def test_python_blocks_run_in_order(encoder, name, tmp_path, monkeypatch):
+    # Most blocks use this model, so hold it in memory for them.
+    encoder.backbone("cpu")
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(0)
     names = {"__name__": name}

@@ -20,7 +20,9 @@ FEWER = {"BERTScore": 10, "bert_score": 9, "SoftBERTScoreLoss": 13, "BERTScoreRe
 
 
 @pytest.mark.parametrize("module_name", package_modules())
-def test_examples_run(module_name):
+def test_examples_run(encoder, module_name):
+    # Most examples use this model, so hold it in memory for them.
+    encoder.backbone("cpu")
     module = importlib.import_module(module_name)
     finder = doctest.DocTestFinder(exclude_empty=True)
     runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
