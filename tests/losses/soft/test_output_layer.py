@@ -7,6 +7,7 @@ from torch.nn import functional as F  # noqa: N812
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from bertscore_tm.losses import SoftBERTScoreLoss
+from bertscore_tm.losses.soft.output_layer import OutputLayer
 from tests.support.losses import TARGET, blank_ids, make_loss, relax_by_gumbel
 from tests.support.models import randomised, tiny_generator
 from tests.support.soft_predictions import (
@@ -232,3 +233,30 @@ def test_no_logits_exist_on_the_path_without_them(encoder):
         sum(loss.forward_hidden(hidden, head, labels, return_cross_entropy=True)).backward()
 
     assert largest.numbers < positions * 30522 / 1.5  # the encoder's table alone has 30522 x 384
+
+
+@pytest.mark.parametrize("bias", [None, normal(9, seed=3)], ids=["no bias", "bias"])
+@pytest.mark.parametrize("scale", [1.0, 2.0])
+@pytest.mark.parametrize(("size", "count"), [(None, 9), (5, 5)])
+@pytest.mark.parametrize(
+    ("dtype", "expected_dtype"),
+    [(torch.bfloat16, torch.float32), (torch.float32, torch.float32), (torch.float64, torch.float64)],
+)
+def test_its_logits_have_scale_and_bias(bias, scale, size, count, dtype, expected_dtype):
+    """Powers of two keep the product of scale and state exact in bfloat16."""
+    hidden = (torch.arange(12).reshape(3, 4) / 8).to(dtype).requires_grad_()
+    weight = normal(9, 4, seed=2).requires_grad_()
+    layer = OutputLayer(weight, bias, scale)
+
+    logits = layer.logits(hidden, size)
+
+    expected = torch.zeros(3, count, dtype=torch.float64)
+    for row in range(3):
+        for output in range(count):
+            for feature in range(4):
+                expected[row, output] += scale * hidden[row, feature].item() * weight[output, feature].item()
+            if bias is not None:
+                expected[row, output] += bias[output].item()
+    assert logits.dtype == expected_dtype
+    assert not logits.requires_grad
+    torch.testing.assert_close(logits.double(), expected, atol=1e-6, rtol=0)
