@@ -12,7 +12,8 @@ create = $(UV) venv --quiet --seed --allow-existing --python $(PYTHON) $(1)
 install = $(UV) pip install --quiet --python $(1)/$(SCRIPTS)/python
 else
 create = $(PYTHON) -m venv $(1)
-install = $(1)/$(SCRIPTS)/python -m pip install --quiet
+# Do not compile all installed files, most of which are never imported. Python compiles the others when it imports them.
+install = $(1)/$(SCRIPTS)/python -m pip install --quiet --no-compile
 endif
 DEMO_ARGS ?=
 TEST_ARGS ?=
@@ -43,7 +44,7 @@ AVX2_TESTS := tests/matching tests/device/test_onednn.py tests/device/test_preci
 LOWEST_TESTS := tests/repository/test_docstrings.py tests/repository/test_overrides.py tests/callbacks/test_scoring.py \
 	tests/callbacks/test_loaders.py tests/callbacks/test_logged_keys.py tests/callbacks/test_corpus_warnings.py
 
-.PHONY: demo test nightly quick avx2 mutants benchmark gpu parity lint dist release types lowest newest engines docs docs-serve check browser ci clean
+.PHONY: demo test nightly quick avx2 mutants benchmark gpu parity lint dist release types check-wheel lowest newest engines docs docs-serve check browser ci clean
 
 demo: $(VENV)/demo-ready
 	$(BIN)/python -m examples.programs.demo $(DEMO_ARGS)
@@ -101,17 +102,20 @@ release: dist
 	test -f "dist/bertscore_tm-$(TAG:v%=%).tar.gz"
 	grep "^## \[$(TAG:v%=%)\] - 20" CHANGELOG.md
 
-# The package as users get it: a wheel in a new environment, imported from another folder and type-checked. --no-compile
-# saves time, because these checks import few of the installed files.
+# The package as users get it: a wheel in a new environment, imported from another folder and type-checked.
 types: dist
+	$(MAKE) check-wheel
+
+# The checks of `types` for the wheel that is in dist. mypy writes no cache, because each run has a new environment.
+check-wheel:
 	rm -rf .venv-wheel
 	$(call create,.venv-wheel)
-	$(call install,.venv-wheel) --no-compile $(CONSTRAINTS) torch
-	$(call install,.venv-wheel) --no-compile $(CONSTRAINTS) dist/*.whl
+	$(call install,.venv-wheel) $(CONSTRAINTS) torch
+	$(call install,.venv-wheel) $(CONSTRAINTS) dist/*.whl
 	cd dist && ../.venv-wheel/$(SCRIPTS)/python -c "import bertscore_tm.losses, bertscore_tm.callbacks; from bertscore_tm import BERTScore, bert_score; print('imported from', bertscore_tm.__file__)"
 	.venv-wheel/$(SCRIPTS)/python -c "import bertscore_tm.losses, bertscore_tm.callbacks; print('imported from the checkout')"
-	$(call install,.venv-wheel) --no-compile $(CONSTRAINTS) "$$(echo dist/*.whl)[plot,cli]" mypy
-	cd dist && ../.venv-wheel/$(SCRIPTS)/python -m mypy --config-file ../pyproject.toml -p bertscore_tm
+	$(call install,.venv-wheel) $(CONSTRAINTS) "$$(echo dist/*.whl)[plot,cli]" mypy
+	cd dist && ../.venv-wheel/$(SCRIPTS)/python -m mypy --cache-dir /dev/null --config-file ../pyproject.toml -p bertscore_tm
 
 # Run the examples of the docstrings and short trainings with the lowest versions that pyproject.toml allows.
 lowest: .venv-lowest/ready
@@ -150,12 +154,11 @@ browser:
 		(($(INSTALL_BROWSER) || (timeout 120 apt-get update && $(INSTALL_BROWSER))) > /dev/null 2>&1 < /dev/null || \
 		echo "Chromium is missing and apt-get cannot install it: its tests will be skipped.")
 
-# All checks that must pass before a change lands. The checks of the first line use one core each, so two run at a time.
-# The tests use all cores.
+# All checks that must pass before a change lands. Two run at a time, so that no core waits for a download or for the
+# slowest test. The wheel is built before, because tests build it too, in the same folder.
 ci:
-	$(MAKE) --jobs 2 --output-sync=target browser lint docs types lowest LOWEST_TORCH=$$(sed -n "s/^torch==//p" constraints.txt)
-	$(MAKE) test
-	$(MAKE) avx2
+	$(MAKE) --jobs 2 --output-sync=target browser lint dist docs lowest LOWEST_TORCH=$$(sed -n "s/^torch==//p" constraints.txt)
+	$(MAKE) --jobs 2 --output-sync=target test check-wheel avx2
 
 # Install torch first and alone, so that the constraints choose its build and the other packages find it installed.
 $(VENV)/demo-ready: pyproject.toml constraints.txt
@@ -177,8 +180,8 @@ $(VENV)/engines-ready: $(VENV)/ready
 .venv-lowest/ready: pyproject.toml constraints.txt tests/lowest.txt
 	$(call create,.venv-lowest)
 	sed "s/^torch==.*/torch==$(LOWEST_TORCH)/" tests/lowest.txt > .venv-lowest/lowest.txt
-	$(call install,.venv-lowest) --no-compile --constraint .venv-lowest/lowest.txt torch
-	$(call install,.venv-lowest) --no-compile --constraint .venv-lowest/lowest.txt --editable ".[plot,report,cli,demo]" pytest
+	$(call install,.venv-lowest) --constraint .venv-lowest/lowest.txt torch
+	$(call install,.venv-lowest) --constraint .venv-lowest/lowest.txt --editable ".[plot,report,cli,demo]" pytest
 	touch $@
 
 clean:

@@ -30,6 +30,8 @@ include_patterns = [
     "examples/docs/tour.ipynb",
     "bertscore_tm/data/SOURCE.md",
 ]
+# Environments have thousands of files, in which Sphinx would look for pages.
+exclude_patterns = [".*"]
 # The notebook keeps its outputs, which a test compares.
 nb_execution_mode = "off"
 
