@@ -106,6 +106,21 @@ def test_each_distinct_text_is_encoded_once_per_update(encoder, minilm, repeated
     torch.testing.assert_close(metric.compute(), bert_score(*repeated, encoder), atol=TOLERANCE, rtol=0)
 
 
+@pytest.mark.usefixtures("repeated")  # has short steps
+def test_the_next_update_encodes_no_cached_reference(encoder, minilm):
+    candidates, texts = real_pairs(80, words=6)
+    references = [[texts[i % 8]] for i in range(80)]
+    uncached = FrozenEncoder(minilm, num_layers=LAYER, max_length=499)  # has a cache that no other test fills
+    metric = BERTScore(uncached, reduction="none", cache_bytes=2**28)
+    metric.update(candidates, references)
+
+    # The same batch again would not even be matched again.
+    with counted_texts() as encoded:
+        metric.update(candidates[::-1], references[::-1])
+
+    assert encoded == count_rows(encoder, candidates, [])
+
+
 def test_vectors_of_repeated_texts_take_bounded_memory(encoder, repeated, monkeypatch):
     expected = bert_score(*repeated, encoder)["f1"]
     limit = 384 * 4 * 30

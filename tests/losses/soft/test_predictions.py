@@ -5,7 +5,7 @@ import torch
 from torch.nn.functional import one_hot
 
 from bertscore_tm.losses import SoftBERTScoreLoss, VocabularyBridge
-from bertscore_tm.losses.soft.predictions import SoftTokens, encode_soft_tokens
+from bertscore_tm.losses.soft.predictions import SoftTokens, _find_kinds, encode_soft_tokens
 from tests.support.models import tiny_tokenizer
 from tests.support.soft_predictions import (
     IGNORE,
@@ -29,6 +29,15 @@ def test_logits_of_control_tokens_do_not_matter(encoder):
     other_value, other_gradient = grad_of(SoftBERTScoreLoss(encoder), z, labels)
     assert torch.equal(value, other_value)
     assert torch.equal(gradient, other_gradient)
+
+
+def test_ids_outside_the_vocabulary_count_as_text():
+    """The last row stands for them, also if the tokenizer's special tokens have such ids."""
+    kinds = _find_kinds(4, control_ids=[0, 2, 4, 9], end_ids=[2, 4, 9])
+
+    is_text, is_end = kinds.unbind(1)
+    assert is_text.tolist() == [False, True, False, True, True]
+    assert is_end.tolist() == [False, False, True, False, False]
 
 
 def extreme_logits(encoder, kind, dtype):
