@@ -19,6 +19,12 @@ PAIRS = [(0, 1), (0, 2), (1, 2)]
 
 
 @pytest.fixture(scope="module")
+def encoder(minilm):
+    """The real encoder at layer 1, because a page encodes each of its pairs once more."""
+    return FrozenEncoder(minilm, num_layers=1)
+
+
+@pytest.fixture(scope="module")
 def systems(pairs):
     """Texts of three systems, of which the last says the references."""
     candidates, references = pairs

@@ -5,7 +5,7 @@ from playwright.sync_api import expect
 from tests.support.browser import column, expect_rows
 
 
-def test_the_address_of_a_view_opens_it_in_another_window(show, three):
+def test_the_address_of_a_view_opens_it_again(show, three):
     """A click in the matrix sets A and B, another opens a pair."""
     page = show(three)
     assert page.locator("#matrix tbody td button").count() == 6
@@ -14,15 +14,17 @@ def test_the_address_of_a_view_opens_it_in_another_window(show, three):
     page.click("#sort-length")
     page.click("#pair-20")
     assert page.locator(".pair").count() == 2
-    view = page.url.partition("#")[2]
+    address, numbers = page.url, column(page, 1)
+    difference = page.locator("#difference").inner_text()
+    view = address.partition("#")[2]
     assert view == "a=1&b=0&sort=length&pair=20"
 
-    other = show(three, view=f"#{view}")
+    page = show(three, view=f"#{view}")
 
-    assert other.url == page.url
-    assert column(other, 1) == column(page, 1)
-    assert other.get_attribute("#pair-20", "aria-expanded") == "true"
-    assert other.locator("#difference").inner_text() == page.locator("#difference").inner_text()
+    assert page.url == address
+    assert column(page, 1) == numbers
+    assert page.get_attribute("#pair-20", "aria-expanded") == "true"
+    assert page.locator("#difference").inner_text() == difference
 
 
 def test_a_click_that_ends_a_selection_opens_nothing(show, three):
@@ -61,18 +63,21 @@ LOOK = """() => {
 
 def test_an_address_in_the_open_page_shows_its_view(show, three):
     """Like in a new window: what an address lacks is as at the start."""
-    page = show(three)
+    expected = []
     for view in VIEWS:
-        fresh = show(three, view=f"#{view}")
-
+        page = show(three, view=f"#{view}")
+        expected.append((page.url, page.evaluate(LOOK)))
+    page = show(three)
+    for view, (address, look) in zip(VIEWS, expected, strict=True):
         page.evaluate("view => { location.hash = view; }", view)
 
-        expect(page).to_have_url(fresh.url)
-        assert page.evaluate(LOOK) == fresh.evaluate(LOOK)
+        expect(page).to_have_url(address)
+        assert page.evaluate(LOOK) == look
 
 
 def test_back_and_forward_return_to_the_views(show, three):
-    page = show(three)
+    # In a new page, which has no history.
+    page = show(three, in_new_page=True)
     start = page.evaluate(LOOK)
     addresses = [page.url]
     for view in VIEWS:

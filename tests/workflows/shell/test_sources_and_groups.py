@@ -29,7 +29,7 @@ def command(minilm, tmp_path, monkeypatch, capsys):
     write_lines(tmp_path / "refs.txt", REFERENCES)
     write_records(tmp_path / "pairs.jsonl", [record(i) for i in range(9)])
     write_records(tmp_path / "sources.jsonl", [{"id": i, "source": SOURCES[i]} for i in MOVED])
-    return lambda *words, **options: run_here(capsys, *words, "-m", minilm, "-l", 5, "--device", "cpu", **options)
+    return lambda *words, **options: run_here(capsys, *words, "-m", minilm, "-l", 1, "--device", "cpu", **options)
 
 
 def record(i):
@@ -46,7 +46,7 @@ def worst(minilm):
     rows = [i for i in range(9) if COPIES[i]]
     candidates = [COPIES[i] for i in rows]
     references = [REFERENCES[i] for i in rows]
-    f1 = oracle_scores(minilm, candidates, references, 5)[2].tolist()
+    f1 = oracle_scores(minilm, candidates, references, 1)[2].tolist()
     scores = dict.fromkeys(range(9), 0.0) | dict(zip(rows, f1, strict=True))
     return sorted(scores.items(), key=lambda item: item[1])
 
