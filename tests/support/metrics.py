@@ -1,6 +1,8 @@
 """Metrics: small batches and kinds of metrics, with the scores of the function."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -19,8 +21,9 @@ COUNT = 10
 FIRST = (["a cat sat on the mat", "good morning"], ["the cat sat on a mat", "hello there"])
 SECOND = (["it rains in Paris"], ["rain falls on the capital of France"])
 THIRD = (["the train was late", "nobody came"], [["the train came late", "a delayed train"], ["no one showed up"]])
-# Weights that no corpus gives, for every id, special ones too.
-MAPPING = {token: (token * 37 % 11) / 4 for token in range(VOCABULARY)}
+# Weights that no corpus gives, of frequent tokens and special ones. Other tokens have the default, because a mapping of
+# all ids takes a quarter of a second to read.
+MAPPING = defaultdict(partial(float, 2.5), {token: (token * 37 % 11) / 4 for token in range(4000)})
 # What a metric holds when it is handed over, and its batches after that; some of it comes twice.
 HELD = [0, 1]
 BATCHES = [[2, 3, 4], [5], [7, 6], [9, 8, 4]]

@@ -1,6 +1,8 @@
 """Scores of the reference package."""
 
 from collections.abc import Iterable, Sequence
+from copy import copy
+from functools import lru_cache
 from typing import Any
 
 import bert_score
@@ -27,14 +29,23 @@ def oracle_scores(
         idf: weights of the references, if it is True, or of these texts.
         table: file of the baseline by which scores are rescaled.
     """
-    settings = {"num_layers": num_layers, "all_layers": all_layers, "lang": "en", "nthreads": 0, "device": "cpu"}
+    has_weights = bool(idf)
+    # A copy, because the scorer keeps its first token weights.
+    scorer = copy(load_scorer(model, num_layers, all_layers, table, has_weights))
+    if has_weights:
+        documents = flat(references) if idf is True else idf
+        scorer.compute_idf(documents)
+    return torch.stack(scorer.score(candidates, references, batch_size=1))
+
+
+@lru_cache(maxsize=4)
+def load_scorer(model: str, num_layers: int, all_layers: bool, table: Any, has_weights: bool) -> bert_score.BERTScorer:
+    """Return a scorer without token weights; it is cached, because loading takes longer than scoring a few pairs."""
+    settings = {"num_layers": num_layers, "all_layers": all_layers, "idf": has_weights}
+    settings |= {"lang": "en", "nthreads": 0, "device": "cpu"}
     if table is not None:
         settings |= {"rescale_with_baseline": True, "baseline_path": str(table)}
-    if idf:
-        documents = flat(references) if idf is True else idf
-        settings |= {"idf": True, "idf_sents": documents}
-    scorer = bert_score.BERTScorer(model, **settings)
-    return torch.stack(scorer.score(candidates, references, batch_size=1))
+    return bert_score.BERTScorer(model, **settings)
 
 
 def flat(references: Iterable[Any]) -> list[str]:

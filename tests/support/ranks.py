@@ -1,5 +1,6 @@
 """Gloo ranks: processes for one job each, forked from a server that has imported what they need."""
 
+import gc
 import multiprocessing
 import os
 import pickle
@@ -26,8 +27,14 @@ RANK_IMPORTS = [
     "tests.support.loaded_model",
     "tests.support.models",
     "tests.support.oracle",
+    "tests.support.risk",
     "torch.distributed.fsdp",
+    "transformers.models.bart.modeling_bart",
     "transformers.models.bert.modeling_bert",
+    "transformers.models.gpt2.modeling_gpt2",
+    "transformers.models.llama.modeling_llama",
+    "transformers.models.t5.modeling_t5",
+    "transformers.trainer_seq2seq",
 ]
 # Turns a hang into a failure; far above what a job takes on a busy machine.
 HANGS_AFTER_S = 900
@@ -146,6 +153,8 @@ def end_ranks(
 
 def _rank_main(rank: int, world_size: int, folder: str, job: bytes, timeout_s: int) -> None:
     """Join the process group, run the pickled job, and write its result or error to a file."""
+    # A garbage collection would copy all imported objects into this process, because it writes to each of them.
+    gc.freeze()
     # How Lightning recognises a process that it has not started itself.
     os.environ.update(LOCAL_RANK=str(rank), NODE_RANK="0")
     torch.set_num_threads(1)

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -63,7 +63,8 @@ pytestmark = [
 
 LAYERS = 2
 COUNT = 11
-CANDIDATES, REFERENCES = (side[:COUNT] for side in real_pairs(240, words=8))
+# Short texts, because edit distances and pictures take most of the time. All are different.
+CANDIDATES, REFERENCES = real_pairs(COUNT, words=4)
 PAIRS = (CANDIDATES, REFERENCES)
 
 
@@ -130,7 +131,7 @@ class Run:
         name: folder of its files.
         make_loaders: returns the dataloaders of a rank from its number and the number of ranks.
         numbers: the examples of each dataloader on all ranks.
-        call: the trainer's method.
+        call: the trainer's method. ``"fit"`` validates twice.
         inserts_sampler: whether Lightning deals out the examples.
         options: arguments of the scorer.
     """
@@ -138,7 +139,7 @@ class Run:
     name: str
     make_loaders: Callable[[int, int], list[Any]]
     numbers: Sequence[Sequence[int]] = (range(COUNT),)
-    call: str = "fit"
+    call: str = "validate"
     inserts_sampler: bool = True
     options: dict[str, Any] = field(default_factory=lambda: {"index_key": "index"})
 
@@ -239,18 +240,17 @@ SUBCLASS = Run("subclass", lambda rank, _: [DataLoader(range(COUNT), sampler=Unu
 SAME = Run("same", lambda *_: [loader(COUNT, batch_size=2)], inserts_sampler=False)
 ITERABLE = Run("iterable", lambda rank, world_size: [stream(range(rank, COUNT, world_size))])
 RUNS = [
-    Run("plain", lambda *_: [loader(COUNT, batch_size=2)], options={}),
-    Run("shuffled", lambda *_: [DataLoader(range(COUNT), 2, shuffle=True)], options={}),
+    Run("plain", lambda *_: [loader(COUNT, batch_size=2)], call="fit", options={}),
+    Run("shuffled", lambda *_: [DataLoader(range(COUNT), 2, shuffle=True)], call="fit", options={}),
     OWN_SAMPLER,
     BUCKETING,
     SUBCLASS,
     SAME,
     ITERABLE,
-    Run("none_on_the_first", **share(*NONE_ON_THE_FIRST)),
+    Run("none_on_the_first", **share(*NONE_ON_THE_FIRST), call="fit"),
     Run(
         "none_generated",
         **share(*NONE_ON_THE_FIRST),
-        call="validate",
         options={"index_key": "index", "generate": generate},
     ),
     Run("each_a_loader", **share(*EACH_A_LOADER), call="test"),
@@ -292,6 +292,11 @@ def refused_case(run: Run, words: Sequence[str], **options: Any) -> Case:
     return Case(compute=compute, deal=deal_nothing, expect=lambda job: True, world_sizes=(2,))
 
 
+def unindexed_case(run: Run, sampler: str) -> Case:
+    """Return the case of a training whose sampler needs a key of the indices, without one."""
+    return refused_case(replace(run, call="fit"), [sampler, "index_key="], index_key=None)
+
+
 def generate_fewer(pl_module: Chooser, batch: torch.Tensor) -> list[list[str]]:
     """Return one prediction too few."""
     return [side[1:] for side in generate(pl_module, batch)]
@@ -303,7 +308,7 @@ def generate_none(pl_module: Chooser, batch: torch.Tensor) -> tuple[list[str], l
 
 def fewer_case(count: int, function: Any) -> Case:
     """Return the case of a generator with too few predictions."""
-    run = Run("fewer", lambda *_: [loader(7)], call="validate", options={})
+    run = Run("fewer", lambda *_: [loader(7)], options={})
     words = [f"got {count} predictions for a batch of 3 examples", "return one prediction per example"]
     return refused_case(run, words, generate=function)
 
@@ -399,12 +404,17 @@ def compute_other_metric(name: str, metric: Any, count: int) -> dict[str, float]
     return {name: float(value)}
 
 
-def others_case(count: int) -> Case:
+# Numbers of texts, and for each a number of ranks that does not divide it, so that texts come twice.
+OTHERS = [(1, 2), (3, 2), (5, 2), (2, 3), (4, 3)]
+
+
+def others_case(count: int, world_size: int) -> Case:
     """Return the case of a validation of some texts by all metrics."""
     return Case(
         compute=partial(log_other_metrics, count=count),
         deal=deal_nothing,
         expect=partial(expect_other_metrics, count=count),
+        world_sizes=(world_size,),
     )
 
 
@@ -567,10 +577,10 @@ def count_right(path: Path) -> int:
 
 TABLE = {
     **{f"scores, {run.name}": run_case(run) for run in RUNS},
-    **{f"refused, {run.name}": refused_case(run, [sampler, "index_key="], index_key=None) for run, sampler in REFUSED},
+    **{f"refused, {run.name}": unindexed_case(run, sampler) for run, sampler in REFUSED},
     "refused, 2 predictions for 3 examples": fewer_case(2, generate_fewer),
     "refused, no predictions for 3 examples": fewer_case(0, generate_none),
-    **{f"other metrics, {count} texts": others_case(count) for count in range(1, 6)},
+    **{f"other metrics, {count} texts": others_case(count, world_size) for count, world_size in OTHERS},
     "stops, the second is out of patience": stopping_case((RISING, FALLING), {}, [(NOT, 0), (OUT, 2)], 2),
     "stops, each for another reason": stopping_case(
         (UP, BROKEN), {"stopping_threshold": 0.55}, [(REACHED, 0), (FINITE, 1)], 2
@@ -583,7 +593,7 @@ TABLE = {
     "missing key on all ranks": missing_case((NONE, NONE), ["missing", "missing"]),
     # The other ranks stop, because one has failed.
     "missing key on one rank": missing_case((RISING, NONE), [1, "missing"]),
-    "samples": Case(compute=log_samples_on_ranks, deal=deal_nothing, expect=expect_samples),
+    "samples": Case(compute=log_samples_on_ranks, deal=deal_nothing, expect=expect_samples, world_sizes=(2,)),
     "report": Case(compute=write_report, deal=deal_nothing, expect=expect_report, differs_by_rank=True, tolerance=6e-5),
     "folders of two runs": Case(
         compute=fit_twice,

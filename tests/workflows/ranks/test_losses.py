@@ -1,5 +1,6 @@
 """Losses and rewards on 2 and 3 ranks: gradients and values are those of one process with the whole batch."""
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -92,9 +93,14 @@ def step_in_one_process(job: Job) -> dict[str, Tensor]:
     return {"value": value.detach(), "gradient": whole_gradient(model)}
 
 
-def soft_case(**options: Any) -> Case:
+def soft_case(world_sizes: Sequence[int], **options: Any) -> Case:
     """Return the case of a SoftBERTScoreLoss with a wrapper around the generator."""
-    return Case(compute=partial(step_on_a_rank, **options), deal=ROWS_IN_TURN, expect=step_in_one_process)
+    return Case(
+        compute=partial(step_on_a_rank, **options),
+        deal=ROWS_IN_TURN,
+        expect=step_in_one_process,
+        world_sizes=world_sizes,
+    )
 
 
 # BERTScoreRisk
@@ -217,9 +223,9 @@ def same_steps(count: int, world_size: int) -> list[list[int]]:
 TWO_STEPS = partial(same_steps, 2)
 STEPS = partial(same_steps, 3)
 TABLE = {
-    "soft loss in DDP": soft_case(wrap=DistributedDataParallel),
-    "soft loss, sharded": soft_case(wrap=shard),
-    "soft loss, sharded, from hidden states": soft_case(wrap=shard, from_hidden=True),
+    "soft loss in DDP": soft_case((2, 3), wrap=DistributedDataParallel),
+    "soft loss, sharded": soft_case((2,), wrap=shard),
+    "soft loss, sharded, from hidden states": soft_case((3,), wrap=shard, from_hidden=True),
     "risk in DDP, measured in each step": Case(
         compute=partial(risk_steps_on_a_rank, balance_every=1), deal=TWO_STEPS, expect=expect_risk_steps, tolerance=1e-5
     ),
@@ -227,19 +233,24 @@ TABLE = {
         compute=partial(risk_steps_on_a_rank, balance_every=1, every=2),
         deal=STEPS,
         expect=partial(expect_risk_steps, every=2),
+        world_sizes=(2,),
         tolerance=1e-5,
     ),
     "risk of a sharded encoder-decoder is refused": Case(
         compute=refuse_sharded_encoder_decoder,
         deal=STEPS,
         expect=lambda job: True,
+        world_sizes=(2,),
     ),
-    "risk of a sharded decoder": Case(compute=train_sharded_decoder, deal=STEPS, expect=lambda job: True),
+    "risk of a sharded decoder": Case(
+        compute=train_sharded_decoder, deal=STEPS, expect=lambda job: True, world_sizes=(2,)
+    ),
     "rewards": Case(
         compute=reward_on_a_rank,
         deal=partial(deal_none_to_the_last, range(len(CANDIDATES))),
         expect=expect_rewards,
         differs_by_rank=True,
+        world_sizes=(3,),
         tolerance=2e-6,
     ),
 }

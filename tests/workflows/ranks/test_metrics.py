@@ -210,13 +210,18 @@ TABLE = {
     # Rescaling.
     "rescaled": kind_case(Kind(rescale=..., **LISTS, **PAIRS)),
     "rescaled, all layers": kind_case(Kind(rescale=..., all_layers=True, component="f1")),
-    # Other classes and models.
-    "collection": Case(compute=compute_collection, deal=IN_TURN, expect=expect_collection),
+    # Other classes and models. They synchronize like the metrics above, so that 2 ranks are enough.
+    "collection": Case(compute=compute_collection, deal=IN_TURN, expect=expect_collection, world_sizes=(2,)),
     "interface of torchmetrics": Case(
-        compute=compute_drop_in, deal=IN_TURN, expect=partial(expect_scores, kind=Kind(idf=True, **PAIRS))
+        compute=compute_drop_in,
+        deal=IN_TURN,
+        expect=partial(expect_scores, kind=Kind(idf=True, **PAIRS)),
+        world_sizes=(2,),
     ),
-    "forward function": Case(compute=compute_with_function, deal=ALONE, expect=partial(expect_scores, kind=Kind())),
-    "logged by Lightning": Case(compute=log_metrics, deal=deal_nothing, expect=expect_logged),
+    "forward function": Case(
+        compute=compute_with_function, deal=ALONE, expect=partial(expect_scores, kind=Kind()), world_sizes=(2,)
+    ),
+    "logged by Lightning": Case(compute=log_metrics, deal=deal_nothing, expect=expect_logged, world_sizes=(2,)),
     "weights for a loss": Case(compute=compute_weights, deal=partial(deal_in_turn, REPEATED), expect=expect_weights),
 }
 

@@ -20,8 +20,9 @@ IDF = {token: 1.0 + token % 3 for token in range(800)}
 @pytest.fixture(autouse=True)
 def fresh_compiler():
     torch.compiler.reset()
-    # No worker processes: compiling takes longer than the loss.
-    with inductor_config.patch({"compile_threads": 1}):
+    # No worker processes, because starting them takes longer than compiling. One C++ file per direction instead of one
+    # per kernel, and no vector instructions, because most of the time is the compilation of headers.
+    with inductor_config.patch({"compile_threads": 1, "cpp_wrapper": True, "cpp.vec_isa_ok": False}):
         yield
     torch.compiler.reset()
 
