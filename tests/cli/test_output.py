@@ -14,9 +14,10 @@ from unittest.mock import Mock
 
 import pytest
 
+from bertscore_tm.cli.__main__ import run
 from bertscore_tm.cli.errors import CommandError
 from bertscore_tm.cli.output import write_output
-from tests.support.forked_programs import run_command
+from tests.support.forked_programs import run_command, run_forked
 from tests.support.markdown_blocks import ROOT
 from tests.support.models import save_tiny_model
 from tests.support.shell import Printed, run_here, write_lines, write_records
@@ -240,6 +241,25 @@ def test_an_output_that_the_shell_closed_loses_no_file(folder, tmp_path):
 
     check_unwritten(done, path, 1, "standard output is closed")
     assert done.out == ""
+
+
+def run_and_open_a_file(path):
+    """Run the command, and write the number that the system gives to the next file."""
+    sys.argv = ["bertscore-tm", "score", "missing.txt", "missing.txt"]
+    run()
+    with path.open("w") as file:
+        file.write(str(file.fileno()))
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_no_file_gets_the_number_of_a_closed_stream(tmp_path, stream):
+    """Libraries in C would write their messages to such a file."""
+    path = tmp_path / "number.txt"
+
+    run_forked(run_and_open_a_file, path, folder=tmp_path, streams={stream: CLOSED})
+
+    assert int(path.read_text()) > 2
 
 
 def test_no_message_is_printed_in_place_of_the_result(tmp_path):
