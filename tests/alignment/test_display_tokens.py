@@ -11,7 +11,7 @@ from bertscore_tm.alignment.display_tokens import split_for_display
 from bertscore_tm.alignment.page_data import describe_sides
 from bertscore_tm.encoder.tokenizer import TextTokenizer
 from bertscore_tm.scoring.settings import ScoreSettings
-from tests.support.models import EVERY_FAMILY, KINDS, randomised, tiny_config, tiny_model
+from tests.support.models import EVERY_FAMILY, KINDS, randomised, tiny_config, tiny_tokenizer
 
 
 def in_words(readable, unknown=None):
@@ -30,7 +30,7 @@ def in_words(readable, unknown=None):
 @pytest.mark.parametrize("kind", KINDS)
 def test_plain_texts_can_be_read_back(kind, pairs):
     family = next(family for family, its_kind in EVERY_FAMILY.items() if its_kind == kind)
-    tokenizer = TextTokenizer(tiny_model(family)[1], tiny_config(family))
+    tokenizer = TextTokenizer(tiny_tokenizer(EVERY_FAMILY[family]), tiny_config(family))
     for text in pairs[1][:20]:
         ids = tokenizer([text]).rows()[0]
 
@@ -51,7 +51,7 @@ def test_plain_texts_can_be_read_back(kind, pairs):
 @settings(max_examples=40, deadline=None)
 @pytest.mark.parametrize("family", ["bert", "roberta", "xlm-roberta", "xlm", "gpt2"])
 def test_any_text_can_be_read(family, text):
-    tokenizer = TextTokenizer(tiny_model(family)[1], tiny_config(family))
+    tokenizer = TextTokenizer(tiny_tokenizer(EVERY_FAMILY[family]), tiny_config(family))
     ids = tokenizer([text]).rows()[0]
 
     readable = split_for_display(text, tokenizer)
@@ -82,7 +82,7 @@ def test_any_text_can_be_read(family, text):
     ],
 )
 def test_tokens_of_other_scripts(family, text, tokens):
-    tokenizer = TextTokenizer(tiny_model(family)[1], tiny_config(family))
+    tokenizer = TextTokenizer(tiny_tokenizer(EVERY_FAMILY[family]), tiny_config(family))
 
     readable = split_for_display(text, tokenizer)
 

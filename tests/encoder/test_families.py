@@ -55,7 +55,7 @@ UP_TO_FIRST = {"num_layers": 1, "all_layers": True}
 
 @dataclass
 class Tiny:
-    """A tiny model with its head, its tokenizer, a folder of both, and a folder without the head."""
+    """A tiny model with its head, its tokenizer, a folder of both, and a folder of the model without the head."""
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerFast
@@ -73,8 +73,10 @@ class Tiny:
         """Return an encoder of a folder, loaded once: layers 0 and 1 come from the folder without the head."""
         key = (num_layers, *options.items())
         if key not in self.loaded:
-            folder = self.base_folder if num_layers <= 1 else self.folder
-            self.loaded[key] = FrozenEncoder(folder, num_layers=num_layers, **options)
+            source = (self.folder,)
+            if num_layers <= 1:
+                source = (self.base_folder, self.tokenizer)
+            self.loaded[key] = FrozenEncoder(*source, num_layers=num_layers, **options)
         return self.loaded[key]
 
 
@@ -113,9 +115,9 @@ def tiny(family, tmp_path_factory):
     parent = tmp_path_factory.mktemp("family")
     tokenizer = tiny_tokenizer(EVERY_FAMILY[family])
     made = Tiny(model_with_head(family), tokenizer, str(parent / name), str(parent / "base"))
-    for model, folder in ((made.model, made.folder), (made.model.base_model, made.base_folder)):
-        model.save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
+    made.model.save_pretrained(made.folder)
+    made.model.base_model.save_pretrained(made.base_folder)
+    tokenizer.save_pretrained(made.folder)
     return made
 
 

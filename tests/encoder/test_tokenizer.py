@@ -24,7 +24,7 @@ from bertscore_tm.encoder.loading import load_tokenizer
 from bertscore_tm.encoder.tokenizer import TextTokenizer
 from bertscore_tm.matching.vectors import TokenizedTexts
 from examples.research.benchmarks.processes import peak_growth
-from tests.support.models import EVERY_FAMILY, KINDS, tiny_model, tiny_tokenizer, windows_of
+from tests.support.models import EVERY_FAMILY, KINDS, tiny_config, tiny_model, tiny_tokenizer, windows_of
 from tests.support.texts import real_pairs
 
 
@@ -53,8 +53,8 @@ def test_ids_equal_those_of_the_tokenizer(make_tokenizer, pairs):
     [("roberta", True), ("gpt2", True), ("opt", True), ("bart", False), ("deberta", False), ("longformer", False)],
 )
 def test_only_roberta_and_gpt2_get_a_space_before_texts(family, has_space, prefix_space):
-    model, tokenizer = tiny_model(family)
-    tokenized = TextTokenizer(tokenizer, model.config, prefix_space=prefix_space)(["hello", ""])
+    tokenizer = tiny_tokenizer(EVERY_FAMILY[family])
+    tokenized = TextTokenizer(tokenizer, tiny_config(family), prefix_space=prefix_space)(["hello", ""])
     spaced = tokenizer.encode(" hello")
     plain = tokenizer.encode("hello")
 
@@ -372,7 +372,7 @@ def test_tokenizers_whose_class_and_file_agree_do_not_change(minilm, tmp_path):
     assert ours.backend_tokenizer.to_str() == plain.backend_tokenizer.to_str()
     for family in EVERY_FAMILY:
         folder = tmp_path / family
-        saved = tiny_model(family)[1]
+        saved = tiny_tokenizer(EVERY_FAMILY[family])
         saved.save_pretrained(folder)
         AutoConfig.for_model(family).save_pretrained(folder)
         assert load_tokenizer(ModelSource.from_name(str(folder)))(TEXTS)["input_ids"] == saved(TEXTS)["input_ids"]
