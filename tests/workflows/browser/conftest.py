@@ -80,12 +80,12 @@ def report(encoder):
 
 @pytest.fixture(scope="session")
 def three(encoder):
-    """Three systems on 30 pairs, of which the last says another word for one thing."""
-    references = real_pairs(30)[1]
+    """Three systems on 20 pairs, of which the last says another word for one thing."""
+    references = real_pairs(20)[1]
     systems = {"first": [], "middle": [], "last": []}
     for reference in references:
         words = reference.split()[:12]
         systems["first"].append(" ".join(words))
         systems["middle"].append(" ".join(words[2:]))
         systems["last"].append(" ".join("zebra" if word == "the" else word for word in words))
-    return keep_page(Report.from_texts(systems, references, encoder, num_alignments=90, title="Three systems"))
+    return keep_page(Report.from_texts(systems, references, encoder, num_alignments=60, title="Three systems"))

@@ -44,7 +44,7 @@ def test_a_click_that_ends_a_selection_opens_nothing(show, three):
 def test_what_is_not_in_the_page_is_ignored(show, three):
     page = show(three, view="#show=constructor&range=toString,0,1&a=99&pair=1000")
 
-    expect_rows(page, 30)
+    expect_rows(page, 20)
 
 
 VIEWS = [

@@ -80,7 +80,7 @@ def test_a_click_on_a_word_shows_its_pairs(show, three):
     assert page.locator("#chips button").inner_text() == "“the” ✕"
     assert "word=the" in page.url
     page.click("#chips button")
-    expect_rows(page, 30)
+    expect_rows(page, 20)
 
 
 def test_a_click_on_a_bar_shows_where_b_loses(show, three):
@@ -97,7 +97,7 @@ def test_a_click_on_a_bar_shows_where_b_loses(show, three):
     page.keyboard.press("Enter")
 
     rows = [int(cell) - 1 for cell in column(page, 1)]
-    assert 0 < len(rows) < 30
+    assert 0 < len(rows) < 20
     assert difference[rows].max() < difference.min() + width + 1e-3
     noun = "pair" if len(rows) == 1 else "pairs"
     shown = f"F1 of the {len(rows)} {noun} shown"
