@@ -14,6 +14,7 @@ from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.callbacks import BERTScoreCallback
 from tests.support import lightning_runs as runs
 from tests.support.ranks import on_ranks, results
+from tests.support.texts import real_pairs
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow]
 
@@ -60,6 +61,12 @@ def fitted(pairs, minilm, folder, strategy, source):
 def fits(rank, pairs, minilm, folder):
     for case in product(STRATEGIES, SOURCES):
         yield case, partial(fitted, pairs, minilm, folder, *case)
+
+
+@pytest.fixture(scope="module")
+def pairs():
+    """Shorter texts than in other trainings, because edit distances take a quarter of the time."""
+    return real_pairs(runs.COUNT, words=4)
 
 
 @pytest.fixture(scope="module")
