@@ -1,5 +1,6 @@
 """Programs in processes forked from the session's server, because a new interpreter imports torch for seconds."""
 
+import gc
 import multiprocessing
 import os
 import runpy
@@ -59,6 +60,8 @@ def _run(
     function: Callable[..., Any], args: Any, folder: Path, streams: Streams, variables: Mapping[str, str | None]
 ) -> None:
     """Run a function in this process."""
+    # A garbage collection would copy all imported objects into this process, because it writes to each of them.
+    gc.freeze()
     # The processes that the function starts are started like those of a new interpreter, not by a server too.
     multiprocessing.set_start_method(None, force=True)
     os.chdir(folder)
