@@ -1,4 +1,5 @@
 import gc
+import logging
 import os
 
 # No test downloads; read when transformers is imported.
@@ -46,6 +47,12 @@ def _one_thread():
     import torch
 
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _log_levels_of_the_library():
+    """torchmetrics' scores give a logger of transformers a level of its own, so that it ignores the library's level."""
+    logging.getLogger("transformers.modeling_utils").setLevel(logging.NOTSET)
 
 
 @pytest.fixture(scope="session")

@@ -76,7 +76,7 @@ def test_ranks_that_torchrun_stops_end_with_one_line(folder):
 
 
 @pytest.mark.distributed
-def test_ranks_that_an_agent_stops_while_they_score_end_with_one_line(folder):
+def test_ranks_that_are_stopped_in_a_step_end_with_one_line(folder):
     (node,) = run_agent(folder, killed_rank.run, "stopped", SCORE_FILES, num_ranks=3)
 
     check_ended(node)

@@ -75,6 +75,7 @@ def _run(
 
 
 def _run_command(words: list[str]) -> None:
+    """Run the shell command in this process."""
     from bertscore_tm.cli.__main__ import run
 
     sys.argv = ["bertscore-tm", *words]

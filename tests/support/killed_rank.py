@@ -46,10 +46,12 @@ def _before_call(number: int, act: Callable[[], None], function: Callable[..., A
 
 
 def _stop_torchrun() -> None:
+    """Stop torchrun, the parent of the ranks, as a scheduler does."""
     os.kill(os.getppid(), signal.SIGTERM)
 
 
 def _kill_rank() -> None:
+    """Let this rank die as by a power failure."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 

@@ -20,9 +20,8 @@ IDF = {token: 1.0 + token % 3 for token in range(800)}
 @pytest.fixture(autouse=True)
 def fresh_compiler():
     torch.compiler.reset()
-    # No worker processes, because starting them takes longer than compiling. One C++ file per direction instead of one
-    # per kernel, and no vector instructions, because most of the time is the compilation of headers.
-    with inductor_config.patch({"compile_threads": 1, "cpp_wrapper": True, "cpp.vec_isa_ok": False}):
+    # No worker processes, because starting them takes longer than compiling. Everything else is as for users.
+    with inductor_config.patch({"compile_threads": 1}):
         yield
     torch.compiler.reset()
 
