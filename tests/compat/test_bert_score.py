@@ -133,6 +133,7 @@ def test_a_scorer_keeps_model_and_weights(small, corpus):
         with pytest.warns(UserWarning, match="Overwriting the previous importance weights"):
             scorer.compute_idf(corpus[1])
     assert_equal(ours.score(*corpus), theirs.score(*corpus, batch_size=1))
+    assert f"|idf:{len(corpus[1])}#" in ours.hash
 
 
 def test_weights_are_used_with_idf_alone(small, corpus):

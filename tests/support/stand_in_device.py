@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import pairwise
 from types import SimpleNamespace
@@ -19,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import return_and_correct_aliasing
+from torch.utils._pytree import tree_flatten, tree_map
 
 from bertscore_tm.encoder import forward as forward_module
 
@@ -90,7 +90,7 @@ class StandInTensor(Tensor):
 def _run(func: Any, *args: Any, **kwargs: Any) -> Any:
     """Run an operation of torch on the tensors inside, and record kernels, copies and waits."""
     name = func._schema.name
-    tensors = [value for value in _leaves([args, kwargs]) if isinstance(value, Tensor)]
+    tensors = [value for value in tree_flatten((args, kwargs))[0] if isinstance(value, Tensor)]
     foreign = [tensor for tensor in tensors if not isinstance(tensor, StandInTensor) and tensor.ndim > 0]
     on_device = any(isinstance(tensor, StandInTensor) for tensor in tensors)
     target = kwargs.get("device")
@@ -104,7 +104,7 @@ def _run(func: Any, *args: Any, **kwargs: Any) -> Any:
     elif on_device and foreign:
         raise RuntimeError(f"{name} got tensors of {NAME} and of {foreign[0].device}")
     else:
-        indices = [value for value in _leaves(args[1:2]) if isinstance(value, Tensor)]
+        indices = [value for value in tree_flatten(args[1:2])[0] if isinstance(value, Tensor)]
         by_mask = name.startswith("aten::index") and any(index.dtype == torch.bool for index in indices)
         without_size = name == "aten::repeat_interleave" and kwargs.get("output_size") is None
         waits_for_values = name in _VALUES or by_mask or without_size
@@ -113,45 +113,17 @@ def _run(func: Any, *args: Any, **kwargs: Any) -> Any:
     if waits_for_values:
         frames = [frame.filename for frame in traceback.extract_stack() if "/torch/" not in frame.filename]
         waits["dependency" if "/transformers/" in frames[-3] else "package", name] += 1
-    inner_kwargs = _map(_unwrap, kwargs)
+    inner_kwargs = tree_map(_unwrap, kwargs)
     if target is not None:
         inner_kwargs["device"] = _CPU
     inner_kwargs.pop("pin_memory", None)
-    out = func(*_map(_unwrap, args), **inner_kwargs)
+    out = func(*tree_map(_unwrap, args), **inner_kwargs)
     if target is not None and torch.device(target) == _CPU:
         return out
     if name == "aten::copy_":
         return args[0]
-    wrapped = _map(_wrap, out)
+    wrapped = tree_map(lambda value: StandInTensor(value) if isinstance(value, Tensor) else value, out)
     return return_and_correct_aliasing(func, args, kwargs, wrapped) if on_device else wrapped
-
-
-# Handle only lists, tuples and dictionaries, because torch's functions for trees take a third of the time.
-
-
-def _leaves(tree: Any) -> Iterator[Any]:
-    """Yield the values in nested lists, tuples and dictionaries."""
-    if isinstance(tree, dict):
-        tree = tree.values()
-    elif not isinstance(tree, list | tuple):
-        yield tree
-        return
-    for part in tree:
-        yield from _leaves(part)
-
-
-def _map(function: Callable[[Any], Any], tree: Any) -> Any:
-    """Return nested lists, tuples and dictionaries with the results of a function in place of its values."""
-    if isinstance(tree, dict):
-        return {key: _map(function, part) for key, part in tree.items()}
-    if isinstance(tree, list | tuple):
-        return type(tree)(_map(function, part) for part in tree)
-    return function(tree)
-
-
-def _wrap(value: Any) -> Any:
-    """Return a tensor of the device with a tensor's values, or any other value as it is."""
-    return StandInTensor(value) if isinstance(value, Tensor) else value
 
 
 def _copy_from(source: Tensor, target: Tensor, non_blocking: bool = False) -> Tensor:
